@@ -437,6 +437,9 @@ class SimLogDirectory:
             self.high_watermarks.pop(stray, None)
         return strays
 
+    def is_recovery_point_lowered(self, topic_partition: TopicPartition) -> bool:
+        return False
+
     def checkpoint_recovery_points(self) -> None:
         """Does nothing more, because the flushed count of each partition is the recovery point."""
 

@@ -36,6 +36,9 @@ NOW_MS = 0
 MAX_BYTES = 10_000
 
 
+async def _nothing_to_write(_: TopicPartition) -> None: ...
+
+
 class Environment:
     """Keeps the replica's requests, which the tests carry out."""
 
@@ -118,7 +121,7 @@ class Broker:
                 self.replica.step(EpochEndReceived(question.leader_epoch, question.epoch, *end))
             for cut, leader_epoch in environment.cuts[:]:
                 environment.cuts.remove((cut, leader_epoch))
-                await self.replica.cut_log(cut, leader_epoch, NOW_MS)
+                await self.replica.cut_log(cut, leader_epoch, NOW_MS, _nothing_to_write)
 
     def produce(self, value: bytes) -> None:
         batch = memoryview(build_batch([Record(0, -1, None, value, [])]))

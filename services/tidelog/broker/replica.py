@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tidelog.broker.hosting_state import HostingStateMachine
@@ -424,8 +424,17 @@ class Replica:
             self.storage.leader_epoch_checkpoint = self.core.leader_epochs.encode()
             await asyncio.to_thread(self.storage.persist_leader_epochs, syncs=True)
 
-    async def cut_log(self, cut: TruncateTo | RestartLogAt, leader_epoch: int, now_ms: WallMs) -> None:
-        """Carries out a truncation that the core asked for in `leader_epoch`. Raises LogStorageError."""
+    async def cut_log(
+        self,
+        cut: TruncateTo | RestartLogAt,
+        leader_epoch: int,
+        now_ms: WallMs,
+        log_was_cut: Callable[[TopicPartition], Awaitable[None]],
+    ) -> None:
+        """Carries out a truncation that the core asked for in `leader_epoch`. Raises LogStorageError.
+
+        `log_was_cut` is awaited before anything can be appended.
+        """
         async with self._one_role_at_a_time:
             core, storage = self.core, self.storage
             if core.leader_epoch != leader_epoch or core.fetch_state is not FetchState.TRUNCATING:
@@ -436,6 +445,7 @@ class Replica:
                 event = await asyncio.to_thread(storage.truncate_to, cut.offset, epochs, now_ms)
             else:
                 event = await asyncio.to_thread(storage.restart_at, cut.offset, now_ms)
+            await log_was_cut(self.topic_partition)
             self.step(event)
 
     async def swap_in(self, swap: SegmentSwap, cut_count: int, now_ms: WallMs) -> bool:

@@ -36,6 +36,7 @@ from tidelog.broker.quotas.charge import RequestQuotas
 from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.quotas.mutations import MutationQuotas
 from tidelog.broker.readiness import BrokerReadiness
+from tidelog.broker.recovery_point_checkpoint import RecoveryPointCheckpoint
 from tidelog.broker.replica import IsrChanges
 from tidelog.broker.replication.follower.followed_partition import FollowerContext
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
@@ -159,6 +160,7 @@ class BrokerParts:
         self.waiting = WaitingRequests(self.current_settings, timer, self.follower_fetch_sessions)
         self.fetchers = ReplicaFetchers(
             FollowerContext(self.identity, self.current_settings, self.metadata, clock, timer),
+            RecoveryPointCheckpoint(log_directory),
             telemetry.broker_traffic,
         )
         self.coordination = Coordination(

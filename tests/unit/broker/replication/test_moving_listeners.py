@@ -35,7 +35,8 @@ def test_a_follower_prefers_the_new_listener_and_takes_what_its_leader_has(
         metadata=SimpleNamespace(brokers={1: BrokerRegistration(1, 5, leaders_endpoints)}),
         settings=CurrentSettings(BrokerSettings.parse(BOTH)),
     )
-    fetchers = ReplicaFetchers(cast(Any, context), cast(Any, None))
+    none = cast(Any, None)
+    fetchers = ReplicaFetchers(cast(Any, context), none, none)
     assert fetchers.endpoint_of(1) == wanted
     assert fetchers.endpoint_of(2) is None
 

@@ -16,6 +16,7 @@ import structlog
 
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
 from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.recovery_point_checkpoint import RecoveryPointCheckpoint
 from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import (
     FetcherKey,
@@ -45,8 +46,14 @@ class BrokerTraffic(Protocol):
 class ReplicaFetchers:
     """Learns of each role by `role_changed`, and of each replica that is closed by `forget`."""
 
-    def __init__(self, context: FollowerContext, traffic: BrokerTraffic) -> None:
+    def __init__(
+        self,
+        context: FollowerContext,
+        recovery_points: RecoveryPointCheckpoint,
+        traffic: BrokerTraffic,
+    ) -> None:
         self._context = context
+        self._recovery_points = recovery_points
         self._traffic = traffic
         self.buffer_pool = BufferPool()
         self.throttle = ReplicationThrottle(now_ms=MonotonicMs(0))
@@ -197,7 +204,8 @@ class ReplicaFetchers:
         )
         while self.is_followed(replica) and replica.core.leader_epoch == leader_epoch:
             try:
-                await replica.cut_log(cut, leader_epoch, self._context.clock.wall_ms())
+                now_ms = self._context.clock.wall_ms()
+                await replica.cut_log(cut, leader_epoch, now_ms, self._recovery_points.log_was_cut)
             except KafkaError as error:
                 _log.error(
                     "log cannot be truncated", partition=str(replica.topic_partition), reason=str(error)
