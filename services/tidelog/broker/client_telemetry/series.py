@@ -36,7 +36,7 @@ MAX_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
 MAX_RESOURCES: Final = 2_000
 """The resources of one push. Kafka's Java clients send one for each metric."""
 MAX_MESSAGES: Final = 20_000
-"""The resources, scopes, metrics and data points of one push that are looked at. Further ones are left out."""
+"""The resources, scopes, metrics and data points of one push that are read. Further ones are left out."""
 _OWN_PREFIX: Final = "org.apache.kafka."
 _PREFIX: Final = "kafka_client_"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -151,8 +151,8 @@ class ClientSeries:
 
 
 def _messages(data: MetricsData) -> Iterator[tuple[Metric, NumberDataPoint] | None]:
-    """Yields the data points with a number, and None for each message that contains others, so that the caller
-    can bound its work. Histograms are skipped; Kafka's clients have none.
+    """Yields the data points with a number, and None for each message that contains others, so that the
+    caller can bound its work. Histograms are skipped; Kafka's clients have none.
     """
     for resource in data.resource_metrics:
         yield None

@@ -111,8 +111,6 @@ class DeadLetterWriter:
             )
             appended = replica.append(records, ACKS_ALL, PRODUCE_VERSION, now_ms, walked=walked)
         leader_epoch = replica.core.leader_epoch
-        if replica.storage.is_flush_due_by_messages:
-            await asyncio.to_thread(replica.storage.flush, None, now_ms=now_ms)
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         operation = _WaitingAppend(replica, leader_epoch, appended.required_offset, done)
         deadline_ms = MonotonicMs(self._timer.monotonic_ms() + TIMEOUT_MS)
