@@ -277,23 +277,21 @@ class GroupSettingsView:
     ) -> None:
         self._broker = broker
         self._overrides_of = overrides_of
-        self._made_from: BrokerSettings | None = None
-        self._default = GroupSettings()
-        self._known: dict[str, tuple[Mapping[str, str], GroupSettings]] = {}
-        """The settings of groups with overrides, and the overrides from which they were made."""
+        self._default: tuple[BrokerSettings, GroupSettings] | None = None
+        """The settings of groups without overrides, and the broker's settings from which they were made."""
+        self._known: dict[str, tuple[BrokerSettings, Mapping[str, str], GroupSettings]] = {}
+        """The settings of groups with overrides, and what they were made from."""
 
     def for_group(self, group_id: str) -> GroupSettings:
-        """Returns the settings of a group, which need not exist."""
-        broker = self._broker()
-        if broker is not self._made_from:
-            self._made_from = broker
-            self._default = group_settings(broker, {})
-            self._known.clear()
-        overrides = self._overrides_of(group_id)
+        """Returns the settings of a group, which need not exist. Any thread may call it."""
+        broker, overrides = self._broker(), self._overrides_of(group_id)
         if not overrides:
             self._known.pop(group_id, None)
-            return self._default
+            default = self._default
+            if default is None or default[0] is not broker:
+                default = self._default = broker, group_settings(broker, {})
+            return default[1]
         known = self._known.get(group_id)
-        if known is None or known[0] is not overrides:
-            known = self._known[group_id] = overrides, group_settings(broker, overrides)
-        return known[1]
+        if known is None or known[0] is not broker or known[1] is not overrides:
+            known = self._known[group_id] = broker, overrides, group_settings(broker, overrides)
+        return known[2]
