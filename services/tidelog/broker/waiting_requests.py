@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Protocol
 
 import structlog
@@ -42,7 +42,9 @@ class WaitingRequests:
         self.timer = timer
         self.produce: Purgatory[TopicPartition] = Purgatory("Produce", timer, _operation_failed)
         self.fetch: Purgatory[Hashable] = Purgatory("Fetch", timer, _operation_failed)
-        """Consumers wait under partitions, members of share groups also under share partitions."""
+        """Consumers wait under partitions, and members of share groups under share partitions."""
+        self.partition_shared: Callable[[TopicPartition], None] | None = None
+        """Completes what waits for the share partitions of a partition, once there are share groups."""
         self.delete_records: Purgatory[TopicPartition] = Purgatory("DeleteRecords", timer, _operation_failed)
 
     def observe(self, topic_partition: TopicPartition, observer: PartitionObserver) -> None:
@@ -56,6 +58,8 @@ class WaitingRequests:
     def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
         """Completes fetches that wait for records and produce requests with acks=all."""
         self.fetch.check_and_complete(topic_partition)
+        if self.partition_shared is not None:
+            self.partition_shared(topic_partition)
         self.produce.check_and_complete(topic_partition)
         sessions = self._follower_fetch_sessions
         if topic_partition in sessions.fetched:

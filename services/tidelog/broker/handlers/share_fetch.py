@@ -8,7 +8,7 @@ come back to their share partition. Source: Kafka's `SharePartitionManager` and 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from tidelog.broker.handlers.fetch import InlineRecords
@@ -161,9 +161,7 @@ class ShareFetch:
     def _wait(self) -> None:
         waiting, operation = self._parts.waiting, DelayedShareFetch(self, self._context)
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
-        keys: list[Any] = []  # Any: share partitions, and partitions of the log
-        for where in self._wanted_partitions():
-            keys += (self._key(where), self._parts.topic_partition(*where))
+        keys = [self._key(where) for where in self._wanted_partitions()]
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
         waiting.fetch.watch(operation, keys, deadline_ms)
 

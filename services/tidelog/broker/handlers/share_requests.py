@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from tidelog.broker.authorization.authorizer import Authorizer
@@ -151,9 +151,7 @@ class Acknowledgements:
         waiting = self._parts.waiting
         operation = _DelayedAcknowledgements(self, self._context, then)
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
-        keys: list[Any] = []  # Any: share partitions, and partitions whose leader may change
-        for key, _ in self.results:
-            keys += (AcknowledgementsOf(key), self._parts.topic_partition(key.topic_id, key.partition))
+        keys = [AcknowledgementsOf(key) for key, _ in self.results]
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + ACKNOWLEDGE_TIMEOUT_MS)
         waiting.fetch.watch(operation, keys, deadline_ms)
 

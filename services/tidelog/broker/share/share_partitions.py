@@ -24,6 +24,7 @@ from tidelog.broker.share.share_partition import (
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
 
 NO_COUNTS: Final = DeliveryCounts()
@@ -67,6 +68,8 @@ class SharePartitions:
         self._hosted = hosted
         self._waiting = waiting
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
+        self._of_partition: dict[TopicPartition, dict[SharePartitionKey, None]] = {}
+        """The share partitions of each partition of the log."""
         self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
         self._forgotten: dict[str, DeliveryCounts] = {}
         """The counts of share partitions that are forgotten, by group with others."""
@@ -76,6 +79,7 @@ class SharePartitions:
         self.dead_letters = DeadLetterCopies(
             dead_letter_topics, dead_letter_writer, clock, record_walks, self._spawn
         )
+        waiting.partition_shared = self._partition_changed
         self.parts = ShareParts(
             state,
             settings,
@@ -144,6 +148,7 @@ class SharePartitions:
             found = self._partitions[key] = SharePartition(
                 key, replica, self.parts, partial(self._forget, key)
             )
+            self._of_partition.setdefault(replica.topic_partition, {})[key] = None
             found.start()
         if session.member_id not in found.members:
             found.members.add(session.member_id)
@@ -167,7 +172,10 @@ class SharePartitions:
 
     def _forget(self, key: SharePartitionKey) -> None:
         found = self._partitions.pop(key)
-        group = key.group_id
+        group, topic_partition = key.group_id, found.replica.topic_partition
+        del self._of_partition[topic_partition][key]
+        if not self._of_partition[topic_partition]:
+            del self._of_partition[topic_partition]
         self._forgotten.setdefault(group, DeliveryCounts()).add(found.counts)
         if all(other.group_id != group for other in self._partitions):
             del self._forgotten[group]
@@ -189,9 +197,18 @@ class SharePartitions:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _partition_changed(self, topic_partition: TopicPartition) -> None:
+        """Completes what waits: records were appended, or there may be another leader."""
+        for key in tuple(self._of_partition.get(topic_partition, ())):
+            self._changed(key)
+
     def _changed(self, key: SharePartitionKey) -> None:
+        """Completes what waits for a share partition."""
         self._waiting.fetch.check_and_complete(AcknowledgementsOf(key))
         partition = self._partitions.get(key)
-        # Of many waiting fetches, the first ones take what there is.
-        may_others = None if partition is None else partition.may_end_fetches
+        may_others = None
+        if partition is not None:
+            partition.look_ahead()  # waiting fetches are not asked before a record is available
+            # Of many waiting fetches, the first ones take what there is.
+            may_others = partition.may_end_fetches
         self._waiting.fetch.check_and_complete(key, may_others)

@@ -12,6 +12,7 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates, StoredState
+from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader
@@ -747,6 +748,25 @@ def test_of_many_waiting_fetches_those_with_records_are_answered(from_start: Sha
     members[1].close()
     assert [len(member.answers) for member in members] == [1, 1, 1, 0]
     assert acquired(members[2].take()) == [(1, 1, 2)]
+
+
+def test_an_append_asks_only_the_fetches_that_it_can_answer(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [from_start.member(f"m{number}") for number in range(4)]
+    for member in members:
+        member.send_fetch()
+    asked: list[ShareFetch] = []
+    is_complete = ShareFetch.is_complete
+
+    def counted(fetch: ShareFetch) -> bool:
+        asked.append(fetch)
+        return is_complete(fetch)
+
+    monkeypatch.setattr(ShareFetch, "is_complete", counted)
+    from_start.append(1)
+    assert [len(member.answers) for member in members] == [1, 0, 0, 0]
+    assert len(asked) == 1
 
 
 def test_waiting_fetches_are_answered_when_another_broker_leads(from_start: ShareLab) -> None:
