@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import time
 from collections import Counter
@@ -163,6 +164,38 @@ def test_records_wait_for_the_time_in_their_header(bootstrap: str, topic: str, g
     assert list(seen) == [b"at once", b"first", b"second"]
     assert all(seen[value] >= at_ms for value, at_ms in times_ms.items())
     assert seen[b"at once"] < times_ms[b"first"], "a record that waits holds back no other"
+
+
+def test_the_records_of_a_key_come_one_at_a_time_and_in_order(bootstrap: str, topic: str, group: str) -> None:
+    set_group(bootstrap, group, tidelog_share_order="key")
+    explicit = {"share_acknowledgement_mode": "explicit"}
+    chance = random.Random(1)
+    with (
+        sharing(bootstrap, topic, group, **explicit) as one,
+        sharing(bootstrap, topic, group, **explicit) as two,
+    ):
+        producer = Producer(connection(bootstrap))
+        for number in range(60):
+            producer.produce(topic, b"%d" % number, key=b"%d" % (number % 6))
+        assert producer.flush(TIMEOUT_S) == 0
+        accepted: dict[int, list[int]] = {key: [] for key in range(6)}
+        deadline = time.monotonic() + TIMEOUT_S
+        while sum(map(len, accepted.values())) < 60 and time.monotonic() < deadline:
+            for consumer in (one, two):
+                numbers = []
+                for message in messages_of(consumer, 0.2):
+                    number = int(message.value() or b"")
+                    # The last delivery is accepted: a record that is given up would leave a gap.
+                    is_accepted = chance.random() < 0.8 or message.delivery_count() == 5
+                    kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.RELEASE
+                    consumer.acknowledge(message, kind)
+                    numbers.append((number, is_accepted))
+                assert len({number % 6 for number, _ in numbers}) == len(numbers), "one record of each key"
+                consumer.commit_sync(TIMEOUT_S)
+                for number, is_accepted in numbers:
+                    if is_accepted:
+                        accepted[number % 6].append(number)
+    assert accepted == {key: list(range(key, 60, 6)) for key in range(6)}
 
 
 def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:

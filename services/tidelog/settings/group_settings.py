@@ -43,6 +43,7 @@ _DURATION: Final = re.compile(
     re.IGNORECASE,
 )
 MAX_DURATION_CHARS: Final = 64
+BY_KEY: Final = "key"
 DAY_MS: Final = 86_400_000
 _DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
@@ -146,6 +147,12 @@ class GroupSettings:
         MEDIUM,
         "Longest time between a record's timestamp and its tidelog-deliver-at; a later one does not count.",
         between(1, 366 * DAY_MS),
+    )
+    tidelog_share_order: str = string(
+        "none",
+        MEDIUM,
+        "With key, the records of each key are delivered one at a time, in the order of the log.",
+        one_of("none", BY_KEY),
     )
 
     # --- dead letters (KIP-1191, ADR 0052) ---

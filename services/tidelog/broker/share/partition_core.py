@@ -104,6 +104,7 @@ class SharePartitionCore:
         self.ranges.drop_final()
         if screening is not None:
             screening.begin(self.ranges.start)
+            self.ranges.ended = None if screening.order is None else []
 
     def _load(self, stored: StateRange) -> None:
         ranges = self.ranges
@@ -205,6 +206,7 @@ class SharePartitionCore:
         if cursor > begin:
             ranges.join(begin, cursor - 1)
         ranges.drop_final()
+        self._release_held_back()
         return acquired
 
     def _room(self, limits: DeliveryLimits) -> int:
@@ -318,6 +320,7 @@ class SharePartitionCore:
             self._pass_gap(screening.known_to)
         ranges.join(begin, screening.screened_to)
         ranges.drop_final()
+        self._release_held_back()
 
     def _pass_gap(self, offset: int) -> None:
         """Archives the offsets before `offset` that were not looked at, because they have no record."""
@@ -335,6 +338,28 @@ class SharePartitionCore:
         # A record that was delivered before waits for its retry, or no more.
         at_ms = found.available_at_ms if found.delivery_count else upcoming.available_at_ms
         self._make_available(found, at_ms if at_ms > now_ms else NO_DEADLINE)
+        screening = self._screening
+        assert screening is not None
+        if screening.order is not None and upcoming.key is not None:
+            screening.order.add(found.first, upcoming.key)
+            if found.state is AVAILABLE and not screening.order.is_first(found.first):
+                self.ranges.set_state(found, WAITING)
+
+    def _release_held_back(self) -> None:
+        """Makes the records available that waited only for an earlier one of their key."""
+        ranges = self.ranges
+        if not ranges.ended:
+            return
+        ended, ranges.ended = ranges.ended, []
+        screening = self._screening
+        assert screening is not None
+        assert screening.order is not None
+        for first, last in ended:
+            for offset in screening.order.finish(first, last):
+                (found,) = ranges.within(offset, offset)
+                if found.state is WAITING and found.available_at_ms == NO_DEADLINE:
+                    ranges.set_state(found, AVAILABLE)
+                ranges.join(offset, offset)
 
     # -- acknowledging
 
@@ -445,8 +470,15 @@ class SharePartitionCore:
             return
         for part in self.ranges.within(found.first, found.last):
             part.available_at_ms = NO_DEADLINE
-        for part in self.ranges.within(found.first, min(found.last, screening.screened_to - 1)):
-            self.ranges.set_state(part, AVAILABLE)
+        last = min(found.last, screening.screened_to - 1)
+        if screening.order is None:
+            for part in self.ranges.within(found.first, last):
+                self.ranges.set_state(part, AVAILABLE)
+            return
+        for offset in range(found.first, last + 1):
+            if screening.order.is_first(offset):
+                (part,) = self.ranges.within(offset, offset)
+                self.ranges.set_state(part, AVAILABLE)
 
     def _wake_at(self, end_ms: MonotonicMs) -> None:
         if self._wake_at_ms is None or end_ms < self._wake_at_ms:
@@ -465,6 +497,7 @@ class SharePartitionCore:
         """Forgets the records that have left the log. Acknowledgements of them are ignored."""
         self.ranges.drop_below(log_start_offset)
         self.ranges.drop_final()
+        self._release_held_back()
 
     def _return(self, found: RecordRange, now_ms: MonotonicMs, limits: DeliveryLimits) -> None:
         if found.delivery_count >= limits.delivery_count:
@@ -486,6 +519,7 @@ class SharePartitionCore:
         if changed:
             self.ranges.join(changed[0].first, changed[-1].last)
             self.ranges.drop_final()
+            self._release_held_back()
 
     # -- dead letters
 
@@ -609,6 +643,7 @@ class SharePartitionCore:
             for first, last in acknowledgement.spans:
                 self.ranges.join(first, last)
         self.ranges.drop_final()
+        self._release_held_back()
 
 
 def _runs(batch: AcknowledgedBatch) -> Iterator[tuple[int, int, int]]:

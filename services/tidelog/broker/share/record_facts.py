@@ -15,17 +15,29 @@ digits.
 """
 MAX_HEADERS: Final = 100
 """The number of headers of a record among which DELIVER_AT is searched."""
-MAX_RECORDS: Final = 10_000
-"""The most records of one look at the log, about 30 ms of a thread's work."""
+MAX_RECORDS: Final = 2_000
+"""The most records of one look at the log. To let them into a window takes about 10 ms of the event loop."""
 MAX_DIGITS: Final = 19
 
 
 class RecordFacts(NamedTuple):
-    """Adjacent records with the same facts. `deliver_at_ms` is a time of day, 0 without one."""
+    """Adjacent records with the same facts. `deliver_at_ms` is a time of day, 0 without one. With a `key`, it
+    is one record; equal keys have equal numbers in this process.
+    """
 
     first: int
     last: int
     deliver_at_ms: int = 0
+    key: int | None = None
+
+
+class WantedFacts(NamedTuple):
+    """What to look at. A time that is more than `max_delay_ms` after the record's timestamp does not count;
+    with None, no header is looked at.
+    """
+
+    max_delay_ms: int | None
+    keys: bool
 
 
 class FoundFacts(NamedTuple):
@@ -35,12 +47,11 @@ class FoundFacts(NamedTuple):
     next_offset: int
 
 
-def find_facts(batches: Buffer, first_offset: int, max_delay_ms: int) -> FoundFacts:
+def find_facts(batches: Buffer, first_offset: int, wanted: WantedFacts) -> FoundFacts:
     """Returns the facts about the records from `first_offset` on in adjacent batches, MAX_RECORDS at most.
 
-    A time that is more than `max_delay_ms` after the record's timestamp does not count, and neither does a
-    value that is no time. Records that cannot be decoded have no facts: their consumers will see the damage.
-    Raises CorruptBatchError if a batch has no valid header.
+    A value that is no time does not count. Records that cannot be decoded have no facts: their consumers will
+    see the damage. Raises CorruptBatchError if a batch has no valid header.
     """
     found: list[RecordFacts] = []
     next_offset, left = first_offset, MAX_RECORDS
@@ -52,7 +63,7 @@ def find_facts(batches: Buffer, first_offset: int, max_delay_ms: int) -> FoundFa
         records: list[RecordFacts] = []
         if not header.is_control:
             try:
-                records += islice(_facts_of(batches, position, header, first_offset, max_delay_ms), left)
+                records += islice(_facts_of(batches, position, header, first_offset, wanted), left)
             except ValueError:  # all errors of damaged bytes are ValueErrors
                 records = [RecordFacts(max(header.base_offset, first_offset), header.last_offset)]
         for facts in records:
@@ -65,13 +76,19 @@ def find_facts(batches: Buffer, first_offset: int, max_delay_ms: int) -> FoundFa
 
 
 def _facts_of(
-    batches: Buffer, position: int, header: BatchHeader, first_offset: int, max_delay_ms: int
+    batches: Buffer, position: int, header: BatchHeader, first_offset: int, wanted: WantedFacts
 ) -> Iterator[RecordFacts]:
     body = records_of(batches, header, position)
     for span in scan_records(body, header.record_count):
         offset = header.base_offset + span.offset_delta
-        if offset >= first_offset:
-            yield RecordFacts(offset, offset, _deliver_at_ms(body, span, header, max_delay_ms))
+        if offset < first_offset:
+            continue
+        at_ms, key = 0, None
+        if wanted.max_delay_ms is not None:
+            at_ms = _deliver_at_ms(body, span, header, wanted.max_delay_ms)
+        if wanted.keys and span.key_length >= 0:
+            key = hash(bytes(body[span.key_start : span.key_start + span.key_length]))
+        yield RecordFacts(offset, offset, at_ms, key)
 
 
 def _deliver_at_ms(body: memoryview, span: RecordSpan, header: BatchHeader, max_delay_ms: int) -> int:
@@ -88,7 +105,7 @@ def _deliver_at_ms(body: memoryview, span: RecordSpan, header: BatchHeader, max_
 
 def _append(found: list[RecordFacts], facts: RecordFacts) -> None:
     last = found[-1] if found else None
-    if last is not None and last.last + 1 == facts.first and last.deliver_at_ms == facts.deliver_at_ms:
+    if last is not None and last.last + 1 == facts.first and last[2:] == facts[2:] and facts.key is None:
         found[-1] = last._replace(last=facts.last)
     else:
         found.append(facts)

@@ -47,6 +47,10 @@ class DeliveryState(IntEnum):
         return self is DeliveryState.ACKNOWLEDGED or self is DeliveryState.ARCHIVED
 
 
+DELIVERED_LATER: Final = frozenset({DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED})
+"""The states of records that may be delivered again."""
+
+
 class RecordRange:
     """Adjacent offsets with the same state. `change` is the acknowledgement that is being written, if there
     is one, and `target` is the state after that write. `is_rejected` says that a member rejected the records.
@@ -123,7 +127,7 @@ class RecordRange:
 class RecordRanges:
     """The window: adjacent ranges from `start` (inclusive) to `end` (exclusive)."""
 
-    __slots__ = ("_final_count", "_next_available", "_ranges", "_waiting_count", "end", "start")
+    __slots__ = ("_final_count", "_next_available", "_ranges", "_waiting_count", "end", "ended", "start")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -131,6 +135,8 @@ class RecordRanges:
         self._ranges: list[RecordRange] = []
         self._final_count = 0
         self._waiting_count = 0
+        self.ended: list[tuple[int, int]] | None = None
+        """The first and last offsets of records that will not be delivered again, or None if nobody asks."""
         self._next_available = start
         """No record below this offset is available."""
 
@@ -220,6 +226,8 @@ class RecordRanges:
             self._waiting_count -= len(changed)
         if state is DeliveryState.WAITING:
             self._waiting_count += len(changed)
+        if self.ended is not None and state not in DELIVERED_LATER:
+            self.ended.append((changed.first, changed.last))
         changed.state = changed.target = state
         changed.change = None
         if state is not DeliveryState.ACQUIRED:
@@ -259,6 +267,8 @@ class RecordRanges:
         """Moves the start offset to `offset`, and the end offset too if it is lower."""
         if offset <= self.start:
             return
+        if self.ended is not None:
+            self.ended.append((self.start, offset - 1))
         self._split(offset)
         count = sum(1 for found in self._ranges[: self._index(offset) + 1] if found.first < offset)
         for found in self._ranges[:count]:

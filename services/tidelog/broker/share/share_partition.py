@@ -27,14 +27,15 @@ from tidelog.broker.share.deliveries import (
     StateRange,
     StateWrite,
 )
+from tidelog.broker.share.key_order import KeyOrder
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
-from tidelog.broker.share.record_facts import FoundFacts, find_facts
+from tidelog.broker.share.record_facts import FoundFacts, WantedFacts, find_facts
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.settings.group_settings import BY_DURATION, GroupSettings, duration_ms
+from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, duration_ms
 from tidelog.timing.clock import Clock
 from tidelog.timing.timer import Callback, Timer
 from tidelog.timing.timing_wheel import TimerEntry
@@ -94,6 +95,16 @@ class AcknowledgementsOf(NamedTuple):
     """Names the acknowledgements of a share partition that are being stored."""
 
     partition: SharePartitionKey
+
+
+class Screens(NamedTuple):
+    """What a group looks at before it delivers records."""
+
+    times: bool
+    keys: bool
+
+
+NO_SCREENS: Final = Screens(False, False)
 
 
 class ShareState(Protocol):
@@ -176,8 +187,8 @@ class SharePartition:
         self._machine = SharePartitionStateMachine()
         self._core: SharePartitionCore | None = None
         self._counts = DeliveryCounts()
-        self._screens = False
-        """Whether the core delivers only records that were looked at."""
+        self._screens = NO_SCREENS
+        """What the core looks at before it delivers records."""
         self._is_looking = False
         self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
@@ -209,11 +220,12 @@ class SharePartition:
         A write in progress ends first.
         """
         core = self.core
-        return core is not None and not core.is_writing and self._screens != self._wants_screening
+        return core is not None and not core.is_writing and self._screens != self._wanted_screens
 
     @property
-    def _wants_screening(self) -> bool:
-        return self.settings.tidelog_share_deliver_at_enable
+    def _wanted_screens(self) -> Screens:
+        settings = self.settings
+        return Screens(settings.tidelog_share_deliver_at_enable, settings.tidelog_share_order == BY_KEY)
 
     @property
     def is_idle(self) -> bool:
@@ -348,7 +360,7 @@ class SharePartition:
     def look_ahead(self) -> None:
         """Begins to look at the next records, if the group needs that and no record is available."""
         core = self.core
-        if core is None or not self._screens or self._is_looking:
+        if core is None or self._screens == NO_SCREENS or self._is_looking:
             return
         core.let_in(self._now_ms(), self.limits)
         offset = core.wants_facts_from
@@ -366,8 +378,8 @@ class SharePartition:
             return
         core.log_start_moved(self.replica.core.log_start_offset)
         upcoming = (
-            Upcoming(facts.first, facts.last, self._read_time(facts.deliver_at_ms, self._longest_wait_ms))
-            for facts in found.records
+            Upcoming(first, last, self._read_time(deliver_at_ms, self._longest_wait_ms), key)
+            for first, last, deliver_at_ms, key in found.records
         )
         core.screen(upcoming, found.next_offset, self._now_ms(), self.limits)
         self.core_changed()
@@ -381,10 +393,11 @@ class SharePartition:
         file_range = replica.read(offset, LOOK_BYTES, isolation_level, at_least_one_batch=True)
         if file_range is None:  # compaction has removed the last records before the limit
             return FoundFacts([], limit)
-        longest_ms = self._longest_wait_ms
+        times, keys = self._screens
+        wanted = WantedFacts(self._longest_wait_ms if times else None, keys)
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._parts.record_walks, lambda: find_facts(file_range.read(), offset, longest_ms)
+                self._parts.record_walks, lambda: find_facts(file_range.read(), offset, wanted)
             )
         finally:
             file_range.release()
@@ -433,8 +446,9 @@ class SharePartition:
             )
             for batch in found.state_batches
         )
-        self._screens = self._wants_screening
-        screening = Screening() if self._screens else None
+        self._screens = self._wanted_screens
+        order = KeyOrder() if self._screens.keys else None
+        screening = Screening(order) if any(self._screens) else None
         core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges, screening)
         core.log_start_moved(self.replica.core.log_start_offset)
         self._core, self._counts = core, core.counts

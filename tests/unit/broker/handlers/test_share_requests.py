@@ -455,6 +455,29 @@ def test_a_group_that_begins_to_honor_delivery_times_starts_from_its_state(from_
     assert acquired(member.fetch()) == [(0, 0, 1)]
 
 
+def test_a_key_in_flight_holds_back_its_later_records(from_start: ShareLab) -> None:
+    from_start.set_group(share_order="key")
+    from_start.append_records((b"a", 0), (b"a", 0), (b"b", 0), (None, 0))
+    from_start.append_records((b"b", 0), (None, 0))
+    one, two = from_start.member("one"), from_start.member("two")
+    one.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(one.take()) == [(0, 0, 1), (2, 3, 1), (5, 5, 1)]
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    assert one.acknowledge((2, 2, REJECT)) == ErrorCode.NONE
+    assert acquired(two.take()) == [(4, 4, 1)], "a record that is given up frees its key"
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    assert one.acknowledge((0, 0, RELEASE)) == ErrorCode.NONE
+    assert acquired(two.take()) == [(0, 0, 2)], "a released record comes before the others of its key"
+    assert two.acknowledge((0, 0, ACCEPT)) == ErrorCode.NONE
+    from_start.become(2, epoch=4)
+    from_start.become(1, epoch=5)
+    other = from_start.member("other")
+    other.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(other.take()) == [(1, 1, 1), (3, 5, 1)]
+
+
 def test_an_acknowledgement_with_a_fetch_is_answered_with_it(from_start: ShareLab) -> None:
     from_start.append(2)
     member = from_start.member("one")

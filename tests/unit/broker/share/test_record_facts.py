@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.share import record_facts
-from tidelog.broker.share.record_facts import RecordFacts, find_facts
+from tidelog.broker.share.record_facts import RecordFacts, WantedFacts, find_facts
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression
 from tidelog.records.control import EndTransactionMarker
 
 NOW = 1_700_000_000_000
 DAY_MS = 86_400_000
+TIMES = WantedFacts(DAY_MS, keys=False)
 
 
 def batch(base_offset: int, *values: bytes | None, **options: object) -> bytes:
@@ -34,7 +35,7 @@ def time_after(delay_ms: int) -> bytes:
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
 def test_times_are_found_and_adjacent_records_without_one_are_one_entry(codec: Compression) -> None:
     batches = batch(5, None, None, time_after(10), compression=codec) + batch(8, None, time_after(10))
-    assert find_facts(batches, 6, DAY_MS) == (
+    assert find_facts(batches, 6, TIMES) == (
         [
             RecordFacts(6, 6),
             RecordFacts(7, 7, NOW + 10),
@@ -50,11 +51,25 @@ def test_times_are_found_and_adjacent_records_without_one_are_one_entry(codec: C
     [b"", b"soon", b"-5", b"+5", b" 17", b"1.5", "\u0661".encode(), b"9" * 20, time_after(DAY_MS + 1)],
 )
 def test_a_value_that_is_no_time_or_too_distant_does_not_count(value: bytes) -> None:
-    assert find_facts(batch(0, value), 0, DAY_MS).records == [RecordFacts(0, 0)]
+    assert find_facts(batch(0, value), 0, TIMES).records == [RecordFacts(0, 0)]
 
 
 def test_the_longest_delay_counts_from_the_timestamp() -> None:
-    assert find_facts(batch(0, time_after(DAY_MS)), 0, DAY_MS).records == [RecordFacts(0, 0, NOW + DAY_MS)]
+    assert find_facts(batch(0, time_after(DAY_MS)), 0, TIMES).records == [RecordFacts(0, 0, NOW + DAY_MS)]
+
+
+def test_each_record_with_a_key_is_an_entry() -> None:
+    keys = [b"a", None, None, b"a", b"", b"b"]
+    records = [Record(number, NOW, key, b"v", []) for number, key in enumerate(keys)]
+    found = find_facts(build_batch(records), 0, WantedFacts(None, keys=True))
+    a, empty, b = hash(b"a"), hash(b""), hash(b"b")
+    assert [tuple(facts) for facts in found.records] == [
+        (0, 0, 0, a),
+        (1, 2, 0, None),
+        (3, 3, 0, a),
+        (4, 4, 0, empty),
+        (5, 5, 0, b),
+    ]
 
 
 def test_a_control_batch_has_no_records() -> None:
@@ -65,14 +80,14 @@ def test_a_control_batch_has_no_records() -> None:
         producer_id=1,
         producer_epoch=0,
     )
-    found = find_facts(batch(0, None, None) + bytes(marker), 0, DAY_MS)
+    found = find_facts(batch(0, None, None) + bytes(marker), 0, TIMES)
     assert found == ([RecordFacts(0, 1)], 3)
 
 
 def test_damaged_records_have_no_facts() -> None:
     damaged = bytearray(batch(0, time_after(10), time_after(20)))
     damaged[61] = 0x7F
-    found = find_facts(bytes(damaged) + batch(2, time_after(30)), 0, DAY_MS)
+    found = find_facts(bytes(damaged) + batch(2, time_after(30)), 0, TIMES)
     assert found == ([RecordFacts(0, 1), RecordFacts(2, 2, NOW + 30)], 3)
 
 
@@ -83,7 +98,7 @@ def test_a_look_ends_within_a_batch_and_goes_on_there(most: int) -> None:
         patch.setattr(record_facts, "MAX_RECORDS", most)
         offset, seen = 0, dict[int, int]()
         while offset < 11:
-            found = find_facts(batches, offset, DAY_MS)
+            found = find_facts(batches, offset, TIMES)
             assert found.next_offset > offset
             assert sum(facts.last - facts.first + 1 for facts in found.records) <= most
             for facts in found.records:

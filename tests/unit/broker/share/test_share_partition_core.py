@@ -372,9 +372,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
         ends = [
             known.available_at_ms if known.state is DeliveryState.WAITING else known.deadline_ms
             for at, known in self.model.items()
-            if known.state in (DeliveryState.WAITING, DeliveryState.ACQUIRED)
+            if at >= self.core.start_offset
+            and known.state in (DeliveryState.WAITING, DeliveryState.ACQUIRED)
             and known.target is None
-            and at >= max(self.core.start_offset, self.log_start)
         ]
         assert not ends or (due_ms is not None and due_ms <= min(ends)), "the timer is not too late"
         self.wake()
