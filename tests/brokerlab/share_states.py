@@ -28,6 +28,7 @@ class StoredState:
     leader_epoch: int = 0
     start_offset: int = -1
     records: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    paused_until: int = 0
 
 
 @dataclass
@@ -55,6 +56,7 @@ class InMemoryShareStates:
         if not error:
             state.leader_epoch = asked.leader_epoch
             result.state_epoch, result.start_offset = state.state_epoch, state.start_offset
+            result.paused_until = state.paused_until
             result.state_batches = [
                 read_share_group_state.StateBatch(at, at, *found)
                 for at, found in sorted(state.records.items())
@@ -77,7 +79,7 @@ class InMemoryShareStates:
         return WriteShareGroupStateResponse([WriteStateResult(topic_id, [result])])
 
     def _store(self, state: StoredState, data: write_share_group_state.PartitionData) -> None:
-        state.start_offset = data.start_offset
+        state.start_offset, state.paused_until = data.start_offset, data.paused_until
         for batch in data.state_batches:
             for at in range(batch.first_offset, batch.last_offset + 1):
                 state.records[at] = (batch.delivery_state, batch.delivery_count, batch.available_at)

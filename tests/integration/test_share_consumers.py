@@ -198,6 +198,40 @@ def test_the_records_of_a_key_come_one_at_a_time_and_in_order(bootstrap: str, to
     assert accepted == {key: list(range(key, 60, 6)) for key in range(6)}
 
 
+def test_a_group_whose_deliveries_fail_is_paused(bootstrap: str, topic: str, group: str) -> None:
+    pause_s = 3.0
+    set_group(
+        bootstrap,
+        group,
+        tidelog_share_breaker_failure_percentage="50",
+        tidelog_share_breaker_min_deliveries="10",
+        tidelog_share_breaker_pause_ms=str(int(pause_s * 1_000)),
+    )
+    with sharing(bootstrap, topic, group, share_acknowledgement_mode="explicit") as consumer:
+        produce(bootstrap, topic, VALUES)
+        failed = 0
+        deadline = time.monotonic() + TIMEOUT_S
+        while failed < 20 and time.monotonic() < deadline:
+            for message in messages_of(consumer, 0.2):
+                consumer.acknowledge(message, AcknowledgeType.RELEASE)
+                failed += 1
+            paused_s = time.monotonic()
+            consumer.commit_sync(TIMEOUT_S)
+        # librdkafka may have fetched records before the pause. They are accepted, which does not end it.
+        accepted: Counter[bytes | None] = Counter()
+        sizes: list[int] = []
+        while len(accepted) < len(VALUES) and time.monotonic() < deadline:
+            messages = messages_of(consumer, 0.2)
+            if messages and time.monotonic() - paused_s >= pause_s:
+                sizes.append(len(messages))
+            for message in messages:
+                accepted[message.value()] += 1
+                consumer.acknowledge(message)
+            consumer.commit_sync(TIMEOUT_S)
+    assert set(accepted) == set(VALUES)
+    assert sizes[0] == 1, "the first delivery after the pause is a probe"
+
+
 def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker()
     topic, group = "t", "sharers"

@@ -241,6 +241,8 @@ class ShareGroup:
         self.settings = GroupSettings(
             share_delivery_count_limit=self.chance.choice((2, 3, 5)),
             tidelog_share_retry_backoff_ms=self.chance.choice((0, 500, 20_000)),
+            tidelog_share_breaker_failure_percentage=self.chance.choice((0, 0, 50)),
+            tidelog_share_breaker_pause_ms=2_000,
         )
         self.leaders = [Leader(self, 0)]
 

@@ -23,6 +23,7 @@ def _field(name: str, tag: int, about: str) -> dict[str, Any]:
 
 
 AVAILABLE_AT = _field("AvailableAt", 0, "The time before which the records are not delivered, in ms.")
+PAUSED_UNTIL = _field("PausedUntil", 1, "The end of the circuit breaker's pause, in ms; 0 without one.")
 BATCHES = "StateBatches"
 MESSAGES_WITH_STATES = {
     "ReadShareGroupStateResponse",
@@ -40,8 +41,9 @@ def add_own_fields(definition: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add(fields: list[dict[str, Any]]) -> None:
-    for field in fields:
+    for field in list(fields):
         if field["name"] == BATCHES:
             field["fields"].append(AVAILABLE_AT)
+            fields.append(PAUSED_UNTIL)
         elif "fields" in field:
             _add(field["fields"])

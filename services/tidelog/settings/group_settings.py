@@ -154,6 +154,24 @@ class GroupSettings:
         "With key, the records of each key are delivered one at a time, in the order of the log.",
         one_of("none", BY_KEY),
     )
+    tidelog_share_breaker_failure_percentage: int = integer(
+        0,
+        MEDIUM,
+        "Percentage of failed deliveries at which a share partition pauses; 0 for no pauses, as in Kafka.",
+        between(0, 100),
+    )
+    tidelog_share_breaker_min_deliveries: int = integer(
+        20, MEDIUM, "Fewest deliveries in the window at which it may pause.", between(1, 100_000)
+    )
+    tidelog_share_breaker_window_ms: int = integer(
+        60_000, MEDIUM, "Time over which the failed deliveries are counted.", between(1_000, 3_600_000)
+    )
+    tidelog_share_breaker_pause_ms: int = integer(
+        30_000, MEDIUM, "Time without deliveries after too many failures.", between(100, DAY_MS)
+    )
+    tidelog_share_breaker_probe_records: int = integer(
+        1, MEDIUM, "Number of deliveries that must succeed after a pause.", between(1, 1_000)
+    )
 
     # --- dead letters (KIP-1191, ADR 0052) ---
     errors_deadletterqueue_topic_name: str = string(

@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
+from tidelog.broker.share.breaker import NO_BREAKER, BreakerRules
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.model.instants import MonotonicMs
 
@@ -40,6 +41,7 @@ class DeliveryLimits(NamedTuple):
     records_in_flight: int
     """The most records of one share partition whose state may still change."""
     retry: RetryBackoff = NO_BACKOFF
+    breaker: BreakerRules = NO_BREAKER
     has_dead_letters: bool = False
     """Whether the group has a dead letter topic. Records that are given up are copied there first."""
 
@@ -165,3 +167,5 @@ class StateWrite(NamedTuple):
     delivery_complete_count: int
     ranges: list[StateRange]
     acknowledgements: list[Acknowledgement]
+    paused_until_ms: MonotonicMs = NO_DEADLINE
+    """The end of the circuit breaker's pause."""

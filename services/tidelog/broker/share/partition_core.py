@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from tidelog.broker.share.breaker import Breaker, BreakerState
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -63,9 +64,11 @@ class SharePartitionCore:
         "_is_write_due",
         "_queued",
         "_screening",
+        "_stored_pause_ms",
         "_unwritten",
         "_wake_at_ms",
         "_writing",
+        "breaker",
         "counts",
         "leader_epoch",
         "ranges",
@@ -79,11 +82,14 @@ class SharePartitionCore:
         start_offset: int,
         stored: Iterable[StateRange] = (),
         screening: Screening | None = None,
+        paused_until_ms: MonotonicMs = NO_DEADLINE,
     ) -> None:
         self.leader_epoch = leader_epoch
         self.state_epoch = state_epoch
         self.ranges = RecordRanges(start_offset)
         self.counts = DeliveryCounts()
+        self.breaker = Breaker(paused_until_ms)
+        self._stored_pause_ms = paused_until_ms
         self._screening = screening
         self._queued: list[Acknowledgement] = []
         self._writing: StateWrite | None = None
@@ -93,7 +99,9 @@ class SharePartitionCore:
         """Such spans that are in the write in progress."""
         self._is_write_due = False
         self._wake_at_ms: MonotonicMs | None = None
-        """No lock and no wait ends before this time."""
+        """No lock, wait or pause ends before this time."""
+        if paused_until_ms != NO_DEADLINE:
+            self._wake_at(paused_until_ms)
         for state in sorted(stored):
             self._load(state)
         if screening is not None:
@@ -140,7 +148,14 @@ class SharePartitionCore:
     def may_acquire(self, limits: DeliveryLimits) -> bool:
         """Returns whether a fetch may acquire records if the log has them."""
         ranges = self.ranges
+        if self._allowed_probes(limits) == 0:
+            return False
         return ranges.first_available() < ranges.end or (self._screening is None and self._room(limits) > 0)
+
+    def _allowed_probes(self, limits: DeliveryLimits) -> int | None:
+        if self.breaker.state is BreakerState.CLOSED:
+            return None
+        return self.breaker.allowed_probes(self.acquired_count, limits.breaker)
 
     @property
     def is_writing(self) -> bool:
@@ -184,6 +199,10 @@ class SharePartitionCore:
         ranges = self.ranges
         deadline_ms = MonotonicMs(now_ms + limits.lock_duration_ms)
         acquired: list[AcquiredRange] = []
+        probes = self._allowed_probes(limits)
+        if probes is not None:
+            most = min(probes, wanted.max_records)
+            wanted = wanted._replace(max_records=most, mode=AcquireMode.RECORD_LIMIT)
         left, is_screened = wanted.max_records, self._screening is not None
         cursor = ranges.first_available()
         begin = cursor
@@ -386,6 +405,7 @@ class SharePartitionCore:
         for first, last, _ in runs:
             self._check_acquired(member, first, last)
         acknowledgement = Acknowledgement()
+        accepted = failed = 0
         for first, last, kind in runs:
             found_ranges = self.ranges.within(first, last)
             for found in found_ranges:
@@ -397,6 +417,9 @@ class SharePartitionCore:
                     if found.target is AVAILABLE and delay_ms:
                         found.target, found.available_at_ms = WAITING, MonotonicMs(now_ms + delay_ms)
                     found.is_rejected = kind == AcknowledgeType.REJECT
+            count = sum(map(len, found_ranges))
+            accepted += count if kind == AcknowledgeType.ACCEPT else 0
+            failed += count if kind in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT) else 0
             if found_ranges and kind != AcknowledgeType.RENEW:
                 acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
         for batch in batches:
@@ -405,7 +428,16 @@ class SharePartitionCore:
             return None
         self._queued.append(acknowledgement)
         self._is_write_due = True
+        self._deliveries_ended(accepted, failed, now_ms, limits)
         return acknowledgement
+
+    def _deliveries_ended(
+        self, successes: int, failures: int, now_ms: MonotonicMs, limits: DeliveryLimits
+    ) -> None:
+        if self.breaker.ended(successes, failures, now_ms, limits.breaker):
+            self._is_write_due = True
+            if self.breaker.state is BreakerState.OPEN:
+                self._wake_at(self.breaker.paused_until_ms)
 
     def _check_acquired(self, member: str, first: int, last: int) -> None:
         if last < self.ranges.start:
@@ -438,10 +470,15 @@ class SharePartitionCore:
         return bool(released)
 
     def expire(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
-        """Returns the records whose locks have ended, and makes those available whose wait has ended. Returns
-        whether there were any.
+        """Returns the records whose locks have ended, and makes those available whose wait has ended. Ends a
+        pause. Returns whether there was anything to end.
         """
         self._wake_at_ms = None
+        is_resumed = self.breaker.tick(now_ms, limits.breaker)
+        if self.breaker.state is BreakerState.OPEN:
+            self._wake_at(self.breaker.paused_until_ms)
+        elif is_resumed and self.breaker.state is BreakerState.CLOSED:
+            self._is_write_due = True
         expired: list[RecordRange] = []
         for found in self.ranges:
             end_ms = _end_of_state(found)
@@ -451,16 +488,19 @@ class SharePartitionCore:
                 self._wake_at(end_ms)
             else:
                 expired.append(found)
+        failures = 0
         for found in expired:
             if found.state is ACQUIRED:
                 self.counts.expired += len(found)
+                failures += len(found)
                 self._return(found, now_ms, limits)
             else:
                 self._end_wait(found)
         self._settle(expired)
         if expired:
+            self._deliveries_ended(0, failures, now_ms, limits)
             self.let_in(now_ms, limits)
-        return bool(expired)
+        return bool(expired) or is_resumed
 
     def _end_wait(self, found: RecordRange) -> None:
         """Makes records available. Those that nobody has looked at wait for that."""
@@ -581,6 +621,7 @@ class SharePartitionCore:
             complete,
             [state for first, last in _merged(spans, start) for state in self._stored(first, last)],
             self._queued,
+            self.breaker.paused_until_ms,
         )
         self._writing, self._queued = write, []
         self._is_write_due = False
@@ -598,6 +639,7 @@ class SharePartitionCore:
     def write_succeeded(self) -> list[Acknowledgement]:
         """Makes the acknowledgements of the write count. Returns them."""
         write = self._ended()
+        self._stored_pause_ms = write.paused_until_ms
         self._in_write = []
         for found in self._changed_by(write):
             if found.target is WAITING:
@@ -620,7 +662,8 @@ class SharePartitionCore:
             self._wake_at(found.deadline_ms)
         self._unwritten = [*self._in_write, *self._unwritten]
         self._in_write = []
-        self._is_write_due = bool(self._unwritten or self._queued)
+        is_pause_unknown = self.breaker.paused_until_ms != self._stored_pause_ms
+        self._is_write_due = bool(self._unwritten or self._queued or is_pause_unknown)
         self._joined(write)
         return write.acknowledgements
 

@@ -32,8 +32,8 @@ class RecordFacts(NamedTuple):
 
 
 class WantedFacts(NamedTuple):
-    """What to look at. A time that is more than `max_delay_ms` after the record's timestamp does not count;
-    with None, no header is looked at.
+    """The facts to look for. A time that is more than `max_delay_ms` after the record's timestamp does not
+    count; with None, no header is looked at.
     """
 
     max_delay_ms: int | None

@@ -19,6 +19,7 @@ from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.backoff import RetryBackoff
+from tidelog.broker.share.breaker import BreakerRules
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -98,7 +99,7 @@ class AcknowledgementsOf(NamedTuple):
 
 
 class Screens(NamedTuple):
-    """What a group looks at before it delivers records."""
+    """The facts that a group needs before it delivers records."""
 
     times: bool
     keys: bool
@@ -188,7 +189,7 @@ class SharePartition:
         self._core: SharePartitionCore | None = None
         self._counts = DeliveryCounts()
         self._screens = NO_SCREENS
-        """What the core looks at before it delivers records."""
+        """The facts that the core needs before it delivers records."""
         self._is_looking = False
         self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
@@ -268,6 +269,13 @@ class SharePartition:
                 settings.tidelog_share_retry_backoff_ms,
                 settings.tidelog_share_retry_backoff_multiplier,
                 settings.tidelog_share_retry_backoff_max_ms,
+            ),
+            BreakerRules(
+                settings.tidelog_share_breaker_failure_percentage,
+                settings.tidelog_share_breaker_min_deliveries,
+                settings.tidelog_share_breaker_window_ms,
+                settings.tidelog_share_breaker_pause_ms,
+                settings.tidelog_share_breaker_probe_records,
             ),
             has_dead_letters=bool(settings.errors_deadletterqueue_topic_name),
         )
@@ -449,7 +457,13 @@ class SharePartition:
         self._screens = self._wanted_screens
         order = KeyOrder() if self._screens.keys else None
         screening = Screening(order) if any(self._screens) else None
-        core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges, screening)
+        paused_until_ms = NO_DEADLINE
+        if found.paused_until:  # a pause that is over is followed by probes
+            longest_ms = self.limits.breaker.pause_ms
+            paused_until_ms = self._read_time(found.paused_until, longest_ms) or self._now_ms()
+        core = SharePartitionCore(
+            self.leader_epoch, found.state_epoch, start_offset, ranges, screening, paused_until_ms
+        )
         core.log_start_moved(self.replica.core.log_start_offset)
         self._core, self._counts = core, core.counts
         self._machine.enter(SharePartitionState.ACTIVE)
@@ -542,6 +556,7 @@ class SharePartition:
             write.start_offset,
             write.delivery_complete_count,
             batches,
+            self._stored_time(write.paused_until_ms),
         )
         topic = write_share_group_state.WriteStateData(self.key.topic_id, [data])
         return WriteShareGroupStateRequest(self.key.group_id, [topic])

@@ -55,6 +55,8 @@ class SharePartitionState:
     batches: StateBatches = ()
     update_count: int = 0
     """The number of updates since the last snapshot."""
+    paused_until_ms: int = 0
+    """The end of the pause of the leader's circuit breaker, a time of day, or 0 (ADR 0053)."""
 
 
 class ShareUpdate(NamedTuple):
@@ -65,6 +67,7 @@ class ShareUpdate(NamedTuple):
     start_offset: int
     delivery_complete_count: int
     batches: StateBatches
+    paused_until_ms: int = 0
 
 
 def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionState:
@@ -77,6 +80,7 @@ def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionSt
         delivery_complete_count=update.delivery_complete_count,
         batches=combine((*state.batches, *update.batches), start),
         update_count=state.update_count + 1,
+        paused_until_ms=update.paused_until_ms,
     )
 
 
@@ -116,6 +120,7 @@ def snapshot_record(key: SharePartitionKey, state: SharePartitionState) -> Coord
         create_timestamp=state.create_timestamp_ms,
         write_timestamp=state.write_timestamp_ms,
         state_batches=[share_snapshot.StateBatch(*batch) for batch in state.batches],
+        paused_until=state.paused_until_ms,
     )
     return CoordinatorRecord(
         record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)),
@@ -131,6 +136,7 @@ def update_record(key: SharePartitionKey, update: ShareUpdate) -> CoordinatorRec
         start_offset=update.start_offset,
         delivery_complete_count=update.delivery_complete_count,
         state_batches=[share_update.StateBatch(*batch) for batch in update.batches],
+        paused_until=update.paused_until_ms,
     )
     return CoordinatorRecord(
         record_codec(ShareUpdateKey).encode(ShareUpdateKey(*key)),
@@ -179,6 +185,7 @@ def _read_snapshot(record: ReplayedRecord) -> tuple[SharePartitionKey, SharePart
         WallMs(value.create_timestamp),
         WallMs(value.write_timestamp),
         combine(batches_of(value.state_batches), value.start_offset),
+        paused_until_ms=value.paused_until,
     )
 
 
@@ -194,4 +201,5 @@ def _read_update(record: ReplayedRecord) -> tuple[SharePartitionKey, ShareUpdate
         value.start_offset,
         value.delivery_complete_count,
         combine(batches_of(value.state_batches), value.start_offset),
+        value.paused_until,
     )

@@ -228,6 +228,7 @@ class ShareStateCore:
                     known.start_offset,
                     known.delivery_complete_count,
                     (),
+                    known.paused_until_ms,
                 )
                 self._put_update(key, known, update, now_ms, records)
             return read_share_group_state.PartitionResult(
@@ -235,6 +236,7 @@ class ShareStateCore:
                 state_epoch=known.state_epoch,
                 start_offset=known.start_offset,
                 state_batches=[read_share_group_state.StateBatch(*batch) for batch in known.batches],
+                paused_until=known.paused_until_ms,
             )
 
         return _each(
@@ -266,6 +268,7 @@ class ShareStateCore:
                     wanted.start_offset,
                     wanted.delivery_complete_count,
                     combine(batches_of(wanted.state_batches), wanted.start_offset),
+                    wanted.paused_until,
                 )
                 self._put_update(key, known, update, now_ms, records)
             return write_share_group_state.PartitionResult(key.partition, error, _text(error))

@@ -73,6 +73,7 @@ class PartitionResult:
     state_epoch: int = 0
     start_offset: int = 0
     state_batches: list[StateBatch] = field(default_factory=list)
+    paused_until: int = 0
 
     FIELDS: ClassVar[Fields] = (
         F("partition", "int32", "0+"),
@@ -81,6 +82,7 @@ class PartitionResult:
         F("state_epoch", "int32", "0+"),
         F("start_offset", "int64", "0+"),
         F("state_batches", (StateBatch,), "0+"),
+        F("paused_until", "int64", "0+", tagged="0+", tag=1001),
     )
 
 

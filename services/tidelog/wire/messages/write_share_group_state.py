@@ -37,6 +37,7 @@ class PartitionData:
     start_offset: int = 0
     delivery_complete_count: int = -1
     state_batches: list[StateBatch] = field(default_factory=list)
+    paused_until: int = 0
 
     FIELDS: ClassVar[Fields] = (
         F("partition", "int32", "0+"),
@@ -45,6 +46,7 @@ class PartitionData:
         F("start_offset", "int64", "0+"),
         F("delivery_complete_count", "int32", "1+"),
         F("state_batches", (StateBatch,), "0+"),
+        F("paused_until", "int64", "0+", tagged="0+", tag=1001),
     )
 
 

@@ -478,6 +478,32 @@ def test_a_key_in_flight_holds_back_its_later_records(from_start: ShareLab) -> N
     assert acquired(other.take()) == [(1, 1, 1), (3, 5, 1)]
 
 
+def test_a_pause_survives_a_change_of_the_leader(from_start: ShareLab) -> None:
+    from_start.set_group(
+        share_breaker_failure_percentage="50", share_breaker_min_deliveries="3", share_breaker_pause_ms="5000"
+    )
+    from_start.append(10)
+    one = from_start.member("one")
+    one.fetch()
+    assert one.acknowledge((0, 3, RELEASE)) == ErrorCode.NONE
+    one.send_fetch(max_wait_ms=1_000)
+    from_start.pass_time(2_000)
+    assert not acquired(one.take())
+    from_start.become(2, epoch=4)
+    from_start.become(1, epoch=5)
+    other = from_start.member("other")
+    other.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.pass_time(2_999)
+    assert not other.answers
+    from_start.pass_time(1)
+    assert acquired(other.take()) == [(0, 0, 2)], "one record is the probe"
+    third = from_start.member("third")
+    third.send_fetch(max_wait_ms=LOCK_MS)
+    assert not third.answers
+    assert other.acknowledge((0, 0, ACCEPT)) == ErrorCode.NONE
+    assert acquired(third.take()) == [(1, 3, 2), (4, 9, 1)]
+
+
 def test_an_acknowledgement_with_a_fetch_is_answered_with_it(from_start: ShareLab) -> None:
     from_start.append(2)
     member = from_start.member("one")

@@ -115,12 +115,14 @@ def test_a_state_is_initialized_written_and_read(shard: Shard) -> None:
     assert (read.state_epoch, read.start_offset, read.state_batches) == (1, 10, [])
     batches = [writing.StateBatch(10, 14, 2, 1), writing.StateBatch(15, 19, 0, 1, 77)]
     assert shard.ask(writing, 1, 5, 10, 5, batches).error_code == ErrorCode.NONE
-    assert shard.ask(writing, 1, 5, 15, 0, []).error_code == ErrorCode.NONE
-    read = shard.ask(reading, 5)
+    assert shard.ask(writing, 1, 5, 15, 0, [], paused_until=88).error_code == ErrorCode.NONE
+    read = shard.ask(reading, 6)
+    assert read.paused_until == 88
+    assert shard.replayed().states == shard.core.states
     assert read.start_offset == 15
     assert read.state_batches == [reading.StateBatch(15, 19, 0, 1, 77)]
     summary = shard.ask(summarizing, 5)
-    assert (summary.start_offset, summary.leader_epoch, summary.delivery_complete_count) == (15, 5, 0)
+    assert (summary.start_offset, summary.leader_epoch, summary.delivery_complete_count) == (15, 6, 0)
 
 
 def test_an_uninitialized_share_partition_can_neither_be_read_nor_written(shard: Shard) -> None:
@@ -250,6 +252,7 @@ STEPS = st.lists(
                 ),
                 max_size=4,
             ),
+            st.sampled_from((0, 70)),
         ),
         st.tuples(st.just(deleting)),
     ),

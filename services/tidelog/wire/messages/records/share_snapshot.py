@@ -55,6 +55,7 @@ class ShareSnapshotValue:
     create_timestamp: int = 0
     write_timestamp: int = 0
     state_batches: list[StateBatch] = field(default_factory=list)
+    paused_until: int = 0
 
     API_KEY: ClassVar[int] = 0
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -68,4 +69,5 @@ class ShareSnapshotValue:
         F("create_timestamp", "int64", "0+"),
         F("write_timestamp", "int64", "0+"),
         F("state_batches", (StateBatch,), "0+"),
+        F("paused_until", "int64", "0+", tagged="0+", tag=1001),
     )

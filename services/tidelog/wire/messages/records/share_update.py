@@ -52,6 +52,7 @@ class ShareUpdateValue:
     start_offset: int = 0
     delivery_complete_count: int = -1
     state_batches: list[StateBatch] = field(default_factory=list)
+    paused_until: int = 0
 
     API_KEY: ClassVar[int] = 1
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
@@ -62,4 +63,5 @@ class ShareUpdateValue:
         F("start_offset", "int64", "0+"),
         F("delivery_complete_count", "int32", "0+", tagged="0+", tag=0),
         F("state_batches", (StateBatch,), "0+"),
+        F("paused_until", "int64", "0+", tagged="0+", tag=1001),
     )
