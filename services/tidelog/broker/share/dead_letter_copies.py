@@ -58,6 +58,10 @@ class CopiedPartition(Protocol):
         """The core, None unless the partition is active."""
         ...
 
+    def continues(self) -> bool:
+        """Returns whether this broker still leads the partition in the same epoch. Ends it otherwise."""
+        ...
+
     @property
     def settings(self) -> GroupSettings: ...
 
@@ -149,7 +153,7 @@ class DeadLetterCopies:
         refused: set[int] = set()
         """The first offsets of batches that the topic refuses. They are tried again after a pause."""
         try:
-            while (core := partition.core) is not None:
+            while partition.continues() and (core := partition.core) is not None:
                 if not partition.settings.errors_deadletterqueue_topic_name:
                     self._give_up(partition, core)
                     return

@@ -43,6 +43,8 @@ PRODUCE_VERSION: Final = 12
 PRODUCE: Final = Question(ApiKey.PRODUCE, PRODUCE_VERSION)
 MAX_WRITES_IN_FLIGHT: Final = 4
 """The most requests of one connection at a time. A connection takes five, and one of them may be a login."""
+CONNECT_TIMEOUT_MS: Final = 5_000
+"""The time that a write waits for a connection. Meanwhile, another broker may have become the leader."""
 TIMEOUT_MS: Final = 30_000
 """The time after which a write fails with REQUEST_TIMED_OUT. It may have taken effect."""
 
@@ -225,7 +227,11 @@ class _ProduceLink:
         self._waiting.add(waits)
         waits.add_done_callback(self._waiting.discard)
         self._link.want()
-        return await waits
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                return await waits
+        except TimeoutError:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "the leader cannot be reached") from None
 
     def _on_up(self) -> None:
         connection = self._link.connection

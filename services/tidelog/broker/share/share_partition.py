@@ -486,11 +486,11 @@ class SharePartition:
             ],
         )
         pause_ms = RETRY_MS
-        while self._continues():
+        while self.continues():
             response = await self._parts.state.read(request)
             result = response.results[0].partitions[0]
             error = ErrorCode(result.error_code)
-            if not self._continues():
+            if not self.continues():
                 break
             if error is ErrorCode.NONE:
                 return result
@@ -528,7 +528,7 @@ class SharePartition:
         """
         request = self._write_request(write)
         pause_ms = RETRY_MS
-        while self._continues():
+        while self.continues():
             response = await self._parts.state.write(request)
             result = response.results[0].partitions[0]
             error = ErrorCode(result.error_code)
@@ -574,7 +574,7 @@ class SharePartition:
         left_ms = min(stored_ms - self._parts.clock.wall_ms(), longest_ms)
         return NO_DEADLINE if stored_ms == 0 or left_ms <= 0 else MonotonicMs(self._now_ms() + left_ms)
 
-    def _continues(self) -> bool:
+    def continues(self) -> bool:
         """Returns whether the partition is still of use. Ends it if this broker no longer leads it."""
         if not self.is_over and not self.is_current:
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -594,7 +594,7 @@ class SharePartition:
             if found is not None and found.offset < core.high_watermark:
                 return max(found.offset, core.log_start_offset)
         pause_ms = RETRY_MS
-        while not core.is_high_watermark_known and self._continues():
+        while not core.is_high_watermark_known and self.continues():
             pause_ms = await _pause(pause_ms)
         return core.high_watermark
 
