@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import (
@@ -22,6 +24,14 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, connection
 from brokerlab.command_line import Tools
+from tidelog.client import dead_letters
+from tidelog.client.cluster import Cluster
+from tidelog.client.dead_letters import MAX_BATCH_RECORDS, Redrive, summarize
+from tidelog.client.errors import ClientError
+from tidelog.client.fetch_loop import FetchLoop
+from tidelog.client.offset_commits import commit_offsets
+from tidelog.model.dead_letters import HEADERS
+from tidelog.records.record import Record
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 60.0
@@ -183,3 +193,56 @@ def test_records_wait_for_a_topic_that_may_be_used(start_broker: Callable[..., B
     (message,) = read(bootstrap, "dlq.orders", 1)
     assert message.value() == b"bad"
     assert not read(bootstrap, "dlq.orders", 2, 2.0)[1:], "it is copied once"
+
+
+def dead_letter(topic: str, partition: int, offset: int, group: str) -> list[tuple[str, bytes]]:
+    texts = (topic, str(partition), str(offset), group, "1", REJECTED.decode())
+    return [("own", b"header"), *((name, text.encode()) for name, text in zip(HEADERS, texts, strict=True))]
+
+
+def test_an_interrupted_redrive_leaves_nothing_out(
+    bootstrap: str, new_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The redrive dies between the batches of a partition and the commit of their progress."""
+    source, dead, group = new_topic(partitions=2), new_topic(partitions=2), f"g-{uuid.uuid4().hex[:8]}"
+    producer = Producer(connection(bootstrap))
+    count = 3 * MAX_BATCH_RECORDS
+    for number in range(count):
+        headers = dead_letter(source, number % 2, number, group)
+        producer.produce(dead, b"%d" % number, b"key", partition=number % 2, headers=headers)
+        producer.produce(dead, b"of another", b"key", 0, headers=dead_letter(source, 0, 0, "another"))
+    producer.produce(dead, b"no dead letter", partition=1)
+    assert producer.flush(TIMEOUT_S) == 0
+    commits: list[int] = []
+
+    def commit_or_die(*arguments: Any) -> None:
+        if len(commits) == 1:
+            raise ClientError("the redrive dies")
+        commits.append(1)
+        commit_offsets(*arguments)
+
+    with Cluster(bootstrap) as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(dead_letters, "commit_offsets", commit_or_die)
+            first = Redrive(cluster, group, dead)
+            with pytest.raises(ClientError):
+                first.run(1)
+        second = Redrive(cluster, group, dead)
+        second.run(2)
+        last = Redrive(cluster, group, dead)
+        last.run(4)
+        assert not last.sent
+        twice = sum(first.sent.values()) + sum(second.sent.values()) - count
+        assert 0 < twice <= MAX_BATCH_RECORDS
+        loop = FetchLoop(cluster, cluster.topic(source), {0: 0, 1: 0})
+        found: dict[int, list[Record]] = {0: [], 1: []}
+        while sum(map(len, found.values())) < count + twice:
+            for fetched in loop.poll():
+                found[fetched.partition] += fetched.records
+        summaries = {summary.group: summary for summary in summarize(cluster, dead)}
+    for partition, records in found.items():
+        seen = list(dict.fromkeys(int(record.value or b"") for record in records))
+        assert seen == list(range(partition, count, 2)), "every record, in order"
+        assert {record.headers for record in records} == {(("own", b"header"),)}
+    assert (summaries[group].records, summaries[group].redriven) == (count, count)
+    assert (summaries["another"].redriven, summaries[""].reason) == (0, "not a dead letter")

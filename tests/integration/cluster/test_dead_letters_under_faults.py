@@ -33,8 +33,6 @@ GROUP = "sharers"
 PARTITIONS = 2
 MEMBERS = 2
 WAIT_S = 150.0
-LATE_S = 5.0
-"""The time after which nobody can reject a record that is in the dead letter topic."""
 DEAD = "dlq.records"
 BAD = b"bad"
 SETTINGS = {
@@ -55,31 +53,18 @@ GROUP_SETTINGS = {
 
 @dataclass
 class Seen:
-    """What the members and the reader of the dead letter topic saw, by the value of a record."""
+    """The records that the members and the reader of the dead letter topic have seen, by their values."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     accepted: set[bytes] = field(default_factory=set)
-    dead: dict[bytes, float] = field(default_factory=dict)
-    """The time at which a dead letter was read first."""
-    copies: Counter[bytes] = field(default_factory=Counter)
-    late: list[bytes] = field(default_factory=list)
-    """The records that a member could still reject when they had been dead letters for long. A member may
-    have a record for long that its leader sent before it died, but then the rejection fails.
-    """
+    dead: Counter[bytes] = field(default_factory=Counter)
+    """The number of copies of each dead letter."""
+    delivered: set[bytes] = field(default_factory=set)
     problems: list[Exception] = field(default_factory=list)
-
-    def rejected(self, values: list[bytes], polled_s: float) -> None:
-        """Takes records that a member had at `polled_s` and has rejected."""
-        with self.lock:
-            for value in values:
-                dead_s = self.dead.get(value)
-                if dead_s is not None and polled_s - dead_s > LATE_S:
-                    self.late.append(value)
 
     def read(self, value: bytes) -> None:
         with self.lock:
-            self.dead.setdefault(value, time.monotonic())
-            self.copies[value] += 1
+            self.dead[value] += 1
 
 
 class Worker(threading.Thread):
@@ -113,16 +98,16 @@ def member(bootstrap: str, topic: str, seen: Seen) -> Callable[[Worker], None]:
             consumer.subscribe([topic])
             while not worker.is_stopping:
                 good: dict[int, list[bytes]] = {}
-                bad: dict[int, list[bytes]] = {}
                 messages = [message for message in consumer.poll(0.5) if message.error() is None]
-                polled_s = time.monotonic()
                 for message in messages:
                     value = message.value() or b""
                     is_bad = value.startswith(BAD)
                     consumer.acknowledge(
                         message, AcknowledgeType.REJECT if is_bad else AcknowledgeType.ACCEPT
                     )
-                    (bad if is_bad else good).setdefault(message.partition() or 0, []).append(value)
+                    seen.delivered.add(value)
+                    if not is_bad:
+                        good.setdefault(message.partition() or 0, []).append(value)
                 if not messages:
                     continue
                 try:
@@ -132,7 +117,6 @@ def member(bootstrap: str, topic: str, seen: Seen) -> Callable[[Worker], None]:
                 for partition, error in results.items():
                     if error is None:
                         seen.accepted.update(good.get(partition.partition, []))
-                        seen.rejected(bad.get(partition.partition, []), polled_s)
 
     return work
 
@@ -188,9 +172,13 @@ def workers(coordinated: TidelogCluster, topic: str, seen: Seen) -> Iterator[lis
     for worker in started:
         worker.start()
     yield started
-    for worker in started:
+    stop(started)
+
+
+def stop(workers: list[Worker]) -> None:
+    for worker in workers:
         worker.is_stopping = True
-    for worker in started:
+    for worker in workers:
         worker.join(60)
 
 
@@ -235,8 +223,30 @@ def test_rejected_records_reach_the_dead_letter_topic(
         everything |= produce(coordinated, topic, f"after-{name}", 600)
         coordinated.start(name)
         await_finished(seen, everything)
-    assert not seen.late
     assert seen.dead.keys() <= everything, "only rejected records are dead letters"
     assert all(value.startswith(BAD) for value in seen.dead)
-    copies = sum(seen.copies.values())
+    copies = sum(seen.dead.values())
     print(f"{len(everything)} records, {len(seen.dead)} of them dead letters, {copies} copies")
+    assert_nothing_comes_again(coordinated, topic, seen, workers)
+
+
+def assert_nothing_comes_again(
+    cluster: TidelogCluster, topic: str, seen: Seen, workers: list[Worker]
+) -> None:
+    """Other members, and a leader that reads the state again, find new records only."""
+    stop(workers)
+    leader = view_of_any(cluster.live_addresses(), topic)[0].leader
+    cluster.kill(f"broker-{leader}")
+    seen.delivered.clear()
+    new = Worker(seen, member(cluster.bootstrap, topic, seen))
+    new.start()
+    values = {b"good-new-0", b"good-new-1"}
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for partition, value in enumerate(sorted(values)):
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(WAIT_S) == 0
+    try:
+        await_true(lambda: values <= seen.accepted, WAIT_S)
+    finally:
+        stop([new])
+    assert seen.delivered == values
