@@ -170,16 +170,17 @@ def test_the_limit_of_deliveries_and_the_way_back(start_broker: Callable[..., Br
 def test_records_wait_for_a_topic_that_may_be_used(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker()
     bootstrap, topic, group = broker.bootstrap, "orders", "sharers"
-    with pytest.raises(KafkaException) as refused:
-        set_group(bootstrap, group, errors_deadletterqueue_topic_name="orders")
-    assert "errors.deadletterqueue.topic.name.prefix" in str(refused.value)
-    settings = {"share_auto_offset_reset": "earliest", "errors_deadletterqueue_topic_name": "dlq.orders"}
-    set_group(bootstrap, group, **settings, errors_deadletterqueue_copy_record_enable="true")
+    tools, setting = Tools(bootstrap), "errors.deadletterqueue.topic.name"
+    refused = tools.refusal("config", "alter", "--group", group, "--add-config", f"{setting}=orders")
+    assert "errors.deadletterqueue.topic.name.prefix" in refused
+    settings = f"{setting}=dlq.orders,share.auto.offset.reset=earliest"
+    copies = "errors.deadletterqueue.copy.record.enable=true"
+    tools.output("config", "alter", "--group", group, "--add-config", f"{settings},{copies}")
+    assert f"{setting}\tdlq.orders" in tools.output("config", "describe", "--group", group)
     produce(bootstrap, topic, [b"bad", b"good"])
     kinds = {b"bad": AcknowledgeType.REJECT}
     seen = share(bootstrap, topic, group, lambda m: kinds.get(m.value() or b"", AcknowledgeType.ACCEPT), 2)
     assert seen == [(b"bad", 1), (b"good", 1)]
-    tools = Tools(bootstrap)
     tools.output("topic", "create", "dlq.orders", "--partitions", 1)
     assert not read(bootstrap, "dlq.orders", 1, 3.0), "the topic does not allow dead letters"
     broker.kill()

@@ -1,4 +1,4 @@
-"""`tidelog config`: shows and changes the settings of topics and brokers (kafka-configs)."""
+"""`tidelog config`: shows and changes the settings of topics, brokers and groups (kafka-configs)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ from tidelog.client.configs import (
 )
 
 SECRET: Final = "(secret)"
-_ENTITY_TYPES: Final = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
+_ENTITY_TYPES: Final = {
+    "topics": ResourceType.TOPIC,
+    "brokers": ResourceType.BROKER,
+    "groups": ResourceType.GROUP,
+}
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 @click.group()
 def command() -> None:
-    """Show and change the settings of topics and brokers."""
+    """Show and change the settings of topics, brokers and groups."""
 
 
 def _entity_options(function: F) -> F:
@@ -35,7 +39,9 @@ def _entity_options(function: F) -> F:
         click.option(
             "--entity-default", is_flag=True, help="With --entity-type brokers: the defaults of all brokers."
         ),
-        click.option("--entity-name", metavar="NAME", help="The topic's name or the broker's id."),
+        click.option(
+            "--entity-name", metavar="NAME", help="The topic's name, the broker's id or the group's id."
+        ),
         click.option(
             "--entity-type",
             type=click.Choice(list(_ENTITY_TYPES)),
@@ -45,6 +51,7 @@ def _entity_options(function: F) -> F:
         click.option(
             "--broker", type=click.IntRange(min=0), metavar="ID", help="The settings of this broker."
         ),
+        click.option("--group", metavar="GROUP", help="The settings of this group."),
         click.option("--topic", metavar="TOPIC", help="The settings of this topic."),
     ):
         function = option(function)
@@ -53,6 +60,7 @@ def _entity_options(function: F) -> F:
 
 def _resource(
     topic: str | None,
+    group: str | None,
     broker: int | None,
     broker_defaults: bool,
     entity_type: str | None,
@@ -63,6 +71,8 @@ def _resource(
     named: list[ConfigResource] = []
     if topic:
         named.append(ConfigResource(ResourceType.TOPIC, topic))
+    if group:
+        named.append(ConfigResource(ResourceType.GROUP, group))
     if broker is not None:
         named.append(ConfigResource(ResourceType.BROKER, str(broker)))
     if broker_defaults or (entity_type == "brokers" and entity_default):
@@ -76,7 +86,7 @@ def _resource(
         named.append(ConfigResource(resource_type, entity_name))
     if len(named) != 1:
         raise click.UsageError(
-            "Give one of --topic TOPIC, --broker ID, --broker-defaults, "
+            "Give one of --topic TOPIC, --group GROUP, --broker ID, --broker-defaults, "
             "or --entity-type and --entity-name as in Kafka's tool."
         )
     return named[0]
