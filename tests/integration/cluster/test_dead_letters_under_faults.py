@@ -217,10 +217,11 @@ def test_rejected_records_reach_the_dead_letter_topic(
     await_finished(seen, everything)
     source_leader = view_of_any(coordinated.live_addresses(), topic)[0].leader
     dead_leader = view_of_any(coordinated.live_addresses(), DEAD)[1].leader
-    for name in (f"broker-{source_leader}", "coordinator-1", f"broker-{dead_leader}", "coordinator-2"):
-        everything |= produce(coordinated, topic, f"before-{name}", 600)
+    killed = (f"broker-{source_leader}", "coordinator-1", f"broker-{dead_leader}", "coordinator-2")
+    for number, name in enumerate(killed):
+        everything |= produce(coordinated, topic, f"before-{number}", 600)
         coordinated.kill(name)
-        everything |= produce(coordinated, topic, f"after-{name}", 600)
+        everything |= produce(coordinated, topic, f"after-{number}", 600)
         coordinated.start(name)
         await_finished(seen, everything)
     assert seen.dead.keys() <= everything, "only rejected records are dead letters"
