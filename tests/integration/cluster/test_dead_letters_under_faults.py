@@ -35,6 +35,7 @@ MEMBERS = 2
 WAIT_S = 150.0
 DEAD = "dlq.records"
 BAD = b"bad"
+ALLOWED = "errors.deadletterqueue.group.enable"
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -138,12 +139,12 @@ def reader(bootstrap: str, seen: Seen) -> Callable[[Worker], None]:
     return work
 
 
-def set_group(bootstrap: str) -> None:
+def change(bootstrap: str, kind: ResourceType, name: str, settings: dict[str, str]) -> None:
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in GROUP_SETTINGS.items()
+        ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        for setting, value in settings.items()
     ]
-    resource = ConfigResource(ResourceType.GROUP, GROUP, incremental_configs=entries)
+    resource = ConfigResource(kind, name, incremental_configs=entries)
     for future in admin_client(bootstrap).incremental_alter_configs([resource]).values():
         future.result(WAIT_S)
 
@@ -151,7 +152,7 @@ def set_group(bootstrap: str) -> None:
 @pytest.fixture
 def coordinated(new_cluster: Callable[..., TidelogCluster]) -> TidelogCluster:
     found = new_cluster(controllers=1, options=["--coordinators", "2"], settings=SETTINGS)
-    set_group(found.bootstrap)
+    change(found.bootstrap, ResourceType.GROUP, GROUP, GROUP_SETTINGS)
     return found
 
 
@@ -215,6 +216,8 @@ def test_rejected_records_reach_the_dead_letter_topic(
 ) -> None:
     everything = produce(coordinated, topic, "first", 300)
     await_finished(seen, everything)
+    everything |= kill_a_leader_that_has_not_copied(coordinated, topic, seen)
+    await_finished(seen, everything)
     source_leader = view_of_any(coordinated.live_addresses(), topic)[0].leader
     dead_leader = view_of_any(coordinated.live_addresses(), DEAD)[1].leader
     killed = (f"broker-{source_leader}", "coordinator-1", f"broker-{dead_leader}", "coordinator-2")
@@ -229,6 +232,21 @@ def test_rejected_records_reach_the_dead_letter_topic(
     copies = sum(seen.dead.values())
     print(f"{len(everything)} records, {len(seen.dead)} of them dead letters, {copies} copies")
     assert_nothing_comes_again(coordinated, topic, seen, workers)
+
+
+def kill_a_leader_that_has_not_copied(cluster: TidelogCluster, topic: str, seen: Seen) -> set[bytes]:
+    """The dead letter topic refuses its records until their leader is dead."""
+    change(cluster.bootstrap, ResourceType.TOPIC, DEAD, {ALLOWED: "false"})
+    time.sleep(2.0)  # until every broker knows
+    values = produce(cluster, topic, "stuck", 300)
+    good = {value for value in values if not value.startswith(BAD)}
+    await_true(lambda: good <= seen.accepted, WAIT_S)
+    assert not values & seen.dead.keys()
+    leader = f"broker-{view_of_any(cluster.live_addresses(), topic)[0].leader}"
+    cluster.kill(leader)
+    cluster.start(leader)
+    change(cluster.bootstrap, ResourceType.TOPIC, DEAD, {ALLOWED: "true"})
+    return values
 
 
 def assert_nothing_comes_again(

@@ -154,8 +154,9 @@ class DeadLetterCopies:
         """The first offsets of batches that the topic refuses. They are tried again after a pause."""
         try:
             while partition.continues() and (core := partition.core) is not None:
-                if not partition.settings.errors_deadletterqueue_topic_name:
-                    self._give_up(partition, core)
+                reason = _why_not_copied(partition)
+                if reason is not None:
+                    _archive_all(partition, core, reason)
                     return
                 wanted = list(_first(_without(core.dead_letters(), refused), MAX_RECORDS))
                 if not wanted and not refused:
@@ -231,18 +232,6 @@ class DeadLetterCopies:
             partition.dead_letters_changed()
         return failure
 
-    def _give_up(self, partition: CopiedPartition, core: SharePartitionCore) -> None:
-        """Archives the records of a group that has no dead letter topic any more."""
-        _log.warning(
-            "the group has no dead letter topic any more; its records are archived without a copy",
-            group=partition.group_id,
-            partition=str(partition.replica.topic_partition),
-            records=core.archiving_count,
-        )
-        for found in list(core.dead_letters()):
-            core.dead_letters_copied(found.first, found.last)
-        partition.dead_letters_changed()
-
     def _count(self, group: str, *, copied: int = 0, failures: int = 0) -> None:
         counts = self._counts
         known = counts.get(group)
@@ -251,6 +240,29 @@ class DeadLetterCopies:
             if len(counts) >= MAX_COUNTED_GROUPS:
                 del counts[next(iter(counts))]
         counts[group] = DeadLetterLoad(known.copied + copied, known.failures + failures)
+
+
+def _why_not_copied(partition: CopiedPartition) -> str | None:
+    """Returns why the records of a share partition have no dead letters, None if they have."""
+    topic = partition.settings.errors_deadletterqueue_topic_name
+    if not topic:
+        return "the group has no dead letter topic any more"
+    if topic == partition.replica.topic_partition.topic:  # each copy would come back to the group
+        return "they are in the dead letter topic of the group already"
+    return None
+
+
+def _archive_all(partition: CopiedPartition, core: SharePartitionCore, reason: str) -> None:
+    _log.warning(
+        "records are archived without a copy",
+        group=partition.group_id,
+        partition=str(partition.replica.topic_partition),
+        records=core.archiving_count,
+        reason=reason,
+    )
+    for found in list(core.dead_letters()):
+        core.dead_letters_copied(found.first, found.last)
+    partition.dead_letters_changed()
 
 
 def _without(found: Iterator[DeadLetters], refused: set[int]) -> Iterator[DeadLetters]:

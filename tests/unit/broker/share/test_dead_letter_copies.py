@@ -194,10 +194,12 @@ def test_offsets_beyond_the_high_watermark_wait(lab: Lab) -> None:
     assert (core.archiving_count, core.start_offset) == (8, 2)
 
 
-def test_a_group_without_a_topic_archives_its_records(lab: Lab) -> None:
+@pytest.mark.parametrize("topic", ["", "t"], ids=["none", "the topic itself"])
+def test_records_that_need_no_copy_are_archived(lab: Lab, topic: str) -> None:
+    """The group has no dead letter topic any more, or it reads the topic itself."""
     lab.append(b"0")
     partition = Partition(lab.replica, StateRange(0, 0, ARCHIVING, 1))
-    partition.settings = GroupSettings()
+    partition.settings = GroupSettings(errors_deadletterqueue_topic_name=topic)
     core = cast(SharePartitionCore, partition.core)
     assert lab.copy(partition) == DeadLetterLoad()
     assert not lab.writer.batches
