@@ -3,7 +3,8 @@
 The shells and cores of the leaders and the core of the state's shard are real. The log is a list of batches.
 The connection to the coordinator is simulated: requests arrive in order, late or never, answers get lost, and
 the coordinator restarts from its log, without the records that it had not replicated. Leaders change, and an
-old leader goes on until it hears of it. `python -m sim.share_group FIRST_SEED SEEDS` runs many seeds.
+old leader goes on until it hears of it. With an odd seed, the group has a dead letter topic, to which writes
+fail, take long, or succeed without an answer. `python -m sim.share_group FIRST_SEED SEEDS` runs many seeds.
 """
 
 from __future__ import annotations
@@ -15,11 +16,16 @@ from collections.abc import Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
+from unittest.mock import patch
 from uuid import UUID
 
 from sim.loop import SimLoop
 from tidelog.broker.replica import Replica
-from tidelog.broker.share.deliveries import AcknowledgedBatch, LogBatch, Wanted
+from tidelog.broker.share import dead_letter_copies
+from tidelog.broker.share.dead_letter_copies import DeadLetterCopies
+from tidelog.broker.share.dead_letter_reader import ReadLetters
+from tidelog.broker.share.dead_letter_records import NO_RECORD, DeadLetter
+from tidelog.broker.share.deliveries import AcknowledgedBatch, DeadLetters, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey, ShareParts
 from tidelog.group_coordinator.shard_core import (
@@ -30,10 +36,15 @@ from tidelog.group_coordinator.shard_core import (
     TopicImage,
 )
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
-from tidelog.model.errors import ErrorCode
+from tidelog.model import dead_letters
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.record import iterate_records
+from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettings
+from tidelog.timing.clock import ManualClock
 from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
@@ -57,6 +68,8 @@ NOW: Final = WallMs(1_700_000_000_000)
 MEMBERS: Final = ("a", "b", "c")
 STEPS: Final = 150
 REQUEST_TIMEOUT_S: Final = 3.0
+SOURCE: Final = TopicPartition("t", 0)
+DEAD: Final = "dlq.t"
 ACCEPT, RELEASE, REJECT = 1, 2, 3
 
 
@@ -173,6 +186,38 @@ class Log:
 @dataclass
 class Replicated:
     core: Log
+    topic_partition: TopicPartition
+
+
+class DeadLetterTopic:
+    """The dead letter topic as one leader reaches it (`FindTopic` and `WriteBatch`)."""
+
+    def __init__(self, group: ShareGroup, epoch: int) -> None:
+        self._group = group
+        self._epoch = epoch
+
+    async def find(self, name: str) -> TopicState:
+        if self._group.happens(0.1):
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+        state = PartitionState(name, TOPIC, 0, 1, 0, (1,), (1,), 1)
+        return TopicState(name, TOPIC, (state,), {})
+
+    def max_message_bytes(self, topic: TopicState) -> int:
+        return 2_000
+
+    async def write(self, topic: str, partition: int, batch: bytearray) -> None:
+        group = self._group
+        await asyncio.sleep(group.chance.expovariate(1 / 2) if group.happens(0.2) else 0.005)
+        if group.happens(0.1):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        for record in iterate_records(batch):
+            offset = int(dict(record.headers)[dead_letters.OFFSET] or b"")
+            group.dead.setdefault(offset, self._epoch)
+        await asyncio.sleep(0.005)
+        if group.happens(0.1):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+
+    async def close(self) -> None: ...
 
 
 class Leader:
@@ -182,7 +227,7 @@ class Leader:
         self.group = group
         self.epoch = epoch
         self.is_deposed = False
-        self.replica = cast(Replica, Replicated(Log(epoch)))
+        self.replica = cast(Replica, Replicated(Log(epoch), SOURCE))
         self.parts = ShareParts(
             Connection(group),
             group,
@@ -192,9 +237,14 @@ class Leader:
             lambda replica, leader_epoch: not self.is_deposed,
             group.spawn,
             lambda key: None,
-            lambda partition: None,
+            self._copy_dead_letters,
         )
+        topic = DeadLetterTopic(group, epoch)
+        self.copies = DeadLetterCopies(topic, topic, ManualClock(), cast(Executor, None), group.spawn)
         self.open()
+
+    def _copy_dead_letters(self, partition: SharePartition) -> None:
+        self.copies.begin(partition)
 
     def open(self) -> None:
         self.partition = SharePartition(KEY, self.replica, self.parts, lambda: None)
@@ -224,6 +274,10 @@ class ShareGroup:
     held: list[Delivered] = field(default_factory=list)
     confirmed: dict[int, int] = field(default_factory=dict)
     """The leader epoch in which the acceptance of each record was confirmed."""
+    dead: dict[int, int] = field(default_factory=dict)
+    """The leader epoch in which each dead letter was written first."""
+    offered: set[int] = field(default_factory=set)
+    """The records whose acceptance was sent."""
     excused: set[int] = field(default_factory=set)
     """The records that need not be delivered again: their acceptance or rejection was sent, or they were
     delivered up to the limit.
@@ -243,8 +297,28 @@ class ShareGroup:
             tidelog_share_retry_backoff_ms=self.chance.choice((0, 500, 20_000)),
             tidelog_share_breaker_failure_percentage=self.chance.choice((0, 0, 50)),
             tidelog_share_breaker_pause_ms=2_000,
+            errors_deadletterqueue_topic_name=DEAD if self.seed % 2 else "",
         )
         self.leaders = [Leader(self, 0)]
+
+    @property
+    def has_dead_letters(self) -> bool:
+        return bool(self.settings.errors_deadletterqueue_topic_name)
+
+    async def read_letters(
+        self, replica: Replica, wanted: list[DeadLetters], *_: object, copies: bool
+    ) -> ReadLetters:
+        """Replaces `dead_letter_copies.read_letters`."""
+        deliverable = {
+            at for batch in self.log if batch.is_deliverable for at in range(batch.first, batch.last + 1)
+        }
+        letters = [
+            DeadLetter(at, found.delivery_count, found.is_rejected, NO_RECORD)
+            for found in wanted
+            for at in range(found.first, found.last + 1)
+            if at in deliverable
+        ]
+        return ReadLetters(letters, wanted[-1].last + 1)
 
     def for_group(self, group_id: str) -> GroupSettings:
         return self.settings
@@ -302,6 +376,11 @@ class ShareGroup:
                 epoch = self.confirmed.get(offset)
                 if epoch is not None and epoch <= leader.epoch:
                     raise ViolationError(f"offset {offset} was accepted in epoch {epoch}, and comes again")
+                epoch = self.dead.get(offset)
+                if epoch is not None and epoch <= leader.epoch:
+                    raise ViolationError(
+                        f"offset {offset} is a dead letter of epoch {epoch}, and comes again"
+                    )
                 if count > limits.delivery_count:
                     raise ViolationError(f"offset {offset} is delivered {count} times")
                 if self.wall_ms() < self.not_before_ms.get((offset, count), 0):
@@ -328,6 +407,8 @@ class ShareGroup:
         counts = {} if core is None else _delivery_counts(core, first, last)
         released_ms = self.wall_ms()
         result = leader.partition.acknowledge(member, [AcknowledgedBatch(first, last, [kind])])
+        if kind == ACCEPT and result.error is None:
+            self.offered.update(range(first, last + 1))
         if kind != RELEASE and result.error is None:
             self.excused.update(range(first, last + 1))
         while result.error is None:  # noqa: ASYNC110 - time is virtual
@@ -385,8 +466,12 @@ class ShareGroup:
                 break
         for batch in self.log:
             for offset in range(batch.first, batch.last + 1):
-                if batch.is_deliverable and offset not in self.confirmed and offset not in self.excused:
+                if not batch.is_deliverable or offset in self.confirmed:
+                    continue
+                if offset not in self.excused:
                     raise ViolationError(f"offset {offset} is lost")
+                if self.has_dead_letters and offset not in self.dead and offset not in self.offered:
+                    raise ViolationError(f"offset {offset} is no dead letter")
         if self.problems:
             raise ViolationError(self.problems[0])
 
@@ -408,7 +493,8 @@ def simulate(seed: int) -> ShareGroup:
 
     async def main() -> None:
         group.append(ShareGroup(seed, loop, chance))
-        await group[0].run()
+        with patch.object(dead_letter_copies, "read_letters", group[0].read_letters):
+            await group[0].run()
 
     def ended(task: asyncio.Task[None]) -> None:
         outcome.append(task.exception())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from sim.share_group import Coordinator, ViolationError, simulate
-from tidelog.broker.share.deliveries import StateWrite
+from tidelog.broker.share import partition_core
+from tidelog.broker.share.deliveries import DeadLetters, StateWrite
 from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import SharePartition
 
 FIXED_SEEDS = range(1, 31)
@@ -61,6 +63,25 @@ def test_a_wait_that_the_next_leader_forgets_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(SharePartition, "_stored_time", lambda self, at_ms: 0)
     with pytest.raises(ViolationError, match="before its time"):
         for seed in range(1, 200):
+            simulate(seed)
+
+
+def test_a_copy_before_the_state_is_stored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(self: SharePartitionCore) -> Iterator[DeadLetters]:
+        for found in self.ranges:
+            if found.coming_state is DeliveryState.ARCHIVING:
+                yield DeadLetters(found.first, found.last, found.delivery_count, found.is_rejected)
+
+    monkeypatch.setattr(SharePartitionCore, "dead_letters", waiting)
+    with pytest.raises(ViolationError, match="is a dead letter of epoch"):
+        for seed in FIXED_SEEDS:
+            simulate(seed)
+
+
+def test_records_that_are_archived_without_a_copy_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partition_core, "ARCHIVING", DeliveryState.ARCHIVED)
+    with pytest.raises(ViolationError, match="is no dead letter"):
+        for seed in FIXED_SEEDS:
             simulate(seed)
 
 

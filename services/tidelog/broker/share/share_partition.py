@@ -502,7 +502,8 @@ class SharePartition:
     async def _write(self, write: StateWrite) -> None:
         """Carries out a write of the core."""
         core = self._core
-        assert core is not None
+        if core is None:  # the partition has ended before this task began
+            return
         try:
             if not await self._stored(write):
                 return
