@@ -66,6 +66,7 @@ class Replay:
     __slots__ = (
         "_collected",
         "_core",
+        "_first_skipped",
         "_needs_every_record",
         "_shard",
         "newest_claim",
@@ -84,6 +85,8 @@ class Replay:
         self.record_count = 0
         """The number of records in the log, including replaced records and without claims."""
         self.skipped_count = 0
+        self._first_skipped: tuple[int, str] | None = None
+        """Offset and reason."""
 
     def read(self, batches: bytes, from_offset: int) -> None:
         """Reads whole batches and ignores records below `from_offset`.
@@ -97,13 +100,29 @@ class Replay:
                 self._records(batches, position, header, from_offset)
 
     def finish(self) -> None:
-        """Replays the collected records."""
+        """Replays what is left, and logs how many records of the whole log were skipped.
+
+        The log of a shard of share states normally begins with updates whose snapshot was trimmed, possibly
+        with many of them, so a load logs only the first one.
+        """
+        self._replay_collected()
+        if self._first_skipped is not None:
+            offset, reason = self._first_skipped
+            _log.warning(
+                "records of a shard are skipped",
+                shard=str(self._shard),
+                records=self.skipped_count,
+                first_offset=offset,
+                first_reason=reason,
+            )
+
+    def _replay_collected(self) -> None:
         collected, self._collected = self._collected, {}
         for key, (value, timestamp_ms, offset) in collected.items():
             self._replay(ReplayedRecord(key, value, WallMs(timestamp_ms), None), offset)
 
     def _marker(self, batches: bytes, position: int, header: BatchHeader) -> None:
-        self.finish()
+        self._replay_collected()
         marker = end_transaction_marker(batches, position)
         if marker is not None:
             self._core.replay_marker(Producer(header.producer_id, header.producer_epoch), marker.is_commit)
@@ -111,7 +130,7 @@ class Replay:
     def _records(self, batches: bytes, position: int, header: BatchHeader, from_offset: int) -> None:
         producer = None
         if header.is_transactional:
-            self.finish()
+            self._replay_collected()
             producer = Producer(header.producer_id, header.producer_epoch)
         collected = self._collected
         body = records_of(batches, header, position)
@@ -136,16 +155,15 @@ class Replay:
             collected.pop(key, None)
             collected[key] = value, base_timestamp + span.timestamp_delta, offset
         if len(collected) > MAX_COLLECTED_KEYS:
-            self.finish()
+            self._replay_collected()
 
     def _replay(self, record: ReplayedRecord, offset: int) -> None:
         try:
             self._core.replay(record, offset)
         except UnknownRecordError as error:
             self.skipped_count += 1
-            _log.warning(
-                "a record of a shard is skipped", shard=str(self._shard), offset=offset, reason=str(error)
-            )
+            if self._first_skipped is None:
+                self._first_skipped = offset, str(error)
 
     def _claim(self, claim: ShardClaim | None) -> None:
         newest = self.newest_claim

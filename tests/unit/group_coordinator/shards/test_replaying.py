@@ -6,6 +6,7 @@ import random
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.offsets.offset_table import (
@@ -95,6 +96,24 @@ def test_the_highest_claim_counts_and_unknown_records_are_skipped() -> None:
     replay.finish()
     assert replay.newest_claim == ShardClaim(5, 9)
     assert replay.skipped_count == 1
+
+
+def test_a_load_logs_once_how_many_records_it_skips() -> None:
+    """The snapshot before these updates was trimmed."""
+    core = ShareStateCore(BrokerSettings.parse({}))
+    key = SharePartitionKey("g", UUID(int=1), 0)
+    update = update_record(key, ShareUpdate(0, -1, -1, 0, (StateBatch(1, 1, 2, 1),)))
+    writer = BatchWriter()
+    for _ in range(100):
+        writer.add([update], None, NOW_MS)
+    replay = Replay(ShardId(ShardKind.SHARE, 0), core)
+    with capture_logs() as logged:
+        for batch in (numbered(writer.take()), b""):
+            replay.read(batch, 0)
+        replay.finish()
+    assert [(line["event"], line["records"], line["first_offset"]) for line in logged] == [
+        ("records of a shard are skipped", 100, 0)
+    ]
 
 
 def test_records_before_the_position_are_skipped() -> None:
