@@ -244,27 +244,27 @@ class ReplicaFetchers:
 
     def flush_log(self, replica: Replica) -> None:
         """Starts to flush the log of a leader, unless that is under way. Its high watermark waits for it."""
-        if replica not in self._flushing and not self._is_stopped:
+        core = replica.core
+        if core.is_leader and core.is_flush_due and replica not in self._flushing and not self._is_stopped:
             self._flushing.add(replica)
             self._start(replica, self._flush_log(replica))
 
     async def _flush_log(self, replica: Replica) -> None:
-        """Flushes until no flush is due. After a failure, it tries again later."""
-        context, core = self._context, replica.core
+        """Flushes what is there. After a failure, it tries again later."""
+        context = self._context
         try:
-            while core.is_leader and core.is_flush_due and not self._is_stopped:
-                await replica.flush(context.clock.wall_ms())
+            await replica.flush(context.clock.wall_ms())
         except KafkaError as error:
             _note_failed_flush(replica, error)
             pause_ms = context.settings.broker.replica_fetch_backoff_ms
             deadline_ms = MonotonicMs(context.timer.monotonic_ms() + pause_ms)
-            context.timer.add(partial(self._flush_again, replica), deadline_ms)
+            context.timer.add(partial(self._flush_ended, replica), deadline_ms)
         else:
-            self._flushing.discard(replica)
+            self._flush_ended(replica)
 
-    def _flush_again(self, replica: Replica) -> None:
+    def _flush_ended(self, replica: Replica) -> None:
         self._flushing.discard(replica)
-        self.flush_log(replica)
+        self.flush_log(replica)  # what was appended meanwhile
 
     def _start(self, replica: Replica, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
