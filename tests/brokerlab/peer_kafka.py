@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from brokerlab.kafka_jars import PEER
@@ -14,7 +15,10 @@ START_TIMEOUT_S = 180
 
 
 class PeerKafka:
-    def __init__(self, state_dir: Path, name: str = "served") -> None:
+    def __init__(
+        self, state_dir: Path, name: str = "served", settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`settings` are settings of the broker besides those of shared/peer."""
         self._name = name
         port = random.SystemRandom().randrange(20_000, 28_000)
         self._environment = {
@@ -24,6 +28,9 @@ class PeerKafka:
             "STATE_DIR": str(state_dir),
             "KAFKA_HEAP": "512m",
         }
+        if settings:
+            lines = [f"{name}={value}" for name, value in settings.items()]
+            self._environment["EXTRA_PROPS_TEXT"] = "\n".join(lines)
         self._home = state_dir / f"kafka-{name}"
         self.data_dir = self._home / "1" / "data"
         self.bootstrap = f"127.0.0.1:{port}"

@@ -1,5 +1,5 @@
-"""Kafka Streams in the classic protocol: exactly-once counts under kills, restored windows, standby replicas,
-interactive queries, and the reset tool.
+"""Kafka Streams in the classic and in the streams protocol (KIP-1071): exactly-once counts under kills,
+restored windows, standby replicas, interactive queries, and the reset tool.
 """
 
 from __future__ import annotations
@@ -16,6 +16,14 @@ from confluent_kafka import TopicPartition
 
 from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
 from ecosystemlab.java_process import JavaProcess, await_true
+from tidelog.client.address import parse_bootstrap
+from tidelog.client.connection import BrokerConnection
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 SOURCE = Path(__file__).parents[1] / "ecosystemlab" / "StreamsApplications.java"
@@ -24,6 +32,8 @@ PARTITIONS = 4
 VOCABULARY = [f"word{number}" for number in range(12)]
 SENTENCES = 200
 SEED = 7
+GROUP_RESOURCE = 32
+"""Kafka's `ConfigResource.Type` of groups."""
 WAIT_S = 90.0
 ANSWER = "= "
 Starter = Callable[[str, int], "Application"]
@@ -50,13 +60,20 @@ class Application:
         self.process.stop()
 
 
+@pytest.fixture(params=["classic", "streams"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """Returns the group protocol of the application."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture
-def start(jars: Path, server: str, tmp_path: Path) -> Iterator[Starter]:
+def start(jars: Path, server: str, protocol: str, tmp_path: Path) -> Iterator[Starter]:
     """Returns start(name, standbys), which starts an instance. An instance of the same name has its state."""
     started: list[JavaProcess] = []
 
     def one(name: str, standbys: int) -> Application:
-        arguments = (server, APPLICATION, str(tmp_path / name / "state"), str(standbys), "classic")
+        arguments = (server, APPLICATION, str(tmp_path / name / "state"), str(standbys), protocol)
         process = JavaProcess(jars, tmp_path / name, name, str(SOURCE), *arguments, talks=True)
         started.append(process)
         return Application(process)
@@ -106,8 +123,22 @@ def internal_topics(server: str) -> list[str]:
     return sorted(name for name in topics if name.startswith(f"{APPLICATION}-"))
 
 
-def test_an_application_through_its_life(start: Starter, jars: Path, server: str, tmp_path: Path) -> None:
+def set_standbys_of_group(server: str, count: int) -> None:
+    """Sets the standby replicas of an application of the streams protocol, which the broker decides."""
+    setting = AlterableConfig("streams.num.standby.replicas", 0, str(count))
+    resource = AlterConfigsResource(GROUP_RESOURCE, APPLICATION, [setting])
+    request = IncrementalAlterConfigsRequest([resource])
+    with BrokerConnection(parse_bootstrap(server)[0]) as connection:
+        answer = connection.call(request, IncrementalAlterConfigsResponse)
+    assert [found.error_code for found in answer.responses] == [0]
+
+
+def test_an_application_through_its_life(
+    start: Starter, jars: Path, server: str, protocol: str, tmp_path: Path
+) -> None:
     chance = random.Random(SEED)
+    if protocol == "streams":
+        set_standbys_of_group(server, 1)
     for topic in ("sentences", "counted"):
         create_topic(server, topic, PARTITIONS)
     counts = Counts(server)

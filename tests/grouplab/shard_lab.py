@@ -81,7 +81,7 @@ class ShardLab:
         self.on_decision(decision)
 
     def _take_replies(self, replies: list[Reply]) -> None:
-        for reply_to, message in replies:
+        for reply_to, message, _ in replies:
             request = self.owed.pop(reply_to, None)
             if request is None:
                 raise AnsweredTwiceError(f"{reply_to}: {message}")

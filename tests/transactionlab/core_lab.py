@@ -63,7 +63,7 @@ class TransactionLab:
 
     def take(self, decision: ShardDecision) -> None:
         self.log += decision.records
-        for reply_to, message in decision.replies:
+        for reply_to, message, _ in decision.replies:
             assert isinstance(reply_to, int)
             assert reply_to not in self.replies
             self.replies[reply_to] = message

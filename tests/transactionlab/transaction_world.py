@@ -163,7 +163,7 @@ class World:
     def carry_out(self, decision: ShardDecision) -> None:
         self.log += decision.records
         core = self.core
-        for call, message in decision.replies:
+        for call, message, _ in decision.replies:
             self.held.append((len(self.log), lambda call=call, message=message: self.answer(call, message)))
         for effect in decision.effects:
             if isinstance(effect, AllocateProducerId):

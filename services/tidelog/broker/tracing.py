@@ -49,6 +49,7 @@ _WAITS: Final[Mapping[int, str]] = {
     ApiKey.HEARTBEAT: "coordinator",
     ApiKey.LEAVE_GROUP: "coordinator",
     ApiKey.CONSUMER_GROUP_HEARTBEAT: "coordinator",
+    ApiKey.STREAMS_GROUP_HEARTBEAT: "coordinator",
     ApiKey.OFFSET_COMMIT: "coordinator",
     ApiKey.OFFSET_FETCH: "coordinator",
     ApiKey.TXN_OFFSET_COMMIT: "coordinator",

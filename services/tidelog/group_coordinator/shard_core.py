@@ -19,6 +19,7 @@ from uuid import UUID
 from tidelog.model.instants import WallMs
 from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.create_topics import CreateTopicsRequest
 
 M_co = TypeVar("M_co", covariant=True)
 
@@ -59,6 +60,11 @@ class Reply(NamedTuple):
     reply_to: Hashable
     message: object
     """A response dataclass. The generated classes have no common base; the runtime only encodes them."""
+    topics_to_create: CreateTopicsRequest | None = None
+    """Topics that the broker has the controller create in the client's name, without a delay of the response.
+    Only answers to StreamsGroupHeartbeat may have them. The request follows the response in the bytes of the
+    answer, in its newest version.
+    """
 
 
 class EndMarker(NamedTuple):

@@ -104,7 +104,8 @@ class AnswerRequest(NamedTuple):
     """Answers a ForwardedToShard.
 
     `body` is the response in the API and version of the request, without header, or None if there is only an
-    `error`. If the attachment of `hold` ends first, the broker replaces the answer by a retriable error.
+    `error`. A CreateTopics request may follow a response to StreamsGroupHeartbeat in it. If the attachment of
+    `hold` ends first, the broker replaces the answer by a retriable error.
     """
 
     request_id: int

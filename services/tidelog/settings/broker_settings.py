@@ -1,9 +1,9 @@
 """All settings of a broker, under Kafka's names and with Kafka's defaults.
 
 A chain of slotted classes declares the settings, one class for each subject: LogSettings,
-CoordinatorSettings, ShareSettings, NetworkSettings, SaslSettings, ClusterSettings, TracingSettings and, for
-the rest, BrokerSettings. It is a chain because slotted classes cannot be combined. All code uses
-`BrokerSettings`.
+CoordinatorSettings, ShareSettings, StreamsSettings, NetworkSettings, SaslSettings, ClusterSettings,
+TracingSettings and, for the rest, BrokerSettings. It is a chain because slotted classes cannot be combined.
+All code uses `BrokerSettings`.
 
 These defaults differ from Kafka 4.3 on purpose: `sasl.enabled.mechanisms` and
 `sasl.mechanism.inter.broker.protocol` are SCRAM-SHA-512, because tidelog has no GSSAPI; `node.id` is 1 (Kafka
@@ -291,7 +291,7 @@ def _listener_setting(name: str, base_name: str) -> Setting:
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
     _check_listeners(settings)
-    _check_share_bounds(settings)
+    _check_group_bounds(settings)
     try:
         parse_principals(settings.super_users)
     except ValueError as error:
@@ -403,16 +403,20 @@ def _check_consumer_groups(settings: BrokerSettings) -> None:
         )
 
 
-def _check_share_bounds(settings: BrokerSettings) -> None:
-    """Checks that the defaults of share groups are within the bounds of what a group may set."""
-    for rest in (
-        "session.timeout.ms",
-        "heartbeat.interval.ms",
-        "delivery.count.limit",
-        "record.lock.duration.ms",
-        "partition.max.record.locks",
+def _check_group_bounds(settings: BrokerSettings) -> None:
+    """Checks that the defaults of share and streams groups are within the bounds of what a group may set."""
+    for protocol, rest in (
+        ("share", "session.timeout.ms"),
+        ("share", "heartbeat.interval.ms"),
+        ("share", "delivery.count.limit"),
+        ("share", "record.lock.duration.ms"),
+        ("share", "partition.max.record.locks"),
+        ("streams", "session.timeout.ms"),
+        ("streams", "heartbeat.interval.ms"),
+        ("streams", "assignment.interval.ms"),
     ):
-        name, bounds = f"group.share.{rest}", (f"group.share.min.{rest}", f"group.share.max.{rest}")
+        name = f"group.{protocol}.{rest}"
+        bounds = (f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}")
         value, least, most = (settings.value_of(known) for known in (name, *bounds))
         assert isinstance(value, int)  # all of them are
         assert isinstance(least, int)
@@ -421,9 +425,19 @@ def _check_share_bounds(settings: BrokerSettings) -> None:
             raise SettingError(
                 name, f"{name}: must be between {bounds[0]} ({least}) and {bounds[1]} ({most})"
             )
-    if settings.group_share_session_timeout_ms <= settings.group_share_heartbeat_interval_ms:
-        name = "group.share.session.timeout.ms"
-        raise SettingError(name, f"{name}: must be greater than group.share.heartbeat.interval.ms")
+    for name, session_ms, heartbeat_ms in (
+        ("share", settings.group_share_session_timeout_ms, settings.group_share_heartbeat_interval_ms),
+        ("streams", settings.group_streams_session_timeout_ms, settings.group_streams_heartbeat_interval_ms),
+    ):
+        if session_ms <= heartbeat_ms:
+            setting = f"group.{name}.session.timeout.ms"
+            raise SettingError(setting, f"{setting}: must be greater than group.{name}.heartbeat.interval.ms")
+    most_replicas = settings.group_streams_max_standby_replicas
+    if settings.group_streams_num_standby_replicas > most_replicas:
+        setting = "group.streams.num.standby.replicas"
+        raise SettingError(
+            setting, f"{setting}: must be at most group.streams.max.standby.replicas ({most_replicas})"
+        )
 
 
 def _check_listeners(settings: BrokerSettings) -> None:

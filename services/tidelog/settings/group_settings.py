@@ -123,6 +123,27 @@ class GroupSettings:
     share_renew_acknowledge_enable: bool = boolean(
         True, MEDIUM, "Whether consumers may renew the locks of their acquired records."
     )
+    streams_session_timeout_ms: int = integer(
+        45_000,
+        MEDIUM,
+        "Time without a heartbeat after which a member of a streams group is removed.",
+        at_least(1),
+    )
+    streams_heartbeat_interval_ms: int = integer(
+        5_000, MEDIUM, "Interval at which the members of a streams group send heartbeats.", at_least(1)
+    )
+    streams_num_standby_replicas: int = integer(
+        0, MEDIUM, "Number of standby replicas of each stateful task.", at_least(0)
+    )
+    streams_initial_rebalance_delay_ms: int = integer(
+        3_000,
+        MEDIUM,
+        "Time that a streams group without members waits for more members before its first assignment.",
+        at_least(0),
+    )
+    streams_assignment_interval_ms: int = integer(
+        1_000, MEDIUM, "Minimum time between two assignments of a streams group.", at_least(0)
+    )
 
     # --- beyond Kafka (ADR 0053) ---
     tidelog_share_retry_backoff_ms: int = integer(
@@ -190,29 +211,56 @@ class GroupSettings:
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = settings_of(GroupSettings)
 
 
-_BOUNDED: Final = (
-    "consumer.session.timeout.ms",
-    "consumer.heartbeat.interval.ms",
-    "share.session.timeout.ms",
-    "share.heartbeat.interval.ms",
-    "share.record.lock.duration.ms",
-    "share.delivery.count.limit",
-    "share.partition.max.record.locks",
-)
-"""The settings that the broker's `group.*` settings bound and give their defaults."""
+_NO_BOUND: Final = None
+
+
+def _min_and_max(name: str) -> tuple[str, str]:
+    """Returns the broker settings with the bounds of a group setting, as most of them are named."""
+    protocol, _, rest = name.partition(".")
+    return f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}"
+
+
+BOUNDS: Final[Mapping[str, tuple[str | None, str | None]]] = {
+    **{
+        name: _min_and_max(name)
+        for name in (
+            "consumer.session.timeout.ms",
+            "consumer.heartbeat.interval.ms",
+            "share.session.timeout.ms",
+            "share.heartbeat.interval.ms",
+            "share.record.lock.duration.ms",
+            "share.delivery.count.limit",
+            "share.partition.max.record.locks",
+            "streams.session.timeout.ms",
+            "streams.heartbeat.interval.ms",
+            "streams.assignment.interval.ms",
+        )
+    },
+    "streams.num.standby.replicas": (_NO_BOUND, "group.streams.max.standby.replicas"),
+    "streams.initial.rebalance.delay.ms": (_NO_BOUND, _NO_BOUND),
+}
+"""The settings whose defaults are the broker's `group.*` settings, and the broker settings that bound them
+from below and above.
+"""
 
 
 def broker_synonym(name: str) -> str | None:
     """Returns the broker setting that gives the default of a group setting, or None if there is none."""
-    return f"group.{name}" if name in _BOUNDED else None
+    return f"group.{name}" if name in BOUNDS else None
 
 
 def _bounds(broker: BrokerSettings, name: str) -> tuple[int, int]:
-    protocol, _, rest = name.partition(".")
-    least, most = (broker.value_of(f"group.{protocol}.{side}.{rest}") for side in ("min", "max"))
-    assert isinstance(least, int)  # all of them are
-    assert isinstance(most, int)
-    return least, most
+    least, most = BOUNDS[name]
+    return (
+        0 if least is None else _number(broker, least),
+        LONG_MAX if most is None else _number(broker, most),
+    )
+
+
+def _number(broker: BrokerSettings, name: str) -> int:
+    value = broker.value_of(name)
+    assert isinstance(value, int)  # every bound is a number
+    return value
 
 
 def validate_group_overrides(
@@ -241,12 +289,11 @@ def validate_group_overrides(
 
 def _check_bounds(values: Mapping[str, Value], broker: BrokerSettings) -> None:
     effective = _values(broker, values, clamp=False)
-    for name in _BOUNDED:
+    for name, (lower, upper) in BOUNDS.items():
         least, most = _bounds(broker, name)
         value = effective[name]
         if name in values and not least <= value <= most:
-            protocol, _, rest = name.partition(".")
-            bound = f"group.{protocol}.{'min' if value < least else 'max'}.{rest}"
+            bound = lower if value < least else upper
             relation = "greater" if value < least else "less"
             raise SettingError(name, f"{name} must be {relation} than or equal to {bound}")
     topic, prefix = values.get(_DEAD_LETTER_TOPIC), broker.errors_deadletterqueue_topic_name_prefix
@@ -255,7 +302,7 @@ def _check_bounds(values: Mapping[str, Value], broker: BrokerSettings) -> None:
             _DEAD_LETTER_TOPIC,
             f"{_DEAD_LETTER_TOPIC} must start with {prefix} (errors.deadletterqueue.topic.name.prefix)",
         )
-    for protocol in ("consumer", "share"):
+    for protocol in ("consumer", "share", "streams"):
         session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
         if (session in values or heartbeat in values) and effective[session] <= effective[heartbeat]:
             raise SettingError(session, f"{session} must be greater than {heartbeat}")

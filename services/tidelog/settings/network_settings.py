@@ -19,7 +19,7 @@ from tidelog.settings.setting import (
     string,
     strings,
 )
-from tidelog.settings.share_settings import ShareSettings
+from tidelog.settings.streams_settings import StreamsSettings
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 REPLICA_SELECTORS = (
@@ -34,7 +34,7 @@ LEAST_CONNECTIONS = 10
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class NetworkSettings(ShareSettings):
+class NetworkSettings(StreamsSettings):
     """The settings of listeners and connections. A base class of BrokerSettings."""
 
     # --- listeners ---

@@ -16,7 +16,6 @@ _THREADS = "one event loop does this work"
 _PURGE = "finished operations are never left in the purgatory"
 _TIERED = "there is no tiered storage yet"
 _PREALLOCATE = "the space of segments is not reserved"
-_STREAMS = "there are no streams groups yet"
 _LOADING = "shards are read in small pieces, so that the replay of one never holds up the others"
 
 # The reasons, by name or by a prefix that ends with a dot.
@@ -43,7 +42,7 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "group.share.assignment.interval.ms": "assignments are computed when they are needed",
     "group.share.max.assignment.interval.ms": "assignments are computed when they are needed",
     "group.share.min.assignment.interval.ms": "assignments are computed when they are needed",
-    "group.streams.": _STREAMS,
+    "group.streams.assignor.offload.enable": "the event loop computes assignments",
     "initial.broker.registration.timeout.ms": _KRAFT,
     "internal.metadata.": _KRAFT,
     "kafka.metrics.": "metrics are served to Prometheus, see tidelog.metrics.listener",

@@ -33,6 +33,7 @@ MAX_ELEMENTS: Final[dict[int, int]] = {
     ApiKey.OFFSET_DELETE: 5_000,
     ApiKey.LEAVE_GROUP: 2_000,
     ApiKey.SHARE_GROUP_HEARTBEAT: 4_000,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 4_000,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 4_000,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 4_000,
     # A member may say about each of its records something else.

@@ -34,6 +34,11 @@ KAFKA = {
     "share.record.lock.duration.ms": ("INT", "30000", 1000),
     "share.renew.acknowledge.enable": ("BOOLEAN", "true", None),
     "share.session.timeout.ms": ("INT", "45000", 1),
+    "streams.assignment.interval.ms": ("INT", "1000", 0),
+    "streams.heartbeat.interval.ms": ("INT", "5000", 1),
+    "streams.initial.rebalance.delay.ms": ("INT", "3000", 0),
+    "streams.num.standby.replicas": ("INT", "0", 0),
+    "streams.session.timeout.ms": ("INT", "45000", 1),
 }
 BROKER = BrokerSettings.parse({})
 
@@ -78,6 +83,9 @@ def test_valid_overrides(overrides: dict[str, str | None]) -> None:
         ({"consumer.session.timeout.ms": "44999"}, "group.consumer.min.session.timeout.ms"),
         ({"share.delivery.count.limit": "11"}, "group.share.max.delivery.count.limit"),
         ({"share.partition.max.record.locks": "4001"}, "group.share.max.partition.max.record.locks"),
+        ({"streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
+        ({"streams.assignment.interval.ms": "15001"}, "group.streams.max.assignment.interval.ms"),
+        ({"streams.session.timeout.ms": "44999"}, "group.streams.min.session.timeout.ms"),
         ({"share.record.lock.duration.ms": "14999"}, "group.share.min.record.lock.duration.ms"),
         ({"share.auto.offset.reset": "by_duration:-P1D"}, "share.auto.offset.reset"),
         ({"share.auto.offset.reset": "none"}, "share.auto.offset.reset"),
@@ -147,6 +155,8 @@ def test_the_view_follows_the_broker_and_the_group() -> None:
         ({"group.share.min.delivery.count.limit": "5", "group.share.delivery.count.limit": "4"}, "delivery"),
         ({"group.share.record.lock.duration.ms": "60001"}, "group.share.record.lock.duration.ms"),
         ({"group.share.partition.max.record.locks": "4001"}, "group.share.partition.max.record.locks"),
+        ({"group.streams.session.timeout.ms": "44999"}, "group.streams.session.timeout.ms"),
+        ({"group.streams.num.standby.replicas": "3"}, "group.streams.num.standby.replicas"),
         (
             {"group.share.min.session.timeout.ms": "1", "group.share.session.timeout.ms": "5000"},
             "group.share.session.timeout.ms",

@@ -22,7 +22,7 @@ import tidelog
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
-from tidelog.settings.group_settings import GROUP_SETTINGS, broker_synonym
+from tidelog.settings.group_settings import BOUNDS, GROUP_SETTINGS, broker_synonym
 from tidelog.settings.other_kafka_settings import problem_of_value
 from tidelog.settings.setting import Setting, SettingType, UpdateMode
 from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSettings
@@ -209,8 +209,7 @@ def bounds_of_groups(group_setting: str) -> set[str]:
     synonym = broker_synonym(group_setting)
     if synonym is None:
         return set()
-    protocol, _, rest = group_setting.partition(".")
-    return {synonym, f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}"}
+    return {synonym, *(bound for bound in BOUNDS[group_setting] if bound is not None)}
 
 
 def readers_of_group_setting(name: str) -> set[Reader]:

@@ -34,6 +34,7 @@ from tidelog.broker.coordination.refusals import (
     refused_share_group,
     refused_share_offsets,
     refused_state,
+    refused_streams_group,
 )
 from tidelog.broker.handlers.controller_refusals import controller_refusal
 from tidelog.model.acl import AclOperation, ResourceType
@@ -595,6 +596,37 @@ def _describe_share_groups(judgement: Judgement) -> None:
         judgement.edits.append(lambda response: _state_group_operations(judgement, response))
 
 
+def _describe_streams_groups(judgement: Judgement) -> None:
+    refuse = Refuse("groups", refused_streams_group)
+    Each(DESCRIBE, GROUP, "group_ids", refuse, name=None).apply(judgement)
+    judgement.edits.append(lambda response: _hide_topologies(judgement, response))
+    if judgement.message.include_authorized_operations:
+        judgement.edits.append(lambda response: _state_group_operations(judgement, response))
+
+
+def _hide_topologies(judgement: Judgement, response: Any) -> None:
+    """Hides a streams group that has topics that the client may not describe."""
+    for at, group in enumerate(response.groups):
+        if group.topology is None:
+            continue
+        names = dict.fromkeys(_topics_of_topology(group.topology))
+        if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
+            hidden = refused_streams_group(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            hidden.error_message = (
+                "The described group uses topics that the client is not authorized to describe."
+            )
+            response.groups[at] = hidden
+
+
+def _topics_of_topology(topology: Any) -> Iterable[str]:
+    """Returns all topics of a topology in a request or response. A topic may occur more than once."""
+    for subtopology in topology.subtopologies or ():
+        yield from subtopology.source_topics
+        yield from subtopology.repartition_sink_topics
+        yield from (topic.name for topic in subtopology.repartition_source_topics)
+        yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
 def _describe_share_offsets(judgement: Judgement) -> None:
     """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics."""
     names_topics = {group.group_id for group in judgement.message.groups if group.topics is not None}
@@ -672,8 +704,18 @@ def _hide_members(judgement: Judgement, response: Any) -> None:
             group.members = []
 
 
+def _streams_topics(judgement: Judgement) -> None:
+    topology = judgement.message.topology
+    if topology is not None:
+        _need_topics(ApiKey.STREAMS_GROUP_HEARTBEAT, judgement, _topics_of_topology(topology))
+
+
 def _heartbeat_topics(api_key: int, judgement: Judgement) -> None:
-    names = judgement.message.subscribed_topic_names or ()
+    _need_topics(api_key, judgement, judgement.message.subscribed_topic_names or ())
+
+
+def _need_topics(api_key: int, judgement: Judgement, names: Iterable[str]) -> None:
+    """Refuses a heartbeat of a client that may not describe all of these topics."""
     if not all(judgement.may_topic(DESCRIBE, name) for name in dict.fromkeys(names)):
         judgement.refusal = refuse_message(
             api_key,
@@ -916,6 +958,13 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
         By(partial(_heartbeat_topics, ApiKey.SHARE_GROUP_HEARTBEAT), ((DESCRIBE, TOPIC),)),
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: (By(_describe_share_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: (
+        *_group(ApiKey.STREAMS_GROUP_HEARTBEAT),
+        By(_streams_topics, ((DESCRIBE, TOPIC),)),
+        InHandler(CREATE, CLUSTER),
+        InHandler(CREATE, TOPIC),
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: (By(_describe_streams_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
         By(_describe_share_offsets, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),
     ),

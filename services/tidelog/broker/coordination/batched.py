@@ -1,6 +1,6 @@
 """Passes requests that name several groups or transactions on to their coordinators.
 
-Such a request is split by shard, and the answers are merged. The requests of eight APIs go through the same
+Such a request is split by shard, and the answers are merged. The requests of nine APIs go through the same
 code. It reads and creates their messages by the names of fields in BATCHED, so the types of these messages
 are `Any`.
 """
@@ -24,6 +24,7 @@ from tidelog.broker.coordination.refusals import (
     refused_share_group,
     refused_share_offsets,
     refused_state,
+    refused_streams_group,
     refused_transaction,
 )
 from tidelog.broker.request import Answer, RequestContext
@@ -81,6 +82,9 @@ BATCHED: Final[dict[int, Batched]] = {
     ),
     ApiKey.SHARE_GROUP_DESCRIBE: Batched(
         ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_share_group
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: Batched(
+        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_streams_group
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Batched(
         ShardKind.GROUP, "groups", "group_id", "groups", "group_id", refused_share_offsets
@@ -191,6 +195,19 @@ async def ask_shard(
     coordination: Coordination, shard: ShardId | None, api_key: int, version: int, body: bytes, client: Asker
 ) -> tuple[Any, ErrorCode]:
     """Returns the decoded answer of the shard's owner, or None and an error code."""
+    answer, error = await ask_shard_for_bytes(coordination, shard, api_key, version, body, client)
+    if answer is None:
+        return None, error
+    try:
+        return codec.response_decoder(api_key, version)(answer, 0)[0], ErrorCode.NONE
+    except MalformedMessageError:
+        return None, ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def ask_shard_for_bytes(
+    coordination: Coordination, shard: ShardId | None, api_key: int, version: int, body: bytes, client: Asker
+) -> tuple[bytes | None, ErrorCode]:
+    """Returns the answer of the shard's owner as it is on the wire, or None and an error code."""
     answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
 
     def on_answered(answer: bytes | None, error: ErrorCode) -> None:
@@ -202,15 +219,9 @@ async def ask_shard(
     if refused:
         return None, refused
     try:
-        answer, error = await answered
+        return await answered
     finally:
         call.abandon()
-    if answer is None:
-        return None, error
-    try:
-        return codec.response_decoder(api_key, version)(answer, 0)[0], ErrorCode.NONE
-    except MalformedMessageError:
-        return None, ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 async def ask_all_shards(

@@ -35,6 +35,8 @@ from tidelog.wire.messages import (
     offset_fetch,
     share_group_describe,
     share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
     sync_group,
     txn_offset_commit,
 )
@@ -225,6 +227,24 @@ def refused_share_group(group_id: str, error: ErrorCode) -> share_group_describe
     return share_group_describe.DescribedGroup(error_code=error, group_id=group_id)
 
 
+def _streams_group_heartbeat(
+    request: streams_group_heartbeat.StreamsGroupHeartbeatRequest, version: int, error: ErrorCode
+) -> streams_group_heartbeat.StreamsGroupHeartbeatResponse:
+    return streams_group_heartbeat.StreamsGroupHeartbeatResponse(error_code=error)
+
+
+def _streams_group_describe(
+    request: streams_group_describe.StreamsGroupDescribeRequest, version: int, error: ErrorCode
+) -> streams_group_describe.StreamsGroupDescribeResponse:
+    return streams_group_describe.StreamsGroupDescribeResponse(
+        groups=[refused_streams_group(group_id, error) for group_id in request.group_ids]
+    )
+
+
+def refused_streams_group(group_id: str, error: ErrorCode) -> streams_group_describe.DescribedGroup:
+    return streams_group_describe.DescribedGroup(error_code=error, group_id=group_id)
+
+
 def _describe_share_group_offsets(
     request: describe_share_group_offsets.DescribeShareGroupOffsetsRequest, version: int, error: ErrorCode
 ) -> describe_share_group_offsets.DescribeShareGroupOffsetsResponse:
@@ -343,6 +363,8 @@ _REFUSALS: Final[dict[int, Callable[[Any, int, ErrorCode], Message]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
     ApiKey.SHARE_GROUP_HEARTBEAT: _share_group_heartbeat,
     ApiKey.SHARE_GROUP_DESCRIBE: _share_group_describe,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_group_heartbeat,
+    ApiKey.STREAMS_GROUP_DESCRIBE: _streams_group_describe,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: _alter_share_group_offsets,
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_group_offsets,

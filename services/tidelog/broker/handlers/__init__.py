@@ -119,6 +119,8 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi(0, 0, LOCAL),
     ApiKey.SHARE_FETCH: ServedApi(1, 2, LOCAL),
     ApiKey.SHARE_ACKNOWLEDGE: ServedApi(1, 2, LOCAL),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: ServedApi(0, 1, LOCAL),
+    ApiKey.STREAMS_GROUP_DESCRIBE: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),

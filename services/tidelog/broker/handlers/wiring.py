@@ -142,7 +142,12 @@ async def _forward_to_controller(
 
 
 _DESCRIBED: Final = frozenset(
-    {ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE}
+    {
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+    }
 )
 """The APIs whose answers the broker completes with the operations that the client may do."""
 
@@ -311,6 +316,15 @@ def _txn_offset_commit(parts: HandlerObjects) -> Handling:
     return _keeping_body(ApiKey.TXN_OFFSET_COMMIT, handler.handle)
 
 
+def _streams_group_heartbeat(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.streams_group_heartbeat import StreamsGroupHeartbeatHandler
+
+    handler = StreamsGroupHeartbeatHandler(
+        parts.coordination, parts.controller_connection, parts.authorizer, parts.group_settings, parts.clock
+    )
+    return _keeping_body(ApiKey.STREAMS_GROUP_HEARTBEAT, handler.handle)
+
+
 def _describe_configs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
 
@@ -433,6 +447,7 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
     ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_group_heartbeat,
     ApiKey.DESCRIBE_ACLS: lambda parts: Handling(_acls(parts).describe),
     ApiKey.CREATE_ACLS: lambda parts: Handling(_acls(parts).create),
     ApiKey.DELETE_ACLS: lambda parts: Handling(_acls(parts).delete),

@@ -23,6 +23,8 @@ from tidelog.group_coordinator.groups.shared import (
     as_timer_key,
     merge,
 )
+from tidelog.group_coordinator.groups.streams.streams_describe import StreamsDescriptions
+from tidelog.group_coordinator.groups.streams.streams_groups import StreamsGroups
 from tidelog.group_coordinator.shard_core import (
     AskEndOffsets,
     AskShareStates,
@@ -49,6 +51,7 @@ _OFFSET_KINDS: Final = (0, 1)
 _CLASSIC_KIND: Final = 2
 _CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
 _SHARE_KINDS: Final = (10, 11, 12, 13, 14, 15)
+_STREAMS_KINDS: Final = (17, 19, 20, 21, 22, 23)
 _PROTOCOL_NAMED_FROM: Final = 5
 """The version from which a SyncGroup must name the protocol of its generation (KIP-559)."""
 MAX_MEMBER_METADATA_BYTES: Final = 1024 * 1024
@@ -88,6 +91,7 @@ class GroupCore:
         members = consumer.classic_members
         self._states = states = ShareStates(groups)
         self.share = share = ShareGroups(groups, states)
+        self.streams = streams = StreamsGroups(groups, classic)
         share_admin = ShareAdmin(groups, states)
         admin = GroupAdmin(groups, share_admin)
         self._handlers: dict[int, ApiHandler] = {
@@ -99,6 +103,8 @@ class GroupCore:
             ApiKey.CONSUMER_GROUP_DESCRIBE: consumer.describe,
             ApiKey.SHARE_GROUP_HEARTBEAT: share.heartbeat,
             ApiKey.SHARE_GROUP_DESCRIBE: share.describe,
+            ApiKey.STREAMS_GROUP_HEARTBEAT: streams.heartbeat,
+            ApiKey.STREAMS_GROUP_DESCRIBE: StreamsDescriptions(groups).describe,
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_admin.describe_offsets,
             ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_admin.alter_offsets,
             ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_admin.delete_offsets,
@@ -116,13 +122,14 @@ class GroupCore:
             "classic": classic,
             "consumer": consumer,
             "share": share,
+            "streams": streams,
         }
 
     def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         """Joins a classic group, or a consumer group as a classic member.
 
-        A JoinGroup turns a consumer group without members into a classic group. The group's offsets remain.
-        A member with more metadata than MAX_MEMBER_METADATA_BYTES gets INVALID_REQUEST.
+        A JoinGroup turns a consumer or streams group without members into a classic group. The group's
+        offsets remain. A member with more metadata than MAX_MEMBER_METADATA_BYTES gets INVALID_REQUEST.
         """
         message = request.message
         if sum(len(protocol.metadata) for protocol in message.protocols) > MAX_MEMBER_METADATA_BYTES:
@@ -131,12 +138,13 @@ class GroupCore:
         group = self.groups.by_id.get(message.group_id)
         if group is None or group.kind is GroupKind.CLASSIC:
             return self.classic.join(request, now_ms)
-        if group.kind is GroupKind.SHARE:
+        has_members = group.has_members()
+        if group.kind is GroupKind.SHARE or (group.kind is GroupKind.STREAMS and has_members):
             refusal = join_refusal(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message.member_id, request.api_version
             )
             return answer(request, refusal)
-        if group.has_members():
+        if has_members:
             return self.consumer.classic_members.join(request, now_ms)
         decision = ShardDecision(records=group.end())
         self.groups.new_simple_group(group.group_id, now_ms)
@@ -180,6 +188,8 @@ class GroupCore:
                 self.consumer.replay(record)
             elif kind in _SHARE_KINDS:
                 self.share.replay(record)
+            elif kind in _STREAMS_KINDS:
+                self.streams.replay(record)
             else:
                 raise UnknownRecordError(f"unknown record kind {kind}")
         except (MalformedMessageError, UnsupportedVersionError) as error:
@@ -194,6 +204,7 @@ class GroupCore:
         merge(decision, self.classic.activate(now_ms))
         merge(decision, self.consumer.activate(now_ms))
         merge(decision, self.share.activate(now_ms))
+        merge(decision, self.streams.activate(now_ms))
         self.offsets.activate(now_ms)
         decision.timers.append(self._next_expiry())
         return decision
@@ -223,6 +234,8 @@ class GroupCore:
         decision = self.consumer.image_changed(before)
         if self.groups.has_any(GroupKind.SHARE):
             merge(decision, self.share.image_changed(before, now_ms))
+        if self.groups.has_any(GroupKind.STREAMS):
+            self.streams.image_changed(before)
         merge(decision, self.offsets.image_changed(before))
         return decision
 

@@ -31,13 +31,14 @@ class GroupKind(StrEnum):
     CLASSIC = "classic"
     CONSUMER = "consumer"
     SHARE = "share"
+    STREAMS = "streams"
 
 
 class TimerKey(NamedTuple):
     """The key of any timer of a group shard. `owner` names the object that handles the timer."""
 
     owner: str
-    """"classic", "consumer", "share" or "expiry"."""
+    """"classic", "consumer", "share", "streams" or "expiry"."""
     kind: str
     group_id: str = ""
     member_id: str = ""

@@ -34,6 +34,7 @@ from tidelog.group_coordinator.shard_core import (
     EndTransaction,
     KnowsOffsets,
     Producer,
+    Reply,
     SetTimer,
     ShardCore,
     ShardDecision,
@@ -72,8 +73,17 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
-from tidelog.wire.codec import Decoder, Encoder, MalformedMessageError, request_decoder, response_encoder
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import (
+    Decoder,
+    Encoder,
+    MalformedMessageError,
+    request_decoder,
+    request_encoder,
+    response_encoder,
+)
 from tidelog.wire.malformed import UnsupportedVersionError
+from tidelog.wire.messages.create_topics import CreateTopicsRequest
 
 LOAD_BYTES: Final = 512 * 1024
 """The size of one read. The replay of so many bytes does not block the event loop for long."""
@@ -546,16 +556,20 @@ class Shard:
                 writer.add_marker(decision.marker, now_ms)
             self.log_end_offset += writer.count - before
         for reply in decision.replies:
-            self._answer(reply.reply_to, reply.message)
+            self._answer(reply)
         for timer in decision.timers:
             self._set_timer(timer)
         for effect in decision.effects:
             self._take_effect(effect)
 
-    def _answer(self, asker: Hashable, message: object) -> None:
+    def _answer(self, reply: Reply) -> None:
+        asker = reply.reply_to
         assert isinstance(asker, Asker)  # every `reply_to` comes from `request`
         line = asker.line
-        body = b"".join(asker.encoder(message))
+        body = b"".join(asker.encoder(reply.message))
+        if reply.topics_to_create is not None:
+            encode = request_encoder(ApiKey.CREATE_TOPICS, CreateTopicsRequest.VERSIONS[1])
+            body += b"".join(map(bytes, encode(reply.topics_to_create)))
         offset = self.log_end_offset
         if self.high_watermark >= offset:
             line.send(AnswerRequest(asker.request_id, body))

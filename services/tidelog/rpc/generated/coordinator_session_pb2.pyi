@@ -470,7 +470,7 @@ class AnswerRequest(_message.Message):
     request_id: _builtins.int
     body: _builtins.bytes
     """The response in the API and version of the request, without header. Absent if there is only an
-    `error_code`.
+    `error_code`. A CreateTopics request in its newest version may follow a response to StreamsGroupHeartbeat.
     """
     error_code: _builtins.int
     """Kafka's error code."""

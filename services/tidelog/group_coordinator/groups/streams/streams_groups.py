@@ -1,0 +1,470 @@
+"""The streams groups of a shard: StreamsGroupHeartbeat v0 (KIP-1071, as Kafka 4.3 serves it).
+
+A member's first heartbeat creates the group and brings the topology of the application. Every change of
+members, topics or settings increases the group epoch, and the next heartbeat of any member computes the
+target assignment of that epoch. As in Kafka 4.3, there are no static members, no warm-up tasks, no source
+topics by regular expressions, and no changes of a group's topology.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
+from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics, metadata_hash
+from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
+from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
+from tidelog.group_coordinator.groups.streams.owned_tasks import from_message, holds_all, to_message
+from tidelog.group_coordinator.groups.streams.streams_changes import (
+    FIRST_ASSIGNMENT_TIMER,
+    REBALANCE_TIMER,
+    SESSION_TIMER,
+    AppliedTopology,
+    StreamsChanges,
+)
+from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
+from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
+from tidelog.group_coordinator.groups.streams.streams_records import read_record
+from tidelog.group_coordinator.groups.streams.topology import (
+    ConfiguredTopology,
+    InternalTopic,
+    StreamsStatus,
+    configure,
+    endpoint_partitions,
+    topology_of_request,
+)
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    ReplayedRecord,
+    Reply,
+    ShardDecision,
+    ShardRequest,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages import streams_group_heartbeat as heartbeats
+from tidelog.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tidelog.wire.messages.streams_group_heartbeat import (
+    EndpointToPartitions,
+    Status,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+CREATE_TIMEOUT_MS: Final = 30_000
+"""The time that the controller may take to create internal topics."""
+
+
+class StreamsGroups:
+    """The handler of heartbeats of streams groups. Every request is answered by its own decision."""
+
+    def __init__(self, groups: Groups, classic: ClassicGroups) -> None:
+        self._groups = groups
+        self._classic = classic
+
+    # -- heartbeats
+
+    def heartbeat(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        try:
+            if GroupKind.STREAMS not in self._groups.settings.group_coordinator_rebalance_protocols:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            _check_request(request.message)
+            if request.message.member_epoch == LEAVE_EPOCH:
+                return self._leave(request, now_ms)
+            return self._join_or_update(request, now_ms)
+        except KafkaError as error:
+            refusal = StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return answer(request, refusal)
+
+    def _join_or_update(
+        self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        groups, message = self._groups, request.message
+        group, replaced = self._group_for(message)
+        reported = _reported(message)
+        before = self._member_for(group, message, reported)
+        wanted = _with_request(before, request)
+        applied = self._apply_topology(group, message)
+        if reported is not None:
+            _check_tasks(applied.configured, reported)
+        # All checks have passed. From here on the state changes.
+        statuses: list[Status] = []
+        if group.topology is not None and wanted.topology_epoch < group.topology.epoch:
+            statuses.append(_stale(wanted.topology_epoch, group.topology.epoch))
+        decision = ShardDecision()
+        if replaced is not None:
+            self._classic.abandon(replaced, now_ms, decision)
+        is_new_group = group.group_id not in groups.by_id
+        groups.by_id[group.group_id] = group
+        changes = StreamsChanges(groups, group, decision, now_ms)
+        member = changes.update_member(before, wanted, applied, reported, statuses)
+        changes.extend_session(member)
+        if message.shutdown_application and group.shutdown_requested_by is None:
+            group.shutdown_requested_by = member.member_id
+        has_tasks = message.member_epoch == JOIN_EPOCH or member.owned != before.owned
+        # As in Kafka, the heartbeat that creates a group leaves its endpoint epoch at 0.
+        if has_tasks and member.user_endpoint is not None and not is_new_group:
+            group.endpoint_epoch += 1
+        statuses += _statuses(group)
+        response = self._response(message, group, member, statuses, has_tasks=has_tasks)
+        missing = applied.configured.missing_internal_topics.values()
+        decision.replies.append(
+            Reply(request.reply_to, response, topics_to_create=_creation(missing) if missing else None)
+        )
+        return decision
+
+    def _group_for(self, message: StreamsGroupHeartbeatRequest) -> tuple[StreamsGroup, ClassicGroup | None]:
+        """Returns the group, and the classic group without members that it replaces. A new group is not in
+        `by_id` yet.
+        """
+        known = self._groups.by_id.get(message.group_id)
+        if isinstance(known, StreamsGroup):
+            return known, None
+        if message.member_epoch == JOIN_EPOCH:
+            if known is None:
+                return StreamsGroup(message.group_id, self._groups), None
+            if isinstance(known, ClassicGroup) and not known.has_members():
+                return StreamsGroup(message.group_id, self._groups), known
+        elif known is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {message.group_id} not found.")
+        return found_group(self._groups, message.group_id), None
+
+    def _member_for(
+        self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest, reported: TaskAssignment | None
+    ) -> StreamsMember:
+        """Returns the member before the heartbeat; it is empty if it is new."""
+        member = group.members.get(message.member_id)
+        if member is None:
+            if message.member_epoch != JOIN_EPOCH:
+                raise _unknown_member(group, message.member_id)
+            limit = self._groups.settings.group_streams_max_size
+            if len(group.members) >= limit:
+                raise KafkaError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The streams group has reached its maximum capacity of {limit} members.",
+                )
+            return StreamsMember(message.member_id)
+        _check_epoch(member, message.member_epoch, reported)
+        return member
+
+    def _apply_topology(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> AppliedTopology:
+        """Returns the topology of the group after this heartbeat. Raises KafkaError if the topology of the
+        message is invalid, or differs from that of the group in the same epoch or in a later one.
+        """
+        topology, configured = group.topology, group.configured
+        if message.topology is not None:
+            sent = topology_of_request(message.topology)
+            if topology is not None and sent.epoch >= topology.epoch and sent != topology:
+                raise _invalid("Topology updates are not supported yet.")
+            topology = sent if topology is None else topology
+        if topology is None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
+        if configured is not None and not group.topics_changed:
+            return AppliedTopology(topology, configured, group.metadata_hash)
+        return AppliedTopology(
+            topology,
+            configure(topology, self._partition_count),
+            metadata_hash(topology.required_topics(), self._groups.image),
+        )
+
+    def _partition_count(self, topic: str) -> int | None:
+        known = self._groups.image.topics.get(topic)
+        return None if known is None else known.partition_count
+
+    def _response(
+        self,
+        message: StreamsGroupHeartbeatRequest,
+        group: StreamsGroup,
+        member: StreamsMember,
+        statuses: list[Status],
+        *,
+        has_tasks: bool,
+    ) -> StreamsGroupHeartbeatResponse:
+        settings = self._groups.group_settings.for_group(group.group_id)
+        response = StreamsGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=settings.streams_heartbeat_interval_ms,
+            status=statuses,
+            endpoint_information_epoch=group.endpoint_epoch,
+        )
+        if has_tasks:
+            response.active_tasks = to_message(heartbeats.TaskIds, member.owned.active)
+            response.standby_tasks = to_message(heartbeats.TaskIds, member.owned.standby)
+            response.warmup_tasks = to_message(heartbeats.TaskIds, member.owned.warmup)
+        if group.endpoint_epoch != message.endpoint_information_epoch:
+            others = [known for known in group.members.values() if known.member_id != member.member_id]
+            response.partitions_by_user_endpoint = [
+                endpoint
+                for known in (*others, member)
+                for endpoint in self._endpoint(group.configured, known)
+            ]
+        return response
+
+    def _endpoint(
+        self, configured: ConfiguredTopology | None, member: StreamsMember
+    ) -> Iterable[EndpointToPartitions]:
+        """Yields the partitions behind the member's user endpoint, if it has one."""
+        subtopologies = None if configured is None else configured.subtopologies
+        if member.user_endpoint is None or subtopologies is None:
+            return
+        active = endpoint_partitions(member.owned.active, subtopologies, self._partition_count)
+        standby = endpoint_partitions(member.owned.standby, subtopologies, self._partition_count)
+        yield EndpointToPartitions(
+            heartbeats.Endpoint(*member.user_endpoint),
+            [heartbeats.TopicPartition(topic, found) for topic, found in active.items()],
+            [heartbeats.TopicPartition(topic, found) for topic, found in standby.items()],
+        )
+
+    def _leave(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        message = request.message
+        group = found_group(self._groups, message.group_id)
+        member = group.members.get(message.member_id)
+        if message.shutdown_application and group.shutdown_requested_by is None:
+            group.shutdown_requested_by = message.member_id
+        if member is None:
+            raise _unknown_member(group, message.member_id)
+        decision = ShardDecision()
+        StreamsChanges(self._groups, group, decision, now_ms).remove_member(member)
+        response = StreamsGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    # -- the shard
+
+    def replay(self, record: ReplayedRecord) -> None:
+        """Applies a record of kind 17 or 19 to 23. Raises MalformedMessageError, UnsupportedVersionError.
+
+        Only the tombstone of the group itself deletes the group.
+        """
+        key, value = read_record(record)
+        by_id = self._groups.by_id
+        known = by_id.get(key.group_id)
+        group = known if isinstance(known, StreamsGroup) else None
+        if value is not None:
+            if group is None:
+                group = by_id[key.group_id] = StreamsGroup(key.group_id, self._groups)
+            group.apply_record(key, value)
+        elif group is not None and not group.apply_tombstone(key):
+            del by_id[key.group_id]
+
+    def activate(self, now_ms: WallMs) -> ShardDecision:
+        """Starts a full session for every member, and the full timeout of every revocation."""
+        decision = ShardDecision()
+        for group in self._all():
+            changes = StreamsChanges(self._groups, group, decision, now_ms)
+            for member in group.members.values():
+                changes.extend_session(member)
+                if member.state is StreamsMemberState.UNREVOKED_TASKS:
+                    changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
+        return decision
+
+    def image_changed(self, before: ClusterImage) -> None:
+        """Marks the groups whose topics changed. The next heartbeat of a member decides what follows."""
+        changed = changed_topics(before, self._groups.image)
+        for group in self._all():
+            if not changed.isdisjoint(group.required_topics):
+                group.topics_changed = True
+
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
+        """Removes a member whose session ended or which exceeded its rebalance timeout, or makes the first
+        assignment of a group.
+        """
+        decision = ShardDecision()
+        group = self._groups.by_id.get(key.group_id)
+        if not isinstance(group, StreamsGroup):
+            return decision
+        changes = StreamsChanges(self._groups, group, decision, now_ms)
+        if key.kind == FIRST_ASSIGNMENT_TIMER:
+            group.is_first_assignment_delayed = False
+            if group.members and group.configured is not None:
+                changes.update_target([])
+            return decision
+        member = group.members.get(key.member_id)
+        if member is not None and (
+            key.kind == SESSION_TIMER or member.state is StreamsMemberState.UNREVOKED_TASKS
+        ):
+            changes.remove_member(member)
+        return decision
+
+    def _all(self) -> list[StreamsGroup]:
+        return [group for group in self._groups.by_id.values() if isinstance(group, StreamsGroup)]
+
+
+def found_group(groups: Groups, group_id: str) -> StreamsGroup:
+    """Returns a streams group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = groups.by_id.get(group_id)
+    if not isinstance(group, StreamsGroup):
+        reason = "not found" if group is None else "is not a streams group"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+    return group
+
+
+def _unknown_member(group: StreamsGroup, member_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+# -- checks of a request
+
+
+def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
+    """Raises KafkaError if a StreamsGroupHeartbeat is invalid, whatever the group's state is."""
+    for name, value in (
+        ("Static membership is not yet supported.", message.instance_id),
+        ("TaskOffsets are not supported yet.", message.task_offsets),
+        ("TaskEndOffsets are not supported yet.", message.task_end_offsets),
+        ("WarmupTasks are not supported yet.", message.warmup_tasks or None),
+    ):
+        if value is not None:
+            raise _invalid(name)
+    for name, text in (
+        ("MemberId", message.member_id),
+        ("GroupId", message.group_id),
+        ("RackId", message.rack_id),
+    ):
+        if text is not None and not text.strip():
+            raise _invalid(f"{name} can't be empty.")
+    tasks = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
+    if message.member_epoch == JOIN_EPOCH:
+        if message.rebalance_timeout_ms == -1:
+            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        for name, found in zip(("ActiveTasks", "StandbyTasks", "WarmupTasks"), tasks, strict=True):
+            if found is None or found:
+                raise _invalid(f"{name} must be empty when (re-)joining.")
+        if message.topology is None:
+            raise _invalid("Topology must be non-null when (re-)joining.")
+    elif message.member_epoch == STATIC_LEAVE_EPOCH:
+        raise _invalid("InstanceId can't be null.")
+    elif message.member_epoch < STATIC_LEAVE_EPOCH:
+        raise _invalid(f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to -2.")
+    if any(found is None for found in tasks) and any(found is not None for found in tasks):
+        raise _invalid("If one task-type is non-null, all must be non-null.")
+    if message.member_epoch != JOIN_EPOCH and message.topology is not None:
+        raise _invalid("Topology can only be provided when (re-)joining.")
+
+
+def _check_epoch(member: StreamsMember, epoch: int, reported: TaskAssignment | None) -> None:
+    if epoch == JOIN_EPOCH:
+        return
+    if epoch > member.member_epoch:
+        raise _fenced("greater", epoch, member)
+    # The response with the new epoch may have been lost. The previous epoch is therefore valid as long as
+    # the member claims no task that it does not have.
+    if epoch < member.member_epoch and (
+        epoch != member.previous_epoch or reported is None or not holds_all(member.owned, reported)
+    ):
+        raise _fenced("smaller", epoch, member)
+    if member.state is StreamsMemberState.UNKNOWN and reported != TaskAssignment():
+        raise KafkaError(
+            ErrorCode.FENCED_MEMBER_EPOCH,
+            "The streams group member is in a unknown state. "
+            "The member must abandon all its tasks and rejoin.",
+        )
+
+
+def _fenced(how: str, epoch: int, member: StreamsMember) -> KafkaError:
+    return KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The streams group member has a {how} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+    )
+
+
+def _check_tasks(configured: ConfiguredTopology, reported: TaskAssignment) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if a member has a task that the topology does not have."""
+    if not configured.is_ready or configured.subtopologies is None:
+        return
+    for tasks in reported:
+        for name, partitions in tasks.items():
+            subtopology = configured.subtopologies.get(name)
+            if subtopology is None:
+                raise _invalid(f"Subtopology {name} does not exist in the topology.")
+            for partition in sorted(partitions):
+                if not 0 <= partition < subtopology.task_count:
+                    raise _invalid(
+                        f"Task {partition} for subtopology {name} is invalid. "
+                        f"Number of tasks for this subtopology: {subtopology.task_count}"
+                    )
+
+
+def _reported(message: StreamsGroupHeartbeatRequest) -> TaskAssignment | None:
+    """Returns the tasks that the member says it has, or None if it does not say."""
+    active, standby, warmup = message.active_tasks, message.standby_tasks, message.warmup_tasks
+    if active is None or standby is None or warmup is None:
+        return None
+    return TaskAssignment(from_message(active), from_message(standby), from_message(warmup))
+
+
+def _with_request(
+    member: StreamsMember, request: ShardRequest[StreamsGroupHeartbeatRequest]
+) -> StreamsMember:
+    """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values."""
+    message = request.message
+    timeout_ms, endpoint = message.rebalance_timeout_ms, message.user_endpoint
+    return replace(
+        member,
+        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.host}",  # Java prints addresses with a slash
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        topology_epoch=member.topology_epoch if message.topology is None else message.topology.epoch,
+        process_id=member.process_id if message.process_id is None else message.process_id,
+        user_endpoint=member.user_endpoint if endpoint is None else (endpoint.host, endpoint.port),
+        client_tags=member.client_tags
+        if message.client_tags is None
+        else tuple(sorted({tag.key: tag.value for tag in message.client_tags}.items())),
+    )
+
+
+# -- parts of a response
+
+
+def _stale(topology_epoch: int, of_group: int) -> Status:
+    return Status(
+        StreamsStatus.STALE_TOPOLOGY,
+        f"The member's topology epoch {topology_epoch} is behind the group's topology epoch {of_group}.",
+    )
+
+
+def _statuses(group: StreamsGroup) -> Iterable[Status]:
+    """Yields the statuses that every member of the group gets."""
+    problem = None if group.configured is None else group.configured.problem
+    if problem is not None:
+        yield Status(problem.status, problem.detail)
+    if group.shutdown_requested_by is not None:
+        yield Status(
+            StreamsStatus.SHUTDOWN_APPLICATION,
+            f"Streams group member {group.shutdown_requested_by} encountered a fatal error and requested a "
+            "shutdown for the entire application.",
+        )
+
+
+def _creation(topics: Iterable[InternalTopic]) -> CreateTopicsRequest:
+    return CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                configs=[CreatableTopicConfig(name, value) for name, value in topic.configs],
+            )
+            for topic in topics
+        ],
+        timeout_ms=CREATE_TIMEOUT_MS,
+    )

@@ -1,0 +1,269 @@
+"""The records of streams groups, in Kafka's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
+from tidelog.group_coordinator.groups.streams.owned_tasks import (
+    ActiveTasks,
+    OwnedTasks,
+    from_message,
+    to_message,
+)
+from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
+from tidelog.group_coordinator.groups.streams.topology import Topology, record_of
+from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord
+from tidelog.model.instants import WallMs
+from tidelog.wire.codec import record_codec, record_kind
+from tidelog.wire.messages.records import streams_group_target_assignment_member as target_messages
+from tidelog.wire.messages.records.streams_group_current_member_assignment import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    TaskIds,
+)
+from tidelog.wire.messages.records.streams_group_member_metadata import (
+    Endpoint,
+    KeyValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_metadata import (
+    LastAssignmentConfig,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_target_assignment_member import (
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+)
+from tidelog.wire.messages.records.streams_group_target_assignment_metadata import (
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_topology import (
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+)
+
+
+class RecordKind(IntEnum):
+    """The kind of a record: the int16 before its key."""
+
+    GROUP = 17
+    MEMBER = 19
+    TARGET_EPOCH = 20
+    TARGET = 21
+    CURRENT = 22
+    TOPOLOGY = 23
+
+
+RecordKey: TypeAlias = (
+    StreamsGroupMetadataKey
+    | StreamsGroupMemberMetadataKey
+    | StreamsGroupTargetAssignmentMetadataKey
+    | StreamsGroupTargetAssignmentMemberKey
+    | StreamsGroupCurrentMemberAssignmentKey
+    | StreamsGroupTopologyKey
+)
+RecordValue: TypeAlias = (
+    StreamsGroupMetadataValue
+    | StreamsGroupMemberMetadataValue
+    | StreamsGroupTargetAssignmentMetadataValue
+    | StreamsGroupTargetAssignmentMemberValue
+    | StreamsGroupCurrentMemberAssignmentValue
+    | StreamsGroupTopologyValue
+)
+
+_KEY_CLASSES: Final[Mapping[RecordKind, type[RecordKey]]] = {
+    RecordKind.GROUP: StreamsGroupMetadataKey,
+    RecordKind.MEMBER: StreamsGroupMemberMetadataKey,
+    RecordKind.TARGET_EPOCH: StreamsGroupTargetAssignmentMetadataKey,
+    RecordKind.TARGET: StreamsGroupTargetAssignmentMemberKey,
+    RecordKind.CURRENT: StreamsGroupCurrentMemberAssignmentKey,
+    RecordKind.TOPOLOGY: StreamsGroupTopologyKey,
+}
+_VALUE_CLASSES: Final[Mapping[RecordKind, type[RecordValue]]] = {
+    RecordKind.GROUP: StreamsGroupMetadataValue,
+    RecordKind.MEMBER: StreamsGroupMemberMetadataValue,
+    RecordKind.TARGET_EPOCH: StreamsGroupTargetAssignmentMetadataValue,
+    RecordKind.TARGET: StreamsGroupTargetAssignmentMemberValue,
+    RecordKind.CURRENT: StreamsGroupCurrentMemberAssignmentValue,
+    RecordKind.TOPOLOGY: StreamsGroupTopologyValue,
+}
+
+
+def read_record(record: ReplayedRecord) -> tuple[RecordKey, RecordValue | None]:
+    """Returns a record's key and value; the value of a tombstone is None.
+
+    Raises MalformedMessageError, UnsupportedVersionError.
+    """
+    kind = RecordKind(record_kind(record.key))
+    key = record_codec(_KEY_CLASSES[kind]).decode(record.key)
+    if record.value is None:
+        return key, None
+    return key, record_codec(_VALUE_CLASSES[kind]).decode(record.value)
+
+
+def _record(key: RecordKey, value: RecordValue | None) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        record_codec(type(key)).encode(key),
+        None if value is None else record_codec(type(value)).encode(value),
+    )
+
+
+def tombstone(kind: RecordKind, *names: str) -> CoordinatorRecord:
+    """Returns a tombstone. `names` are the group, and the member of the record."""
+    return _record(_KEY_CLASSES[kind](*names), None)
+
+
+def group_record(
+    group_id: str, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
+) -> CoordinatorRecord:
+    """Returns the record of a group's epoch. `configs` are the settings that its assignment depends on."""
+    return _record(
+        StreamsGroupMetadataKey(group_id),
+        StreamsGroupMetadataValue(
+            epoch,
+            metadata_hash,
+            validated_topology_epoch,
+            [LastAssignmentConfig(name, value) for name, value in sorted(configs.items())],
+        ),
+    )
+
+
+def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+    """Returns the record of what a member says about itself."""
+    endpoint = member.user_endpoint
+    return _record(
+        StreamsGroupMemberMetadataKey(group_id, member.member_id),
+        StreamsGroupMemberMetadataValue(
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout_ms=member.rebalance_timeout_ms,
+            topology_epoch=member.topology_epoch,
+            process_id=member.process_id,
+            user_endpoint=None if endpoint is None else Endpoint(*endpoint),
+            client_tags=[KeyValue(key, value) for key, value in member.client_tags],
+        ),
+    )
+
+
+def with_metadata(member: StreamsMember, value: StreamsGroupMemberMetadataValue) -> StreamsMember:
+    """Returns the member with what a record says about it."""
+    endpoint = value.user_endpoint
+    return replace(
+        member,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        topology_epoch=value.topology_epoch,
+        process_id=value.process_id,
+        user_endpoint=None if endpoint is None else (endpoint.host, endpoint.port),
+        client_tags=tuple((tag.key, tag.value) for tag in value.client_tags),
+    )
+
+
+def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
+    """Returns the record of a group's topology."""
+    return _record(StreamsGroupTopologyKey(group_id), record_of(topology))
+
+
+def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) -> CoordinatorRecord:
+    """Returns the record of the epoch of a group's target assignment."""
+    return _record(
+        StreamsGroupTargetAssignmentMetadataKey(group_id),
+        StreamsGroupTargetAssignmentMetadataValue(assignment_epoch, now_ms),
+    )
+
+
+def target_record(group_id: str, member_id: str, target: TaskAssignment) -> CoordinatorRecord:
+    """Returns the record of a member's target assignment."""
+    task_ids = target_messages.TaskIds
+    return _record(
+        StreamsGroupTargetAssignmentMemberKey(group_id, member_id),
+        StreamsGroupTargetAssignmentMemberValue(
+            to_message(task_ids, target.active_tasks),
+            to_message(task_ids, target.standby_tasks),
+            to_message(task_ids, target.warmup_tasks),
+        ),
+    )
+
+
+def target_of(value: StreamsGroupTargetAssignmentMemberValue) -> TaskAssignment:
+    """Returns the target assignment of a record."""
+    return TaskAssignment(
+        from_message(value.active_tasks), from_message(value.standby_tasks), from_message(value.warmup_tasks)
+    )
+
+
+def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
+    """Returns the record of a member's epoch and tasks."""
+    owned, revoking = member.owned, member.revoking
+    return _record(
+        StreamsGroupCurrentMemberAssignmentKey(group_id, member.member_id),
+        StreamsGroupCurrentMemberAssignmentValue(
+            member_epoch=member.member_epoch,
+            previous_member_epoch=member.previous_epoch,
+            state=member.state,
+            active_tasks=_with_epochs(owned.active),
+            standby_tasks=to_message(TaskIds, owned.standby),
+            warmup_tasks=to_message(TaskIds, owned.warmup),
+            active_tasks_pending_revocation=_with_epochs(revoking.active),
+            standby_tasks_pending_revocation=to_message(TaskIds, revoking.standby),
+            warmup_tasks_pending_revocation=to_message(TaskIds, revoking.warmup),
+        ),
+    )
+
+
+def _with_epochs(tasks: ActiveTasks) -> list[TaskIds]:
+    return [
+        TaskIds(name, sorted(epochs), [epochs[partition] for partition in sorted(epochs)])
+        for name, epochs in sorted(tasks.items())
+    ]
+
+
+def with_current_assignment(
+    member: StreamsMember, value: StreamsGroupCurrentMemberAssignmentValue
+) -> StreamsMember:
+    """Returns the member with the epoch and tasks of a record.
+
+    Kafka before 4.2 records no epochs of tasks. Such tasks get the member's epoch.
+    """
+    try:
+        state = StreamsMemberState(value.state)
+    except ValueError:
+        state = StreamsMemberState.UNKNOWN
+
+    def active(tasks: Iterable[TaskIds]) -> ActiveTasks:
+        return {
+            found.subtopology_id: dict(
+                zip(found.partitions, found.assignment_epochs, strict=True)
+                if found.assignment_epochs and len(found.assignment_epochs) == len(found.partitions)
+                else zip(found.partitions, [value.member_epoch] * len(found.partitions), strict=True)
+            )
+            for found in tasks
+            if found.partitions
+        }
+
+    return replace(
+        member,
+        member_epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=state,
+        owned=OwnedTasks(
+            active(value.active_tasks), from_message(value.standby_tasks), from_message(value.warmup_tasks)
+        ),
+        revoking=OwnedTasks(
+            active(value.active_tasks_pending_revocation),
+            from_message(value.standby_tasks_pending_revocation),
+            from_message(value.warmup_tasks_pending_revocation),
+        ),
+    )
