@@ -20,6 +20,9 @@ from tidelog.group_coordinator.groups.streams.topology import ConfiguredSubtopol
 
 STICKY: Final = "sticky"
 
+BALANCING_PASSES: Final = 4
+"""The largest number of passes over the standby tasks that make the loads more even."""
+
 _NO_TASKS: Final[Tasks] = {}
 _Task = tuple[str, int]
 """The subtopology id and the partition of a task."""
@@ -80,14 +83,27 @@ def assignment_steps(
 class _Process:
     """A process of the application. Its members are threads that share its state directory."""
 
-    __slots__ = ("members", "tasks")
+    __slots__ = ("_queue", "members", "tasks")
 
     def __init__(self) -> None:
         self.members: list[_Member] = []
         self.tasks: set[_Task] = set()
+        self._queue: list[tuple[int, int, _Member]] = []
+        """The members by load. An entry is outdated if its load is not that of its member."""
 
     def load(self) -> float:
         return len(self.tasks) / len(self.members)
+
+    def enqueue(self, member: _Member) -> None:
+        """Notes the load of a member for `least_loaded`."""
+        heapq.heappush(self._queue, (member.task_count, member.at, member))
+
+    def least_loaded(self) -> _Member:
+        while True:
+            task_count, _, member = self._queue[0]
+            if task_count == member.task_count:
+                return member
+            heapq.heappop(self._queue)
 
 
 class _Member:
@@ -97,22 +113,37 @@ class _Member:
         self.at = at
         self.member_id = member_id
         self.process = process
-        self.task_count = 0
         self.active: list[_Task] = []
-        self.standby: list[_Task] = []
-
-    def add(self, task: _Task, kept: list[_Task]) -> None:
-        """Adds a task. `kept` is this member's `active` or `standby`."""
-        kept.append(task)
-        self.task_count += 1
-        self.process.tasks.add(task)
+        self.standby: dict[_Task, None] = {}
+        """The standby tasks as an ordered set. The last one came last."""
+        self.task_count = 0
 
     def load(self) -> tuple[int, float, int]:
         """Returns a key by which the member that should get the next task comes first."""
         return self.task_count, self.process.load(), self.at
 
+    def add_active(self, task: _Task) -> None:
+        self.active.append(task)
+        self.process.tasks.add(task)
+        self.task_count += 1
+
+    def add_standby(self, task: _Task) -> None:
+        self.standby[task] = None
+        self.process.tasks.add(task)
+        self.task_count += 1
+
+    def remove_standby(self, task: _Task) -> None:
+        del self.standby[task]
+        self.process.tasks.remove(task)
+        self.task_count -= 1
+
     def assignment(self) -> TaskAssignment:
         return TaskAssignment(_by_subtopology(self.active), _by_subtopology(self.standby))
+
+
+def _by_partition(task: _Task) -> tuple[int, str]:
+    subtopology_id, partition = task
+    return partition, subtopology_id
 
 
 def _by_subtopology(tasks: Iterable[_Task]) -> Tasks:
@@ -122,8 +153,12 @@ def _by_subtopology(tasks: Iterable[_Task]) -> Tasks:
     return {subtopology_id: frozenset(found[subtopology_id]) for subtopology_id in sorted(found)}
 
 
+def _tasks_of(tasks: Tasks) -> Iterable[_Task]:
+    return ((subtopology_id, partition) for subtopology_id, found in tasks.items() for partition in found)
+
+
 class _Quota:
-    """The number of tasks up to which a member keeps the tasks that it had.
+    """The number of active tasks up to which a member keeps those that it had.
 
     It is the average, rounded up, until as many members have reached it as the division leaves a remainder.
     From then on it is the average, rounded down.
@@ -140,6 +175,46 @@ class _Quota:
             self._larger -= 1
             if not self._larger:
                 self.count -= 1
+
+
+class _LeastLoaded:
+    """A queue of all members by load. It passes over the members of a process together."""
+
+    def __init__(self, processes: Iterable[_Process]) -> None:
+        self._queue: list[tuple[tuple[int, float, int], _Process]] = []
+        """An entry is outdated if its load is not that of the least loaded member of the process."""
+        for process in processes:
+            for member in process.members:
+                process.enqueue(member)
+            self._queue.append((process.least_loaded().load(), process))
+        heapq.heapify(self._queue)
+
+    def changed(self, member: _Member) -> None:
+        """Notes that the number of the member's tasks has changed."""
+        process = member.process
+        process.enqueue(member)
+        heapq.heappush(self._queue, (process.least_loaded().load(), process))
+
+    def member_without(self, task: _Task) -> _Member | None:
+        """Returns the least loaded member of a process without the task, or None if all processes have it."""
+        passed = []
+        self._drop_outdated()
+        while self._queue and task in self._queue[0][1].tasks:
+            passed.append(heapq.heappop(self._queue))
+            self._drop_outdated()
+        found = self._queue[0][1].least_loaded() if self._queue else None
+        for entry in passed:
+            heapq.heappush(self._queue, entry)
+        return found
+
+    def smallest_task_count(self) -> int:
+        self._drop_outdated()
+        (task_count, _, _), _ = self._queue[0]
+        return task_count
+
+    def _drop_outdated(self) -> None:
+        while self._queue and self._queue[0][0] != self._queue[0][1].least_loaded().load():
+            heapq.heappop(self._queue)
 
 
 class _Assignment:
@@ -176,15 +251,17 @@ class _Assignment:
                 self._stateful_tasks += tasks
 
     def assign_active(self) -> Generator[None, None, None]:
+        """Leaves tasks with their members, moves others to their standby tasks, and then assigns the rest."""
         quota = _Quota(len(self._tasks), len(self._members))
         moved: list[_Task] = []
-        for task in self._tasks:
+        # A member that has to give up tasks keeps some of each subtopology.
+        for task in sorted(self._tasks, key=_by_partition):
             yield
             member = self._previous_active.get(task)
             if member is None or member.task_count >= quota.count:
                 moved.append(task)
             else:
-                member.add(task, member.active)
+                member.add_active(task)
                 quota.reached(member.task_count)
         free: list[_Task] = []
         for task in moved:
@@ -194,46 +271,71 @@ class _Assignment:
             ]
             if holders:
                 member = min(holders, key=_Member.load)
-                member.add(task, member.active)
+                member.add_active(task)
                 quota.reached(member.task_count)
             else:
                 free.append(task)
-        least = _LeastLoaded(self._processes.values())
-        for task in free:
+        least_loaded = _LeastLoaded(self._processes.values())
+        for task in sorted(free):
             yield
-            receiver = least.take(task)
-            assert receiver is not None  # no process has the task
-            receiver.add(task, receiver.active)
-            least.put_back()
+            receiver = least_loaded.member_without(task)
+            assert receiver is not None  # no process has the task yet
+            receiver.add_active(task)
+            least_loaded.changed(receiver)
 
     def assign_standby(self, num_standby_replicas: int) -> Generator[None, None, None]:
-        # A process has at most one copy of a task's state.
-        replicas = min(num_standby_replicas, len(self._processes) - 1)
+        """Leaves copies where the state is, adds the missing ones, and then makes the loads more even."""
+        replicas = min(num_standby_replicas, len(self._processes) - 1)  # each in a process of its own
         if replicas <= 0:
             return
-        quota = _Quota(len(self._tasks) + replicas * len(self._stateful_tasks), len(self._members))
-        for member in self._members:
-            quota.reached(member.task_count)
-        missing: list[tuple[_Task, int]] = []
-        # Kafka goes through these tasks backwards, so that other members keep the last ones than in actives.
-        for task in reversed(self._stateful_tasks):
+        missing: list[_Task] = []
+        for task in sorted(self._stateful_tasks, key=_by_partition, reverse=True):
             yield
-            found = 0
+            kept = 0
             for member in self._with_state(task):
-                if found < replicas and member.task_count < quota.count and task not in member.process.tasks:
-                    member.add(task, member.standby)
-                    quota.reached(member.task_count)
-                    found += 1
-            if found < replicas:
-                missing.append((task, replicas - found))
-        least = _LeastLoaded(self._processes.values())
-        for task, count in missing:
-            for _ in range(count):
+                if kept < replicas and task not in member.process.tasks:
+                    member.add_standby(task)
+                    kept += 1
+            missing += [task] * (replicas - kept)
+        least_loaded = _LeastLoaded(self._processes.values())
+        for task in sorted(missing, reverse=True):
+            yield
+            receiver = least_loaded.member_without(task)
+            assert receiver is not None  # there are more processes than copies of a task
+            receiver.add_standby(task)
+            least_loaded.changed(receiver)
+        for _ in range(BALANCING_PASSES):
+            if not (yield from self._balance_standby(least_loaded)):
+                break
+
+    def _with_state(self, task: _Task) -> list[_Member]:
+        """Returns the members that have had this task, beginning with those that should keep it."""
+        members = sorted(self._previous_standby.get(task, ()), key=_Member.load)
+        active = self._previous_active.get(task)
+        return members if active is None else [active, *members]
+
+    def _balance_standby(self, least_loaded: _LeastLoaded) -> Generator[None, None, bool]:
+        """Moves standby tasks to members that have at least two tasks less. Returns whether it moved any.
+
+        The tasks that a member got last move first, because it does not have their state yet.
+        """
+        moved = False
+        for giver in sorted(self._members, key=_Member.load, reverse=True):
+            for task in reversed(list(giver.standby)):
                 yield
-                receiver = least.take(task)
-                if receiver is not None:
-                    receiver.add(task, receiver.standby)
-                least.put_back()
+                if giver.task_count < least_loaded.smallest_task_count() + 2:
+                    break
+                receiver = giver.process.least_loaded()
+                elsewhere = least_loaded.member_without(task)
+                if elsewhere is not None and elsewhere.load() < receiver.load():
+                    receiver = elsewhere
+                if receiver.task_count + 2 <= giver.task_count:
+                    giver.remove_standby(task)
+                    receiver.add_standby(task)
+                    least_loaded.changed(giver)
+                    least_loaded.changed(receiver)
+                    moved = True
+        return moved
 
     def result(self) -> Generator[None, None, dict[str, TaskAssignment]]:
         assignments: dict[str, TaskAssignment] = {}
@@ -241,46 +343,3 @@ class _Assignment:
             yield
             assignments[member.member_id] = member.assignment()
         return assignments
-
-    def _with_state(self, task: _Task) -> list[_Member]:
-        """Returns the members that have had this task, those first that should keep it."""
-        members = sorted(self._previous_standby.get(task, ()), key=_Member.load)
-        active = self._previous_active.get(task)
-        return members if active is None else [active, *members]
-
-
-def _tasks_of(tasks: Tasks) -> Iterable[_Task]:
-    return ((subtopology_id, partition) for subtopology_id, found in tasks.items() for partition in found)
-
-
-class _LeastLoaded:
-    """A queue of members by load, in which members of one process are passed over together."""
-
-    def __init__(self, processes: Iterable[_Process]) -> None:
-        self._queue: list[tuple[tuple[int, float, int], list[tuple[int, int, _Member]]]] = []
-        for process in processes:
-            members = [(member.task_count, member.at, member) for member in process.members]
-            heapq.heapify(members)
-            self._queue.append((members[0][2].load(), members))
-        heapq.heapify(self._queue)
-        self._taken: list[list[tuple[int, int, _Member]]] = []
-
-    def take(self, task: _Task) -> _Member | None:
-        """Returns the member that should get the task, or None if all processes have it.
-
-        The caller adds the task to the member and then calls `put_back`.
-        """
-        while self._queue:
-            _, members = heapq.heappop(self._queue)
-            self._taken.append(members)
-            member = members[0][2]
-            if task not in member.process.tasks:
-                return member
-        return None
-
-    def put_back(self) -> None:
-        for members in self._taken:
-            member = members[0][2]
-            heapq.heapreplace(members, (member.task_count, member.at, member))
-            heapq.heappush(self._queue, (members[0][2].load(), members))
-        self._taken.clear()

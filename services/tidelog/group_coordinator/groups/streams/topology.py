@@ -120,6 +120,12 @@ def topology_of_request(message: heartbeat.Topology) -> Topology:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, "Regular expressions for source topics are not supported yet."
         )
+    for changelog in (topic for one in message.subtopologies for topic in one.state_changelog_topics):
+        if changelog.partitions:
+            _refuse(
+                f"Changelog topic {changelog.name} must have an undefined partition count, "
+                f"but it is set to {changelog.partitions}."
+            )
     if message.epoch < 0:
         _refuse(f"The topology epoch must be non-negative, but it is {message.epoch}.")
     topology = _from_message(message)
@@ -233,12 +239,6 @@ def _check_topic_names(message: heartbeat.Topology) -> None:
 
 def _check_subtopology(subtopology: Subtopology) -> None:
     """Raises KafkaError (STREAMS_INVALID_TOPOLOGY)."""
-    for topic in subtopology.state_changelog_topics:
-        if topic.partitions:
-            _refuse(
-                f"Changelog topic {topic.name} must have an undefined partition count, "
-                f"but it is set to {topic.partitions}."
-            )
     for topic in subtopology.repartition_source_topics:
         if topic.partitions < 0:
             _refuse(f"Repartition topic {topic.name} has the partition count {topic.partitions}.")

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.groups.streams.assignor import StreamsMemberSpec, TaskAssignment, assign
+import grouplab
+from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
+from grouplab.kafka_answers import ask_java
+from tidelog.group_coordinator.groups.streams.assignor import (
+    StreamsMemberSpec,
+    TaskAssignment,
+    assign,
+    assignment_steps,
+)
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredSubtopology,
     InternalTopic,
     Tasks,
 )
 
+ORACLE = Path(grouplab.__file__).with_name("KafkaStreamsGroups.java")
+CASES = 300
+ROUNDS = 3
+"""The number of assignments of each group. The members change before each but the first."""
+
 Task = tuple[str, int]
 Subtopologies = dict[str, ConfiguredSubtopology]
+Question = tuple[list[StreamsMemberSpec], Subtopologies, int]
 
 
 def subtopology(task_count: int, stateful: bool = True) -> ConfiguredSubtopology:
@@ -47,6 +65,10 @@ def kept_active(members: Sequence[StreamsMemberSpec], assignments: Mapping[str, 
         len(flat(member.active_tasks) & flat(assignments[member.member_id].active_tasks))
         for member in members
     )
+
+
+def task_count(assignment: TaskAssignment) -> int:
+    return len(flat(assignment.active_tasks)) + len(flat(assignment.standby_tasks))
 
 
 def active_counts(assignments: Mapping[str, TaskAssignment]) -> list[int]:
@@ -108,6 +130,27 @@ def test_the_order_of_the_members_does_not_matter(
 
 
 @given(members_of_groups(), subtopologies_of_groups, st.integers(0, 3))
+def test_an_assignment_stays_as_it_is(
+    members: list[StreamsMemberSpec], subtopologies: Subtopologies, replicas: int
+) -> None:
+    assignments = assign(members, subtopologies, replicas)
+    assert assign(with_tasks(members, assignments), subtopologies, replicas) == assignments
+
+
+@given(st.integers(2, 7), st.integers(1, 30), st.integers(0, 3))
+def test_all_tasks_differ_by_at_most_one_if_each_member_is_a_process(
+    count: int, tasks: int, replicas: int
+) -> None:
+    """Tasks without state and processes with several members may make this impossible."""
+    members = [StreamsMemberSpec(f"m{at}", f"p{at}") for at in range(count)]
+    assignments: dict[str, TaskAssignment] = {}
+    for now in (members, members[1:], [*members, StreamsMemberSpec("new", "p9")]):
+        assignments = assign(with_tasks(now, assignments), {"0": subtopology(tasks)}, replicas)
+        counts = [task_count(one) for one in assignments.values()]
+        assert max(counts) - min(counts) <= 1
+
+
+@given(members_of_groups(), subtopologies_of_groups, st.integers(0, 3))
 def test_active_tasks_move_no_more_than_the_balance_demands(
     members: list[StreamsMemberSpec], subtopologies: Subtopologies, replicas: int
 ) -> None:
@@ -138,3 +181,109 @@ def test_a_task_moves_to_its_standby() -> None:
     assignments = assign(members, {"0": subtopology(2)}, 0)
     assert assignments["a"].active_tasks == {"0": {1}}
     assert assignments["b"].active_tasks == {"0": {0}}
+
+
+def test_the_work_for_a_large_group_can_be_interrupted_after_each_task() -> None:
+    members = [StreamsMemberSpec(f"m{at}", f"p{at // 4}") for at in range(1_000)]
+    subtopologies = {str(at): subtopology(1_000) for at in range(10)}
+    steps = assignment_steps(members, subtopologies, 1)
+    count = sum(1 for _ in steps)
+    assert count >= 2 * 10_000 + 2 * 1_000  # an active and a standby task each; members as input and result
+
+
+# -- comparison with Apache Kafka
+
+
+def question(seed: int) -> Question:
+    chance = random.Random(seed)
+    processes = chance.randint(1, 6)
+    return (
+        [
+            StreamsMemberSpec(f"m{at}", f"p{chance.randrange(processes)}")
+            for at in range(chance.randint(1, 8))
+        ],
+        {
+            str(at): subtopology(chance.randint(1, 12), chance.random() < 0.7)
+            for at in range(chance.randint(1, 4))
+        },
+        chance.randint(0, 2),
+    )
+
+
+def next_question(asked: Question, assignments: Mapping[str, TaskAssignment], seed: int) -> Question:
+    """Returns a question after some members have left and others have joined."""
+    chance = random.Random(seed)
+    members, subtopologies, replicas = asked
+    stay = [member for member in members if chance.random() < 0.8] or members[:1]
+    new = [
+        StreamsMemberSpec(f"n{seed}-{at}", f"p{chance.randrange(7)}") for at in range(chance.randint(0, 2))
+    ]
+    return [*with_tasks(stay, assignments), *new], subtopologies, replicas
+
+
+def as_line(asked: Question) -> str:
+    members, subtopologies, replicas = asked
+    told = {
+        member.member_id: {
+            "process": member.process_id,
+            "active": {name: sorted(found) for name, found in member.active_tasks.items()},
+            "standby": {name: sorted(found) for name, found in member.standby_tasks.items()},
+        }
+        for member in members
+    }
+    sizes = {name: [one.task_count, one.is_stateful] for name, one in subtopologies.items()}
+    return json.dumps({"members": told, "subtopologies": sizes, "replicas": replicas})
+
+
+def from_line(line: str) -> dict[str, TaskAssignment]:
+    return {
+        member_id: TaskAssignment(
+            *({name: frozenset(partitions) for name, partitions in tasks.items()} for tasks in told)
+        )
+        for member_id, told in json.loads(line).items()
+    }
+
+
+def unevenness(counts: Sequence[int]) -> int:
+    return sum(count * count for count in counts)
+
+
+def kept_state(members: Sequence[StreamsMemberSpec], assignments: Mapping[str, TaskAssignment]) -> int:
+    """Returns the number of tasks whose process has had a copy of their state, active or standby."""
+    had: dict[str, set[Task]] = defaultdict(set)
+    for member in members:
+        had[member.process_id] |= flat(member.active_tasks) | flat(member.standby_tasks)
+    return sum(
+        len(had[member.process_id] & (flat(one.active_tasks) | flat(one.standby_tasks)))
+        for member in members
+        for one in [assignments[member.member_id]]
+    )
+
+
+@pytest.mark.java
+@pytest.mark.integration
+def test_assignments_are_as_even_as_kafkas_and_keep_as_much() -> None:
+    try:
+        jars = find_jars()
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    questions = [question(seed) for seed in range(CASES)]
+    for turn in range(ROUNDS):
+        answers = ask_java(jars, ORACLE, [as_line(asked) for asked in questions])
+        uneven, state = Counter[str](), Counter[str]()
+        following = []
+        for seed, (asked, line) in enumerate(zip(questions, answers, strict=True)):
+            members, subtopologies, replicas = asked
+            ours, kafkas = assign(members, subtopologies, replicas), from_line(line)
+            for name, assignments in (("ours", ours), ("kafka", kafkas)):
+                uneven[name] += unevenness([task_count(one) for one in assignments.values()])
+                state[name] += kept_state(members, assignments)
+            assert sum(map(task_count, ours.values())) == sum(map(task_count, kafkas.values())), seed
+            assert unevenness(active_counts(ours)) <= unevenness(active_counts(kafkas)), seed
+            if active_counts(ours) == active_counts(kafkas):
+                assert kept_active(members, ours) >= kept_active(members, kafkas), seed
+            before = ours if turn % 2 else kafkas
+            following.append(next_question(asked, before, seed * ROUNDS + turn))
+        assert uneven["ours"] <= uneven["kafka"]
+        assert state["ours"] >= state["kafka"]
+        questions = following
