@@ -1,6 +1,6 @@
-"""StreamsGroupHeartbeat v0 and v1 (KIP-1071). The group's coordinator answers. If it misses internal topics of
-the application, its answer is followed by the CreateTopics request for them, and this broker has the
-controller create them in the client's name.
+"""StreamsGroupHeartbeat v0 and v1 (KIP-1071). The coordinator of the group answers. If it misses internal
+topics of the application, its answer is followed by the CreateTopics request for them, and this broker has
+the controller create them in the client's name.
 
 The client does not wait for the topics: it learns from a later heartbeat that they exist. An answer tells why
 earlier attempts failed.

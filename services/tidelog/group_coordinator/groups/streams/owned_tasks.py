@@ -157,6 +157,18 @@ def holds_all(owned: OwnedTasks, reported: TaskAssignment) -> bool:
     )
 
 
+def covers(reported: TaskAssignment, owned: OwnedTasks) -> bool:
+    """Returns whether `reported` contains every task of `owned`, in the same role."""
+    return all(
+        tasks.keys() <= found.keys() and all(found[name].issuperset(tasks[name]) for name in tasks)
+        for tasks, found in (
+            (owned.active, reported.active_tasks),
+            (owned.standby, reported.standby_tasks),
+            (owned.warmup, reported.warmup_tasks),
+        )
+    )
+
+
 # -- messages
 
 

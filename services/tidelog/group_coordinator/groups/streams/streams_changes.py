@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey
 from tidelog.group_coordinator.groups.streams import streams_records as records
-from tidelog.group_coordinator.groups.streams.assignor import StreamsMemberSpec, TaskAssignment, assign
+from tidelog.group_coordinator.groups.streams.assignor import (
+    StreamsMemberSpec,
+    TaskAssignment,
+    assignment_steps,
+)
 from tidelog.group_coordinator.groups.streams.owned_tasks import NO_ASSIGNMENT
-from tidelog.group_coordinator.groups.streams.streams_group import NOT_VALIDATED, StreamsGroup
+from tidelog.group_coordinator.groups.streams.streams_group import (
+    NOT_VALIDATED,
+    StreamsGroup,
+    UnfinishedAssignment,
+)
 from tidelog.group_coordinator.groups.streams.streams_member import (
     StreamsMember,
     StreamsMemberState,
@@ -26,6 +34,10 @@ SESSION_TIMER: Final = "session"
 REBALANCE_TIMER: Final = "rebalance"
 FIRST_ASSIGNMENT_TIMER: Final = "first assignment"
 """The timer of a group that waits for more members before its first assignment."""
+ASSIGNMENT_TIMER: Final = "assignment"
+"""The timer of the next slice of a long computation of an assignment."""
+STEPS_AT_ONCE: Final = 1_000
+"""The steps of an assignment in one event. They take up to 30 ms. Each task takes about two steps."""
 NUM_STANDBY_REPLICAS: Final = "num.standby.replicas"
 """The setting in the record of a group on which its assignment depends."""
 
@@ -138,23 +150,45 @@ class StreamsChanges:
         """Computes the target assignment of the group epoch if it does not exist yet and may be computed."""
         group = self.group
         if group.is_first_assignment_delayed:
-            statuses.append(_delayed("initial rebalance delay"))
+            statuses.append(_delayed("the configured initial rebalance delay"))
             return
         if group.epoch <= group.assignment_epoch:
             return
         due_ms = group.assignment_timestamp_ms + self._settings.streams_assignment_interval_ms
         if group.assignment_timestamp_ms and self.now_ms < due_ms:
-            statuses.append(_delayed("assignment interval"))
+            statuses.append(_delayed("the configured assignment interval"))
             return
-        for member_id, target in self._targets().items():
+        if group.unfinished_assignment is None:
+            group.unfinished_assignment = UnfinishedAssignment(group.epoch, self._assignment_steps())
+            self.continue_assignment()
+        if group.unfinished_assignment is not None:
+            statuses.append(_delayed("the number of tasks"))
+
+    def continue_assignment(self) -> None:
+        """Computes a slice of an assignment and carries out a complete one. A timer continues the others."""
+        group, unfinished = self.group, self.group.unfinished_assignment
+        if unfinished is None:
+            return
+        try:
+            for _ in range(STEPS_AT_ONCE):
+                next(unfinished.steps)
+        except StopIteration as ended:
+            targets: dict[str, TaskAssignment] = ended.value
+        else:
+            self.set_timer(ASSIGNMENT_TIMER, "", 0)
+            return
+        group.unfinished_assignment = None
+        for member_id in group.members:
+            # A member that has joined since gets its tasks in the epoch of its join.
+            target = targets.get(member_id, NO_ASSIGNMENT)
             if member_id not in group.targets or group.targets[member_id] != target:
                 self.put_target(member_id, target)
-        self.put_assignment_epoch(group.epoch)
+        self.put_assignment_epoch(unfinished.epoch)
 
-    def _targets(self) -> dict[str, TaskAssignment]:
+    def _assignment_steps(self) -> Generator[None, None, dict[str, TaskAssignment]]:
         group, configured = self.group, self.group.configured
         if configured is None or not configured.is_ready or configured.subtopologies is None:
-            return dict.fromkeys(group.members, NO_ASSIGNMENT)
+            return _no_tasks()
         specs = []
         for member in group.members.values():
             target = group.target_of(member.member_id)
@@ -163,7 +197,7 @@ class StreamsChanges:
                     member.member_id, member.process_id, target.active_tasks, target.standby_tasks
                 )
             )
-        return assign(specs, configured.subtopologies, self._settings.streams_num_standby_replicas)
+        return assignment_steps(specs, configured.subtopologies, self._settings.streams_num_standby_replicas)
 
     def _reconcile(
         self, member_id: str, target: TaskAssignment, reported: TaskAssignment | None
@@ -212,5 +246,11 @@ class StreamsChanges:
         self.set_timer(SESSION_TIMER, member.member_id, self._settings.streams_session_timeout_ms)
 
 
-def _delayed(by: str) -> Status:
-    return Status(StreamsStatus.ASSIGNMENT_DELAYED, f"Assignment delayed due to the configured {by}.")
+def _no_tasks() -> Generator[None, None, dict[str, TaskAssignment]]:
+    """Assigns no tasks to anybody."""
+    yield
+    return {}
+
+
+def _delayed(reason: str) -> Status:
+    return Status(StreamsStatus.ASSIGNMENT_DELAYED, f"Assignment delayed due to {reason}.")

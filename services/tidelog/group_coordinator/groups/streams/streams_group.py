@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, OffsetCommitter
@@ -74,6 +74,13 @@ class StreamsState(StrEnum):
     DEAD = "Dead"
 
 
+class UnfinishedAssignment(NamedTuple):
+    """The computation of the target assignment of a group epoch, which returns it by member id."""
+
+    epoch: int
+    steps: Generator[None, None, dict[str, TaskAssignment]]
+
+
 class StreamsGroup:
     """The state of a group according to its records, and some state that is rebuilt after loading.
 
@@ -109,6 +116,8 @@ class StreamsGroup:
         """Whether a topic may have changed since `configured` and `metadata_hash` were computed."""
         self.is_first_assignment_delayed = False
         """Whether the group waits for more members before it assigns tasks."""
+        self.unfinished_assignment: UnfinishedAssignment | None = None
+        """The assignment that is being computed."""
         self.shutdown_requested_by: str | None = None
         """The member that asked the whole application to shut down."""
         self.endpoint_epoch = 0

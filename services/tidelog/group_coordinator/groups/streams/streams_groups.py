@@ -18,8 +18,9 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import changed_top
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import from_message, holds_all, to_message
+from tidelog.group_coordinator.groups.streams.owned_tasks import covers, from_message, holds_all, to_message
 from tidelog.group_coordinator.groups.streams.streams_changes import (
+    ASSIGNMENT_TIMER,
     FIRST_ASSIGNMENT_TIMER,
     REBALANCE_TIMER,
     SESSION_TIMER,
@@ -59,6 +60,10 @@ from tidelog.wire.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
 )
 
+MAX_TASKS: Final = 20_000
+"""The most tasks that a topology may have, without standby tasks. The records and the descriptions of a group
+have all its tasks.
+"""
 CREATE_TIMEOUT_MS: Final = 30_000
 """The time that the controller may take to create internal topics."""
 
@@ -109,7 +114,9 @@ class StreamsGroups:
         changes.extend_session(member)
         if message.shutdown_application and group.shutdown_requested_by is None:
             group.shutdown_requested_by = member.member_id
-        has_tasks = message.member_epoch == JOIN_EPOCH or member.owned != before.owned
+        # A member that lacks tasks has missed a response. Kafka 4.3 leaves it without them.
+        lacks_tasks = reported is not None and not covers(reported, member.owned)
+        has_tasks = message.member_epoch == JOIN_EPOCH or member.owned != before.owned or lacks_tasks
         # As in Kafka, the heartbeat that creates a group leaves its endpoint epoch at 0.
         if has_tasks and member.user_endpoint is not None and not is_new_group:
             group.endpoint_epoch += 1
@@ -169,9 +176,16 @@ class StreamsGroups:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
         if configured is not None and not group.topics_changed:
             return AppliedTopology(topology, configured, group.metadata_hash)
+        configured = configure(topology, self._partition_count)
+        tasks = sum(found.task_count for found in (configured.subtopologies or {}).values())
+        if tasks > MAX_TASKS:
+            raise KafkaError(
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                f"The topology has {tasks} tasks, and a group may have {MAX_TASKS} tasks.",
+            )
         return AppliedTopology(
             topology,
-            configure(topology, self._partition_count),
+            configured,
             metadata_hash(topology.required_topics(), self._groups.image),
         )
 
@@ -275,8 +289,8 @@ class StreamsGroups:
                 group.topics_changed = True
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
-        """Removes a member whose session ended or which exceeded its rebalance timeout, or makes the first
-        assignment of a group.
+        """Removes a member whose session ended or which exceeded its rebalance timeout, makes the first
+        assignment of a group, or continues a long computation of an assignment.
         """
         decision = ShardDecision()
         group = self._groups.by_id.get(key.group_id)
@@ -287,6 +301,9 @@ class StreamsGroups:
             group.is_first_assignment_delayed = False
             if group.members and group.configured is not None:
                 changes.update_target([])
+            return decision
+        if key.kind == ASSIGNMENT_TIMER:
+            changes.continue_assignment()
             return decision
         member = group.members.get(key.member_id)
         if member is not None and (
