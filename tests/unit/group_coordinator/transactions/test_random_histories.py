@@ -91,7 +91,7 @@ def test_finds_replies_sent_before_replication() -> None:
         def carry_out(self, decision: ShardDecision) -> None:
             replies, decision.replies = decision.replies, []
             super().carry_out(decision)
-            for call, message in replies:
+            for call, message, _ in replies:
                 self.answer(call, message)  # type: ignore[arg-type]
 
     assert finds(2, Hasty)

@@ -141,8 +141,7 @@ def _moved(
     return replace(
         member,
         member_epoch=epoch,
-        # Within one epoch the previous epoch remains valid, because a response may have been lost.
-        previous_epoch=member.previous_epoch if epoch == member.member_epoch else member.member_epoch,
+        previous_epoch=member.member_epoch,
         state=state,
         owned=owned,
         revoking=revoking,
