@@ -121,6 +121,44 @@ def _heartbeat_of_group_with_offsets(scene: Scene) -> Fields:
     return _heartbeat(group)(scene)
 
 
+def _topology(topics: list[str], epoch: int = 0, **fields: Any) -> Fields:
+    return {
+        "epoch": epoch,
+        "subtopologies": [{"subtopology_id": "0", "source_topics": topics, **fields}],
+    }
+
+
+def _streams_heartbeat(group: str | None = None, **fields: Any) -> Maker:
+    def make(scene: Scene) -> Fields:
+        return {
+            "group_id": f"answers-streams-{scene.tag}" if group is None else group,
+            "member_id": f"member-{scene.tag}",
+            "member_epoch": 0,
+            "endpoint_information_epoch": -1,
+            "rebalance_timeout_ms": MANY_MS,
+            "topology": _topology([TOPIC]),
+            "active_tasks": [],
+            "standby_tasks": [],
+            "warmup_tasks": [],
+            "process_id": "p",
+            **fields,
+        }
+
+    return make
+
+
+def _streams_heartbeat_with_store(scene: Scene) -> Fields:
+    changelog = {"name": f"answers-streams-{scene.tag}-changelog"}
+    topology = _topology([TOPIC], state_changelog_topics=[changelog])
+    return _streams_heartbeat(topology=topology)(scene)
+
+
+def _streams_heartbeat_of_group_with_offsets(scene: Scene) -> Fields:
+    group = f"answers-streams-upgraded-{scene.tag}"
+    scene.commit(group)
+    return _streams_heartbeat(group)(scene)
+
+
 def _add_partitions(transaction: str | None = None, topic: str = TOPIC, lag: int = 0, **fields: Any) -> Maker:
     def make(scene: Scene) -> Fields:
         producer_id, epoch = _producer(scene, transaction, lag)
@@ -312,6 +350,40 @@ CASES: Cases = {
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (
         Case("valid", {"group_ids": [NO_GROUP]}),
+        Case("empty group", {"group_ids": [""]}),
+        Case("operations", {"group_ids": [NO_GROUP], "include_authorized_operations": True}),
+        Case("no groups", {"group_ids": []}),
+    ),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: (
+        Case("valid", _streams_heartbeat()),
+        Case("with a store", _streams_heartbeat_with_store),
+        Case("with an endpoint", _streams_heartbeat(user_endpoint={"host": "h", "port": 1})),
+        Case("empty group", _streams_heartbeat("")),
+        Case("empty member", _streams_heartbeat(member_id="")),
+        Case("unknown member", _streams_heartbeat(member_epoch=5, topology=None)),
+        Case("unknown member leaves", _streams_heartbeat(member_epoch=-1, topology=None)),
+        Case("epoch that does not exist", _streams_heartbeat(member_epoch=-3, topology=None)),
+        Case("topology in a later heartbeat", _streams_heartbeat(member_epoch=5)),
+        Case("no topology", _streams_heartbeat(topology=None)),
+        Case("empty topology", _streams_heartbeat(topology={"epoch": 0, "subtopologies": []})),
+        Case("unknown topic", _streams_heartbeat(topology=_topology([MISSING]))),
+        Case("internal topic", _streams_heartbeat(topology=_topology(["__consumer_offsets"]))),
+        Case("topic that is not valid", _streams_heartbeat(topology=_topology(["a/b"]))),
+        Case("pattern", _streams_heartbeat(topology=_topology([TOPIC], source_topic_regex=["a.*"]))),
+        Case("no rebalance timeout", _streams_heartbeat(rebalance_timeout_ms=-1)),
+        Case(
+            "tasks of a new member",
+            _streams_heartbeat(active_tasks=[{"subtopology_id": "0", "partitions": [0]}]),
+        ),
+        Case("no tasks of a new member", _streams_heartbeat(active_tasks=None)),
+        Case("static member", _streams_heartbeat(instance_id="i")),
+        Case("empty rack", _streams_heartbeat(rack_id="")),
+        Case("group with offsets", _streams_heartbeat_of_group_with_offsets),
+        Case("group with offsets, unknown member", _streams_heartbeat(GROUP, member_epoch=5, topology=None)),
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: (
+        Case("valid", {"group_ids": [NO_GROUP]}),
+        Case("classic group", {"group_ids": [GROUP]}),
         Case("empty group", {"group_ids": [""]}),
         Case("operations", {"group_ids": [NO_GROUP], "include_authorized_operations": True}),
         Case("no groups", {"group_ids": []}),

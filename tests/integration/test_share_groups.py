@@ -335,12 +335,6 @@ DIFFERENT_FROM_KAFKA = {
     # Assignments are computed when they are needed.
     "setting consumer.assignment.interval.ms",
     "setting share.assignment.interval.ms",
-    # There are no settings of streams groups yet.
-    "setting streams.assignment.interval.ms",
-    "setting streams.heartbeat.interval.ms",
-    "setting streams.initial.rebalance.delay.ms",
-    "setting streams.num.standby.replicas",
-    "setting streams.session.timeout.ms",
 }
 """The names of responses that differ on purpose."""
 

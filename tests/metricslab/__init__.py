@@ -132,6 +132,7 @@ def coordinator_view() -> Any:
         groups=[
             GroupSummary("g", "classic", "Stable", 2, 5),
             GroupSummary("h", "consumer", "Reconciling", 3, 7),
+            GroupSummary("s", "streams", "NotReady", 1, 2),
         ],
         shard_counts={("group", "serving"): 25, ("group", "loading"): 1, ("transaction", "serving"): 50},
         shard_loads=[ShardLoads("group", 26, 1500, 1), ShardLoads("transaction", 50, 20, 0)],

@@ -121,7 +121,16 @@ class CoordinatorView(Protocol):
 
 _CLASSIC_STATES: Final = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
 _CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
-_PROTOCOLS: Final = ("classic", "consumer")
+_STREAMS_STATES: Final = {
+    "Empty": "empty",
+    "NotReady": "not_ready",
+    "Assigning": "assigning",
+    "Reconciling": "reconciling",
+    "Stable": "stable",
+    "Dead": "dead",
+}
+"""The states of streams groups, as ListGroups and as Kafka's metrics name them."""
+_PROTOCOLS: Final = ("classic", "consumer", "streams")
 MAX_SHOWN_PARTITIONS: Final = 2_000
 """The partitions with series of their own, over all groups: those with the greatest lag. Clients choose names
 of groups and commit offsets, so that without a limit they choose the size of a scrape.
@@ -161,6 +170,10 @@ def _add_coordinator(families: Families, view: CoordinatorView) -> None:
         count = sum(group.protocol == "consumer" and group.state == state for group in groups)
         doc = "Groups of the consumer protocol by state"
         families.gauge(f"{prefix}_consumer_group_count", doc, count, state=state.lower())
+    for state, name in _STREAMS_STATES.items():
+        count = sum(group.protocol == "streams" and group.state == state for group in groups)
+        doc = "Groups of the streams protocol by state"
+        families.gauge(f"{prefix}_streams_group_count", doc, count, state=name)
     _add_shards(families, view)
     _add_transactions(families, view)
 

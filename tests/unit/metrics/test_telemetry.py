@@ -303,6 +303,7 @@ def test_groups_and_transactions() -> None:
     assert value(telemetry, "kafka_coordinator_group_groupmetadatamanager_numgroupsstable") == 1
     prefix = "kafka_server_group_coordinator_metrics"
     assert value(telemetry, f"{prefix}_consumer_group_count", state="reconciling") == 1
+    assert value(telemetry, f"{prefix}_streams_group_count", state="not_ready") == 1
     assert value(telemetry, "tidelog_transactions_oldest_open_seconds") == 4
     assert value(telemetry, "tidelog_transactions_oldest_ending_seconds") == 0
     assert value(telemetry, "tidelog_transactions_ended_total", outcome="committed") == 8

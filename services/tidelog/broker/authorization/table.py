@@ -964,6 +964,14 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
         InHandler(CREATE, CLUSTER),
         InHandler(CREATE, TOPIC),
     ),
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: (
+        Whole(
+            READ,
+            GROUP,
+            _with_code(ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE),
+            lambda message: message.group_id,
+        ),
+    ),
     ApiKey.STREAMS_GROUP_DESCRIBE: (By(_describe_streams_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
         By(_describe_share_offsets, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),

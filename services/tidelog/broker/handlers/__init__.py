@@ -121,6 +121,7 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.SHARE_ACKNOWLEDGE: ServedApi(1, 2, LOCAL),
     ApiKey.STREAMS_GROUP_HEARTBEAT: ServedApi(0, 1, LOCAL),
     ApiKey.STREAMS_GROUP_DESCRIBE: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: ServedApi(0, 0, LOCAL),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
@@ -141,5 +142,6 @@ FEATURE_OF: Final[Mapping[int, str]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: SHARE_VERSION,
     ApiKey.STREAMS_GROUP_HEARTBEAT: STREAMS_VERSION,
     ApiKey.STREAMS_GROUP_DESCRIBE: STREAMS_VERSION,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: STREAMS_VERSION,
 }
 """The feature whose level must be at least 1 for an API."""

@@ -476,5 +476,6 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {
     ApiKey.SASL_HANDSHAKE: "sasl",
     ApiKey.SASL_AUTHENTICATE: "sasl",
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "streams_group_topology_description_update",
 }
 """The modules of the handlers that need no object. Each handler is a function with the name of its API."""

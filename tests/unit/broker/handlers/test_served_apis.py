@@ -27,10 +27,9 @@ def test_only_produce_lists_versions_that_are_refused() -> None:
     assert {key: first for key, first in advertised.items() if first is not None} == {ApiKey.PRODUCE: 0}
 
 
-def test_all_apis_of_groups_and_transactions_except_states_and_descriptions_of_topologies() -> None:
+def test_all_apis_of_groups_and_transactions_except_states() -> None:
     names = {ApiKey(key).name_in_kafka for key in ApiKey if key not in SERVED_APIS}
     assert {name for name in names if "Group" in name or "Txn" in name or "Transaction" in name} == {
         *(f"{verb}ShareGroupState" for verb in ("Initialize", "Read", "Write", "Delete")),
         "ReadShareGroupStateSummary",
-        "StreamsGroupTopologyDescriptionUpdate",
     }
