@@ -35,11 +35,10 @@ from tidelog.group_coordinator.groups.consumer.group_changes import (
 from tidelog.group_coordinator.groups.consumer.member import ClassicSide, Member, MemberState
 from tidelog.group_coordinator.groups.consumer.membership import (
     FoundMember,
-    check_room,
     check_static,
     join_as_static,
-    unknown_member,
 )
+from tidelog.group_coordinator.groups.heartbeat_checks import check_room, unknown_member
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
 from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -109,7 +108,8 @@ class ClassicMembers:
         if not min_ms <= message.session_timeout_ms <= max_ms:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
         member_id = message.member_id or self._groups.new_member_uuid()
-        check_room(group, member_id, settings.group_consumer_max_size)
+        if member_id not in group.members:
+            check_room(group, settings.group_consumer_max_size)
         subscription = _check_protocols(group, message)
         is_new = not message.member_id
         if is_new and message.group_instance_id is None and request.api_version >= _MEMBER_ID_REQUIRED_FROM:

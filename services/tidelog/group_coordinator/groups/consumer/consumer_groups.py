@@ -41,14 +41,13 @@ from tidelog.group_coordinator.groups.consumer.member import (
 )
 from tidelog.group_coordinator.groups.consumer.membership import (
     check_request,
-    check_room,
     check_static,
     find_member,
     is_leaving,
-    unknown_member,
 )
-from tidelog.group_coordinator.groups.consumer.records import read_record
+from tidelog.group_coordinator.groups.consumer.records import FORMATS
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.group_coordinator.groups.heartbeat_checks import check_room, find_group, unknown_member
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -111,7 +110,8 @@ class ConsumerGroups:
         reported = None if message.topic_partitions is None else from_message(message.topic_partitions)
         group, takes_over = self._group_for(message)
         member_id = message.member_id or groups.new_member_uuid()
-        check_room(group, member_id, groups.settings.group_consumer_max_size)
+        if member_id not in group.members:
+            check_room(group, groups.settings.group_consumer_max_size)
         found = find_member(group, member_id, message.instance_id, message.member_epoch, reported)
         wanted = _with_request(found.member, request)
         compiled = {}
@@ -205,20 +205,8 @@ class ConsumerGroups:
     # -- the shard
 
     def replay(self, record: ReplayedRecord) -> None:
-        """Applies a record of kind 3 to 8 or 16. Raises MalformedMessageError, UnsupportedVersionError.
-
-        Only the tombstone of the group itself deletes the group.
-        """
-        key, value = read_record(record)
-        by_id = self._groups.by_id
-        known = by_id.get(key.group_id)
-        group = known if isinstance(known, ConsumerGroup) else None
-        if value is not None:
-            if group is None:
-                group = by_id[key.group_id] = ConsumerGroup(key.group_id)
-            group.apply_record(key, value)
-        elif group is not None and not group.apply_tombstone(key):
-            del by_id[key.group_id]
+        """Applies a record of kind 3 to 8 or 16. Raises MalformedMessageError, UnsupportedVersionError."""
+        FORMATS.replay(record, self._groups.by_id, ConsumerGroup, ConsumerGroup)
 
     def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and the full timeout of every revocation."""
@@ -304,16 +292,10 @@ def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRe
 
 
 def _described(groups: Groups, group_id: str) -> DescribedGroup:
-    if not group_id:
-        return DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
-    group = groups.by_id.get(group_id)
-    if not isinstance(group, ConsumerGroup):
-        reason = "not found" if group is None else "is not a consumer group"
-        return DescribedGroup(
-            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"Group {group_id} {reason}.",
-            group_id=group_id,
-        )
+    try:
+        group = find_group(groups, group_id, ConsumerGroup, GroupKind.CONSUMER)
+    except KafkaError as error:
+        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
     return DescribedGroup(
         group_id=group_id,
         group_state=group.state,

@@ -16,6 +16,11 @@ from tidelog.group_coordinator.groups.consumer.member import (
     MemberState,
     holds_all,
 )
+from tidelog.group_coordinator.groups.heartbeat_checks import (
+    check_not_empty,
+    invalid_request,
+    unknown_member,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -25,22 +30,16 @@ _MEMBER_CHOOSES_ITS_ID: Final = 1
 
 def check_request(message: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
     """Raises KafkaError if a ConsumerGroupHeartbeat is invalid, whatever the group's state is."""
-    for name, text in (
-        ("GroupId", message.group_id),
-        ("InstanceId", message.instance_id),
-        ("RackId", message.rack_id),
-    ):
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+    check_not_empty(GroupId=message.group_id, InstanceId=message.instance_id, RackId=message.rack_id)
     epoch = message.member_epoch
     if (epoch != JOIN_EPOCH or version >= _MEMBER_CHOOSES_ITS_ID) and not message.member_id.strip():
-        raise _invalid("MemberId can't be empty.")
+        raise invalid_request("MemberId can't be empty.")
     if epoch == JOIN_EPOCH:
         _check_join(message)
     elif epoch == STATIC_LEAVE_EPOCH and message.instance_id is None:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid_request("InstanceId can't be null.")
     elif epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid(f"MemberEpoch is invalid: {epoch}.")
+        raise invalid_request(f"MemberEpoch is invalid: {epoch}.")
     if message.server_assignor is not None and message.server_assignor not in assignors:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ASSIGNOR,
@@ -51,25 +50,12 @@ def check_request(message: ConsumerGroupHeartbeatRequest, version: int, assignor
 
 def _check_join(message: ConsumerGroupHeartbeatRequest) -> None:
     if message.rebalance_timeout_ms == -1:
-        raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
     if message.topic_partitions is None or message.topic_partitions:
-        raise _invalid("TopicPartitions must be empty when (re-)joining.")
+        raise invalid_request("TopicPartitions must be empty when (re-)joining.")
     if message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
-        raise _invalid(
+        raise invalid_request(
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-        )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
-
-
-def check_room(group: ConsumerGroup, member_id: str, max_members: int) -> None:
-    """Raises KafkaError (GROUP_MAX_SIZE_REACHED) if the group has no room for another member."""
-    if len(group.members) >= max_members and member_id not in group.members:
-        raise KafkaError(
-            ErrorCode.GROUP_MAX_SIZE_REACHED,
-            f"The consumer group has reached its maximum capacity of {max_members} members.",
         )
 
 
@@ -143,13 +129,6 @@ def check_static(static: Member | None, member_id: str, instance_id: str) -> Mem
             f"{static.member_id}.",
         )
     return static
-
-
-def unknown_member(group: ConsumerGroup, member_id: str) -> KafkaError:
-    """Returns the error for a member that does not exist."""
-    return KafkaError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
 
 
 def _check_epoch(member: Member, epoch: int, reported: Assignment | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
 from typing import Final, TypeAlias
@@ -18,9 +17,9 @@ from tidelog.group_coordinator.groups.consumer.member import (
     to_message,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
-from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord
+from tidelog.group_coordinator.groups.group_records import RecordFormats, new_record
+from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.instants import WallMs
-from tidelog.wire.codec import record_codec, record_kind
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -87,59 +86,39 @@ RecordValue: TypeAlias = (
     | ConsumerGroupRegularExpressionValue
 )
 
-_KEY_CLASSES: Final[Mapping[RecordKind, type[RecordKey]]] = {
-    RecordKind.GROUP: ConsumerGroupMetadataKey,
-    RecordKind.PARTITION_METADATA: ConsumerGroupPartitionMetadataKey,
-    RecordKind.MEMBER: ConsumerGroupMemberMetadataKey,
-    RecordKind.TARGET_EPOCH: ConsumerGroupTargetAssignmentMetadataKey,
-    RecordKind.TARGET: ConsumerGroupTargetAssignmentMemberKey,
-    RecordKind.CURRENT: ConsumerGroupCurrentMemberAssignmentKey,
-    RecordKind.REGEX: ConsumerGroupRegularExpressionKey,
-}
-_VALUE_CLASSES: Final[Mapping[RecordKind, type[RecordValue]]] = {
-    RecordKind.GROUP: ConsumerGroupMetadataValue,
-    RecordKind.PARTITION_METADATA: ConsumerGroupPartitionMetadataValue,
-    RecordKind.MEMBER: ConsumerGroupMemberMetadataValue,
-    RecordKind.TARGET_EPOCH: ConsumerGroupTargetAssignmentMetadataValue,
-    RecordKind.TARGET: ConsumerGroupTargetAssignmentMemberValue,
-    RecordKind.CURRENT: ConsumerGroupCurrentMemberAssignmentValue,
-    RecordKind.REGEX: ConsumerGroupRegularExpressionValue,
-}
-
-
-def read_record(record: ReplayedRecord) -> tuple[RecordKey, RecordValue | None]:
-    """Returns a record's key and value; the value of a tombstone is None.
-
-    Raises MalformedMessageError, UnsupportedVersionError.
-    """
-    kind = RecordKind(record_kind(record.key))
-    key = record_codec(_KEY_CLASSES[kind]).decode(record.key)
-    if record.value is None:
-        return key, None
-    return key, record_codec(_VALUE_CLASSES[kind]).decode(record.value)
-
-
-def _record(key: RecordKey, value: RecordValue | None) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        record_codec(type(key)).encode(key),
-        None if value is None else record_codec(type(value)).encode(value),
-    )
-
-
-def tombstone(kind: RecordKind, *names: str) -> CoordinatorRecord:
-    """Returns a tombstone. `names` are the group, and the member or regular expression of the record."""
-    return _record(_KEY_CLASSES[kind](*names), None)
+FORMATS: Final[RecordFormats[RecordKey, RecordValue]] = RecordFormats(
+    {
+        RecordKind.GROUP: (ConsumerGroupMetadataKey, ConsumerGroupMetadataValue),
+        RecordKind.PARTITION_METADATA: (
+            ConsumerGroupPartitionMetadataKey,
+            ConsumerGroupPartitionMetadataValue,
+        ),
+        RecordKind.MEMBER: (ConsumerGroupMemberMetadataKey, ConsumerGroupMemberMetadataValue),
+        RecordKind.TARGET_EPOCH: (
+            ConsumerGroupTargetAssignmentMetadataKey,
+            ConsumerGroupTargetAssignmentMetadataValue,
+        ),
+        RecordKind.TARGET: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
+        RecordKind.CURRENT: (
+            ConsumerGroupCurrentMemberAssignmentKey,
+            ConsumerGroupCurrentMemberAssignmentValue,
+        ),
+        RecordKind.REGEX: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
+    }
+)
+tombstone = FORMATS.tombstone
+"""Returns a tombstone of a kind. The names are the group, and the member or expression of the record."""
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     """Returns the record of a group's epoch."""
-    return _record(ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
+    return new_record(ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
 
 
 def member_record(group_id: str, member: Member) -> CoordinatorRecord:
     """Returns the record of a member's subscription."""
     classic = member.classic
-    return _record(
+    return new_record(
         ConsumerGroupMemberMetadataKey(group_id, member.member_id),
         ConsumerGroupMemberMetadataValue(
             instance_id=member.instance_id,
@@ -184,7 +163,7 @@ def with_subscription(member: Member, value: ConsumerGroupMemberMetadataValue) -
 
 def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) -> CoordinatorRecord:
     """Returns the record of the epoch of a group's target assignment."""
-    return _record(
+    return new_record(
         ConsumerGroupTargetAssignmentMetadataKey(group_id),
         ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch, now_ms),
     )
@@ -192,7 +171,7 @@ def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) ->
 
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> CoordinatorRecord:
     """Returns the record of a member's target assignment."""
-    return _record(
+    return new_record(
         ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
         ConsumerGroupTargetAssignmentMemberValue(to_message(TopicPartition, assignment)),
     )
@@ -205,7 +184,7 @@ def target_of(value: ConsumerGroupTargetAssignmentMemberValue) -> Assignment:
 
 def current_record(group_id: str, member: Member) -> CoordinatorRecord:
     """Returns the record of a member's epoch and partitions."""
-    return _record(
+    return new_record(
         ConsumerGroupCurrentMemberAssignmentKey(group_id, member.member_id),
         ConsumerGroupCurrentMemberAssignmentValue(
             member_epoch=member.member_epoch,
@@ -259,7 +238,7 @@ def with_current_assignment(member: Member, value: ConsumerGroupCurrentMemberAss
 
 def regex_record(group_id: str, expression: str, resolved: ResolvedRegex) -> CoordinatorRecord:
     """Returns the record of the topics that a regular expression matches."""
-    return _record(
+    return new_record(
         ConsumerGroupRegularExpressionKey(group_id, expression),
         ConsumerGroupRegularExpressionValue(sorted(resolved.topics), resolved.version, resolved.timestamp_ms),
     )

@@ -13,13 +13,20 @@ from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
+from tidelog.group_coordinator.groups.heartbeat_checks import (
+    check_not_empty,
+    check_room,
+    find_group,
+    invalid_request,
+    unknown_member,
+)
 from tidelog.group_coordinator.groups.share.share_assignor import SIMPLE
 from tidelog.group_coordinator.groups.share.share_changes import SESSION_TIMER, STATES_TIMER, ShareChanges
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
-from tidelog.group_coordinator.groups.share.share_records import read_record
+from tidelog.group_coordinator.groups.share.share_records import FORMATS
 from tidelog.group_coordinator.groups.share.share_states import ShareStates
-from tidelog.group_coordinator.groups.shared import Groups, TimerKey, answer
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     ReplayedRecord,
@@ -101,13 +108,8 @@ class ShareGroups:
         member = group.members.get(message.member_id)
         if member is None:
             if message.member_epoch != JOIN_EPOCH:
-                raise _unknown_member(group, message.member_id)
-            limit = self._groups.settings.group_share_max_size
-            if len(group.members) >= limit:
-                raise KafkaError(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"The share group has reached its maximum capacity of {limit} members.",
-                )
+                raise unknown_member(group, message.member_id)
+            check_room(group, self._groups.settings.group_share_max_size)
             return ShareMember(message.member_id)
         epoch = message.member_epoch
         if (
@@ -128,7 +130,7 @@ class ShareGroups:
         group = found_group(self._groups, message.group_id)
         member = group.members.get(message.member_id)
         if member is None:
-            raise _unknown_member(group, message.member_id)
+            raise unknown_member(group, message.member_id)
         decision = ShardDecision()
         ShareChanges(self._groups, group, decision, now_ms).remove_member(member)
         response = ShareGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
@@ -170,20 +172,8 @@ class ShareGroups:
     # -- the shard
 
     def replay(self, record: ReplayedRecord) -> None:
-        """Applies a record of kind 10 to 15. Raises MalformedMessageError, UnsupportedVersionError.
-
-        Only the tombstone of the group itself deletes the group.
-        """
-        key, value = read_record(record)
-        by_id = self._groups.by_id
-        known = by_id.get(key.group_id)
-        group = known if isinstance(known, ShareGroup) else None
-        if value is not None:
-            if group is None:
-                group = by_id[key.group_id] = ShareGroup(key.group_id)
-            group.apply_record(key, value)
-        elif group is not None and not group.apply_tombstone(key):
-            del by_id[key.group_id]
+        """Applies a record of kind 10 to 15. Raises MalformedMessageError, UnsupportedVersionError."""
+        FORMATS.replay(record, self._groups.by_id, ShareGroup, ShareGroup)
 
     def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and resumes what an earlier owner has not completed."""
@@ -231,38 +221,16 @@ class ShareGroups:
 
 def found_group(groups: Groups, group_id: str) -> ShareGroup:
     """Returns a share group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = groups.by_id.get(group_id)
-    if not isinstance(group, ShareGroup):
-        reason = "not found" if group is None else "is not a share group"
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
-    return group
-
-
-def _unknown_member(group: ShareGroup, member_id: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
+    return find_group(groups, group_id, ShareGroup, GroupKind.SHARE)
 
 
 def _check_request(message: ShareGroupHeartbeatRequest) -> None:
     """Raises KafkaError if a ShareGroupHeartbeat is invalid, whatever the group's state is."""
-    for name, text in (
-        ("GroupId", message.group_id),
-        ("MemberId", message.member_id),
-        ("RackId", message.rack_id),
-    ):
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+    check_not_empty(GroupId=message.group_id, MemberId=message.member_id, RackId=message.rack_id)
     if message.member_epoch == JOIN_EPOCH and not message.subscribed_topic_names:
-        raise _invalid("SubscribedTopicNames must be set in first request.")
+        raise invalid_request("SubscribedTopicNames must be set in first request.")
     if message.member_epoch < LEAVE_EPOCH:
-        raise _invalid("MemberEpoch is invalid.")
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+        raise invalid_request("MemberEpoch is invalid.")
 
 
 def _with_request(member: ShareMember, request: ShardRequest[ShareGroupHeartbeatRequest]) -> ShareMember:

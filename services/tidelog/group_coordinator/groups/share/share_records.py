@@ -9,11 +9,11 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.member import Assignment, from_message, to_message
+from tidelog.group_coordinator.groups.group_records import RecordFormats, new_record
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions, TopicShare
-from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord
+from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.instants import WallMs
-from tidelog.wire.codec import record_codec, record_kind
 from tidelog.wire.messages.records.share_group_current_member_assignment import (
     ShareGroupCurrentMemberAssignmentKey,
     ShareGroupCurrentMemberAssignmentValue,
@@ -69,56 +69,31 @@ RecordValue: TypeAlias = (
     | ShareGroupStatePartitionMetadataValue
 )
 
-_KEY_CLASSES: Final[Mapping[RecordKind, type[RecordKey]]] = {
-    RecordKind.MEMBER: ShareGroupMemberMetadataKey,
-    RecordKind.GROUP: ShareGroupMetadataKey,
-    RecordKind.TARGET_EPOCH: ShareGroupTargetAssignmentMetadataKey,
-    RecordKind.TARGET: ShareGroupTargetAssignmentMemberKey,
-    RecordKind.CURRENT: ShareGroupCurrentMemberAssignmentKey,
-    RecordKind.STATES: ShareGroupStatePartitionMetadataKey,
-}
-_VALUE_CLASSES: Final[Mapping[RecordKind, type[RecordValue]]] = {
-    RecordKind.MEMBER: ShareGroupMemberMetadataValue,
-    RecordKind.GROUP: ShareGroupMetadataValue,
-    RecordKind.TARGET_EPOCH: ShareGroupTargetAssignmentMetadataValue,
-    RecordKind.TARGET: ShareGroupTargetAssignmentMemberValue,
-    RecordKind.CURRENT: ShareGroupCurrentMemberAssignmentValue,
-    RecordKind.STATES: ShareGroupStatePartitionMetadataValue,
-}
-
-
-def read_record(record: ReplayedRecord) -> tuple[RecordKey, RecordValue | None]:
-    """Returns a record's key and value; the value of a tombstone is None.
-
-    Raises MalformedMessageError, UnsupportedVersionError.
-    """
-    kind = RecordKind(record_kind(record.key))
-    key = record_codec(_KEY_CLASSES[kind]).decode(record.key)
-    if record.value is None:
-        return key, None
-    return key, record_codec(_VALUE_CLASSES[kind]).decode(record.value)
-
-
-def _record(key: RecordKey, value: RecordValue | None) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        record_codec(type(key)).encode(key),
-        None if value is None else record_codec(type(value)).encode(value),
-    )
-
-
-def tombstone(kind: RecordKind, *names: str) -> CoordinatorRecord:
-    """Returns a tombstone. `names` are the group, and the member of the record."""
-    return _record(_KEY_CLASSES[kind](*names), None)
+FORMATS: Final[RecordFormats[RecordKey, RecordValue]] = RecordFormats(
+    {
+        RecordKind.MEMBER: (ShareGroupMemberMetadataKey, ShareGroupMemberMetadataValue),
+        RecordKind.GROUP: (ShareGroupMetadataKey, ShareGroupMetadataValue),
+        RecordKind.TARGET_EPOCH: (
+            ShareGroupTargetAssignmentMetadataKey,
+            ShareGroupTargetAssignmentMetadataValue,
+        ),
+        RecordKind.TARGET: (ShareGroupTargetAssignmentMemberKey, ShareGroupTargetAssignmentMemberValue),
+        RecordKind.CURRENT: (ShareGroupCurrentMemberAssignmentKey, ShareGroupCurrentMemberAssignmentValue),
+        RecordKind.STATES: (ShareGroupStatePartitionMetadataKey, ShareGroupStatePartitionMetadataValue),
+    }
+)
+tombstone = FORMATS.tombstone
+"""Returns a tombstone of a kind. The names are the group, and the member of the record."""
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
     """Returns the record of a group's epoch."""
-    return _record(ShareGroupMetadataKey(group_id), ShareGroupMetadataValue(epoch, metadata_hash))
+    return new_record(ShareGroupMetadataKey(group_id), ShareGroupMetadataValue(epoch, metadata_hash))
 
 
 def member_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
     """Returns the record of a member's subscription."""
-    return _record(
+    return new_record(
         ShareGroupMemberMetadataKey(group_id, member.member_id),
         ShareGroupMemberMetadataValue(
             member.rack_id, member.client_id, member.client_host, sorted(member.topic_names)
@@ -139,7 +114,7 @@ def with_subscription(member: ShareMember, value: ShareGroupMemberMetadataValue)
 
 def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) -> CoordinatorRecord:
     """Returns the record of the epoch of a group's target assignment."""
-    return _record(
+    return new_record(
         ShareGroupTargetAssignmentMetadataKey(group_id),
         ShareGroupTargetAssignmentMetadataValue(assignment_epoch, now_ms),
     )
@@ -147,7 +122,7 @@ def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) ->
 
 def target_record(group_id: str, member_id: str, assignment: Assignment) -> CoordinatorRecord:
     """Returns the record of a member's target assignment."""
-    return _record(
+    return new_record(
         ShareGroupTargetAssignmentMemberKey(group_id, member_id),
         ShareGroupTargetAssignmentMemberValue(to_message(TopicPartition, assignment)),
     )
@@ -160,7 +135,7 @@ def target_of(value: ShareGroupTargetAssignmentMemberValue) -> Assignment:
 
 def current_record(group_id: str, member: ShareMember) -> CoordinatorRecord:
     """Returns the record of a member's epoch and partitions. Its state is always 0 (STABLE)."""
-    return _record(
+    return new_record(
         ShareGroupCurrentMemberAssignmentKey(group_id, member.member_id),
         ShareGroupCurrentMemberAssignmentValue(
             member_epoch=member.member_epoch,
@@ -184,7 +159,7 @@ def with_current_assignment(
 
 def partitions_record(group_id: str, partitions: SharePartitions) -> CoordinatorRecord:
     """Returns the record of the group's share partitions."""
-    return _record(
+    return new_record(
         ShareGroupStatePartitionMetadataKey(group_id),
         ShareGroupStatePartitionMetadataValue(
             _topics(partitions.initializing),
