@@ -16,6 +16,13 @@ from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics, metadata_hash
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from tidelog.group_coordinator.groups.heartbeat_checks import (
+    check_not_empty,
+    check_room,
+    find_group,
+    invalid_request,
+    unknown_member,
+)
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import covers, from_message, holds_all, to_message
@@ -29,7 +36,7 @@ from tidelog.group_coordinator.groups.streams.streams_changes import (
 )
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
-from tidelog.group_coordinator.groups.streams.streams_records import read_record
+from tidelog.group_coordinator.groups.streams.streams_records import FORMATS
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredTopology,
     InternalTopic,
@@ -151,13 +158,8 @@ class StreamsGroups:
         member = group.members.get(message.member_id)
         if member is None:
             if message.member_epoch != JOIN_EPOCH:
-                raise _unknown_member(group, message.member_id)
-            limit = self._groups.settings.group_streams_max_size
-            if len(group.members) >= limit:
-                raise KafkaError(
-                    ErrorCode.GROUP_MAX_SIZE_REACHED,
-                    f"The streams group has reached its maximum capacity of {limit} members.",
-                )
+                raise unknown_member(group, message.member_id)
+            check_room(group, self._groups.settings.group_streams_max_size)
             return StreamsMember(message.member_id)
         _check_epoch(member, message.member_epoch, reported)
         return member
@@ -170,7 +172,7 @@ class StreamsGroups:
         if message.topology is not None:
             sent = topology_of_request(message.topology)
             if topology is not None and sent.epoch >= topology.epoch and sent != topology:
-                raise _invalid("Topology updates are not supported yet.")
+                raise invalid_request("Topology updates are not supported yet.")
             topology = sent if topology is None else topology
         if topology is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
@@ -245,7 +247,7 @@ class StreamsGroups:
         if message.shutdown_application and group.shutdown_requested_by is None:
             group.shutdown_requested_by = message.member_id
         if member is None:
-            raise _unknown_member(group, message.member_id)
+            raise unknown_member(group, message.member_id)
         decision = ShardDecision()
         StreamsChanges(self._groups, group, decision, now_ms).remove_member(member)
         response = StreamsGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
@@ -255,20 +257,9 @@ class StreamsGroups:
     # -- the shard
 
     def replay(self, record: ReplayedRecord) -> None:
-        """Applies a record of kind 17 or 19 to 23. Raises MalformedMessageError, UnsupportedVersionError.
-
-        Only the tombstone of the group itself deletes the group.
-        """
-        key, value = read_record(record)
-        by_id = self._groups.by_id
-        known = by_id.get(key.group_id)
-        group = known if isinstance(known, StreamsGroup) else None
-        if value is not None:
-            if group is None:
-                group = by_id[key.group_id] = StreamsGroup(key.group_id, self._groups)
-            group.apply_record(key, value)
-        elif group is not None and not group.apply_tombstone(key):
-            del by_id[key.group_id]
+        """Applies a record of kind 17 or 19 to 23. Raises MalformedMessageError, UnsupportedVersionError."""
+        groups = self._groups
+        FORMATS.replay(record, groups.by_id, StreamsGroup, lambda group_id: StreamsGroup(group_id, groups))
 
     def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and the full timeout of every revocation."""
@@ -318,23 +309,7 @@ class StreamsGroups:
 
 def found_group(groups: Groups, group_id: str) -> StreamsGroup:
     """Returns a streams group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
-    if not group_id:
-        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = groups.by_id.get(group_id)
-    if not isinstance(group, StreamsGroup):
-        reason = "not found" if group is None else "is not a streams group"
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
-    return group
-
-
-def _unknown_member(group: StreamsGroup, member_id: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
-
-
-def _invalid(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+    return find_group(groups, group_id, StreamsGroup, GroupKind.STREAMS)
 
 
 # -- checks of a request
@@ -349,31 +324,27 @@ def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
         ("WarmupTasks are not supported yet.", message.warmup_tasks or None),
     ):
         if value is not None:
-            raise _invalid(name)
-    for name, text in (
-        ("MemberId", message.member_id),
-        ("GroupId", message.group_id),
-        ("RackId", message.rack_id),
-    ):
-        if text is not None and not text.strip():
-            raise _invalid(f"{name} can't be empty.")
+            raise invalid_request(name)
+    check_not_empty(MemberId=message.member_id, GroupId=message.group_id, RackId=message.rack_id)
     tasks = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
     if message.member_epoch == JOIN_EPOCH:
         if message.rebalance_timeout_ms == -1:
-            raise _invalid("RebalanceTimeoutMs must be provided in first request.")
+            raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
         for name, found in zip(("ActiveTasks", "StandbyTasks", "WarmupTasks"), tasks, strict=True):
             if found is None or found:
-                raise _invalid(f"{name} must be empty when (re-)joining.")
+                raise invalid_request(f"{name} must be empty when (re-)joining.")
         if message.topology is None:
-            raise _invalid("Topology must be non-null when (re-)joining.")
+            raise invalid_request("Topology must be non-null when (re-)joining.")
     elif message.member_epoch == STATIC_LEAVE_EPOCH:
-        raise _invalid("InstanceId can't be null.")
+        raise invalid_request("InstanceId can't be null.")
     elif message.member_epoch < STATIC_LEAVE_EPOCH:
-        raise _invalid(f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to -2.")
+        raise invalid_request(
+            f"MemberEpoch is {message.member_epoch}, but must be greater than or equal to -2."
+        )
     if any(found is None for found in tasks) and any(found is not None for found in tasks):
-        raise _invalid("If one task-type is non-null, all must be non-null.")
+        raise invalid_request("If one task-type is non-null, all must be non-null.")
     if message.member_epoch != JOIN_EPOCH and message.topology is not None:
-        raise _invalid("Topology can only be provided when (re-)joining.")
+        raise invalid_request("Topology can only be provided when (re-)joining.")
 
 
 def _check_epoch(member: StreamsMember, epoch: int, reported: TaskAssignment | None) -> None:
@@ -411,10 +382,10 @@ def _check_tasks(configured: ConfiguredTopology, reported: TaskAssignment) -> No
         for name, partitions in tasks.items():
             subtopology = configured.subtopologies.get(name)
             if subtopology is None:
-                raise _invalid(f"Subtopology {name} does not exist in the topology.")
+                raise invalid_request(f"Subtopology {name} does not exist in the topology.")
             for partition in sorted(partitions):
                 if not 0 <= partition < subtopology.task_count:
-                    raise _invalid(
+                    raise invalid_request(
                         f"Task {partition} for subtopology {name} is invalid. "
                         f"Number of tasks for this subtopology: {subtopology.task_count}"
                     )

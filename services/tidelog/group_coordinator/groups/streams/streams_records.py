@@ -7,6 +7,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import Final, TypeAlias
 
+from tidelog.group_coordinator.groups.group_records import RecordFormats, new_record
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import (
     ActiveTasks,
@@ -16,9 +17,8 @@ from tidelog.group_coordinator.groups.streams.owned_tasks import (
 )
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
 from tidelog.group_coordinator.groups.streams.topology import Topology, record_of
-from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord
+from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.instants import WallMs
-from tidelog.wire.codec import record_codec, record_kind
 from tidelog.wire.messages.records import streams_group_target_assignment_member as target_messages
 from tidelog.wire.messages.records.streams_group_current_member_assignment import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -78,53 +78,31 @@ RecordValue: TypeAlias = (
     | StreamsGroupTopologyValue
 )
 
-_KEY_CLASSES: Final[Mapping[RecordKind, type[RecordKey]]] = {
-    RecordKind.GROUP: StreamsGroupMetadataKey,
-    RecordKind.MEMBER: StreamsGroupMemberMetadataKey,
-    RecordKind.TARGET_EPOCH: StreamsGroupTargetAssignmentMetadataKey,
-    RecordKind.TARGET: StreamsGroupTargetAssignmentMemberKey,
-    RecordKind.CURRENT: StreamsGroupCurrentMemberAssignmentKey,
-    RecordKind.TOPOLOGY: StreamsGroupTopologyKey,
-}
-_VALUE_CLASSES: Final[Mapping[RecordKind, type[RecordValue]]] = {
-    RecordKind.GROUP: StreamsGroupMetadataValue,
-    RecordKind.MEMBER: StreamsGroupMemberMetadataValue,
-    RecordKind.TARGET_EPOCH: StreamsGroupTargetAssignmentMetadataValue,
-    RecordKind.TARGET: StreamsGroupTargetAssignmentMemberValue,
-    RecordKind.CURRENT: StreamsGroupCurrentMemberAssignmentValue,
-    RecordKind.TOPOLOGY: StreamsGroupTopologyValue,
-}
-
-
-def read_record(record: ReplayedRecord) -> tuple[RecordKey, RecordValue | None]:
-    """Returns a record's key and value; the value of a tombstone is None.
-
-    Raises MalformedMessageError, UnsupportedVersionError.
-    """
-    kind = RecordKind(record_kind(record.key))
-    key = record_codec(_KEY_CLASSES[kind]).decode(record.key)
-    if record.value is None:
-        return key, None
-    return key, record_codec(_VALUE_CLASSES[kind]).decode(record.value)
-
-
-def _record(key: RecordKey, value: RecordValue | None) -> CoordinatorRecord:
-    return CoordinatorRecord(
-        record_codec(type(key)).encode(key),
-        None if value is None else record_codec(type(value)).encode(value),
-    )
-
-
-def tombstone(kind: RecordKind, *names: str) -> CoordinatorRecord:
-    """Returns a tombstone. `names` are the group, and the member of the record."""
-    return _record(_KEY_CLASSES[kind](*names), None)
+FORMATS: Final[RecordFormats[RecordKey, RecordValue]] = RecordFormats(
+    {
+        RecordKind.GROUP: (StreamsGroupMetadataKey, StreamsGroupMetadataValue),
+        RecordKind.MEMBER: (StreamsGroupMemberMetadataKey, StreamsGroupMemberMetadataValue),
+        RecordKind.TARGET_EPOCH: (
+            StreamsGroupTargetAssignmentMetadataKey,
+            StreamsGroupTargetAssignmentMetadataValue,
+        ),
+        RecordKind.TARGET: (StreamsGroupTargetAssignmentMemberKey, StreamsGroupTargetAssignmentMemberValue),
+        RecordKind.CURRENT: (
+            StreamsGroupCurrentMemberAssignmentKey,
+            StreamsGroupCurrentMemberAssignmentValue,
+        ),
+        RecordKind.TOPOLOGY: (StreamsGroupTopologyKey, StreamsGroupTopologyValue),
+    }
+)
+tombstone = FORMATS.tombstone
+"""Returns a tombstone of a kind. The names are the group, and the member of the record."""
 
 
 def group_record(
     group_id: str, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
 ) -> CoordinatorRecord:
     """Returns the record of a group's epoch. `configs` are the settings that its assignment depends on."""
-    return _record(
+    return new_record(
         StreamsGroupMetadataKey(group_id),
         StreamsGroupMetadataValue(
             epoch,
@@ -138,7 +116,7 @@ def group_record(
 def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
     """Returns the record of what a member says about itself."""
     endpoint = member.user_endpoint
-    return _record(
+    return new_record(
         StreamsGroupMemberMetadataKey(group_id, member.member_id),
         StreamsGroupMemberMetadataValue(
             instance_id=member.instance_id,
@@ -173,12 +151,12 @@ def with_metadata(member: StreamsMember, value: StreamsGroupMemberMetadataValue)
 
 def topology_record(group_id: str, topology: Topology) -> CoordinatorRecord:
     """Returns the record of a group's topology."""
-    return _record(StreamsGroupTopologyKey(group_id), record_of(topology))
+    return new_record(StreamsGroupTopologyKey(group_id), record_of(topology))
 
 
 def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) -> CoordinatorRecord:
     """Returns the record of the epoch of a group's target assignment."""
-    return _record(
+    return new_record(
         StreamsGroupTargetAssignmentMetadataKey(group_id),
         StreamsGroupTargetAssignmentMetadataValue(assignment_epoch, now_ms),
     )
@@ -187,7 +165,7 @@ def target_epoch_record(group_id: str, assignment_epoch: int, now_ms: WallMs) ->
 def target_record(group_id: str, member_id: str, target: TaskAssignment) -> CoordinatorRecord:
     """Returns the record of a member's target assignment."""
     task_ids = target_messages.TaskIds
-    return _record(
+    return new_record(
         StreamsGroupTargetAssignmentMemberKey(group_id, member_id),
         StreamsGroupTargetAssignmentMemberValue(
             to_message(task_ids, target.active_tasks),
@@ -207,7 +185,7 @@ def target_of(value: StreamsGroupTargetAssignmentMemberValue) -> TaskAssignment:
 def current_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
     """Returns the record of a member's epoch and tasks."""
     owned, revoking = member.owned, member.revoking
-    return _record(
+    return new_record(
         StreamsGroupCurrentMemberAssignmentKey(group_id, member.member_id),
         StreamsGroupCurrentMemberAssignmentValue(
             member_epoch=member.member_epoch,
