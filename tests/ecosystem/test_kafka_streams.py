@@ -1,5 +1,5 @@
 """Kafka Streams in the classic and in the streams protocol (KIP-1071): exactly-once counts under kills,
-restored windows, standby replicas, interactive queries, and the reset tool.
+restored windows, standby replicas, interactive queries, the metadata of the instances, and the reset tool.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
+from brokerlab.kafka_jars import JavaTools
 from ecosystemlab.java_process import JavaProcess, await_true
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
@@ -73,7 +74,8 @@ def start(jars: Path, server: str, protocol: str, tmp_path: Path) -> Iterator[St
     started: list[JavaProcess] = []
 
     def one(name: str, standbys: int) -> Application:
-        arguments = (server, APPLICATION, str(tmp_path / name / "state"), str(standbys), protocol)
+        state = str(tmp_path / name / "state")
+        arguments = (server, APPLICATION, state, str(standbys), protocol, f"{name}:1")  # no one listens there
         process = JavaProcess(jars, tmp_path / name, name, str(SOURCE), *arguments, talks=True)
         started.append(process)
         return Application(process)
@@ -121,6 +123,22 @@ class Counts:
 def internal_topics(server: str) -> list[str]:
     topics = admin_client(server).list_topics(timeout=15).topics
     return sorted(name for name in topics if name.startswith(f"{APPLICATION}-"))
+
+
+def owned_by(active: str, standby: str) -> str:
+    """Returns the answer to "owners" of a word with its active and its standby task in these instances."""
+
+    def host(name: str) -> str:
+        return f"HostInfo{{host='{name}', port=1}}"
+
+    return f"{host(active)} [{host(standby)}]"
+
+
+def type_of_group(jars: Path, server: str, directory: Path) -> str:
+    """Returns the type of the application's group, which is the second column of Kafka's tool."""
+    listed = JavaTools(jars, directory).check("GroupsCommand", "--bootstrap-server", server, "--list")
+    (line,) = (line for line in listed.splitlines() if line.startswith(APPLICATION))
+    return line.split()[1].lower()
 
 
 def set_standbys_of_group(server: str, count: int) -> None:
@@ -173,6 +191,15 @@ def test_an_application_through_its_life(
     for instance in (first, second):
         for each in VOCABULARY:
             instance.await_answer(f"get {each}", str(expected[each]))
+
+    # Both know which instance has which task.
+    owners = set()
+    for each in VOCABULARY:
+        answer = first.ask(f"owners {each}")
+        second.await_answer(f"owners {each}", answer)
+        owners.add(answer)
+    assert owners == {owned_by("first", "second"), owned_by("second", "first")}
+    assert type_of_group(jars, server, tmp_path) == protocol
     first.close()
     second.close()
     changelogs = {f"{APPLICATION}-counts-changelog", f"{APPLICATION}-windows-changelog"}

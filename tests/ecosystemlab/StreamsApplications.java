@@ -7,6 +7,7 @@ import java.util.Properties;
 import org.apache.kafka.clients.consumer.ConsumerConfig;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.KeyQueryMetadata;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StoreQueryParameters;
 import org.apache.kafka.streams.StreamsBuilder;
@@ -24,8 +25,9 @@ import org.apache.kafka.streams.state.WindowStoreIterator;
 
 /**
  * Counts the words of the topic "sentences": in total (store "counts", topic "counted") and by windows of an hour (store "windows").
- * Arguments: bootstrap servers, application id, directory of the state, standby replicas, group protocol.
- * Reads commands from the standard input and answers each with a line that begins with "= ": "state", "get WORD", "window WORD" (the sum over the windows), "close".
+ * Arguments: bootstrap servers, application id, directory of the state, standby replicas, group protocol, address of this instance (which only the metadata names).
+ * Reads commands from the standard input and answers each with a line that begins with "= ": "state", "get WORD", "window WORD" (the sum over the windows), "owners WORD" (the addresses
+ * of the instances with the active task and with standby tasks), "close".
  */
 public class StreamsApplications {
     private static final Duration HOUR = Duration.ofHours(1);
@@ -37,6 +39,7 @@ public class StreamsApplications {
         settings.put(StreamsConfig.STATE_DIR_CONFIG, arguments[2]);
         settings.put(StreamsConfig.NUM_STANDBY_REPLICAS_CONFIG, arguments[3]);
         settings.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, arguments[4]);
+        settings.put(StreamsConfig.APPLICATION_SERVER_CONFIG, arguments[5]);
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1");
         settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, "1");
@@ -76,6 +79,10 @@ public class StreamsApplications {
                     StoreQueryParameters.<ReadOnlyKeyValueStore<String, Long>>fromNameAndType("counts", QueryableStoreTypes.keyValueStore())
                         .enableStaleStores());
                 return String.valueOf(counts.get(command[1]));
+            }
+            if (command[0].equals("owners")) {
+                KeyQueryMetadata owners = streams.queryMetadataForKey("counts", command[1], Serdes.String().serializer());
+                return owners.activeHost() + " " + owners.standbyHosts();
             }
             ReadOnlyWindowStore<String, Long> windows = streams.store(
                 StoreQueryParameters.fromNameAndType("windows", QueryableStoreTypes.<String, Long>windowStore()));
