@@ -5,6 +5,7 @@ Kafka's answers. tests/ecosystem runs applications.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.broker_process import BrokerProcess
+from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.clients import create_topic
 from brokerlab.kafka_jars import JavaTools
 from grouplab.classic_script import TcpBroker
@@ -181,6 +182,20 @@ def test_a_group_survives_a_kill_of_the_broker(start_broker: Callable[..., Broke
     await_true(lambda: thread.beat().error_code == ErrorCode.NONE)
     after = thread.described()
     assert (after.group_epoch, after.members) == (before.group_epoch, before.members)
+
+
+def test_our_own_tool(broker: BrokerProcess) -> None:
+    thread = joined(broker)
+
+    def run(*arguments: str) -> str:
+        command = [*tidelog_command(), "group", *arguments, "--bootstrap-server", broker.bootstrap]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+    assert "streams, Stable" in run("describe", thread.group)
+    assert f"{thread.source}-0 {thread.source}-1" in run("describe", thread.group, "--members")
+    thread.leave()
+    run("delete", thread.group)
+    assert thread.group not in run("list")
 
 
 @pytest.mark.java

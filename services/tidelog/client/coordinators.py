@@ -13,6 +13,7 @@ from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -30,6 +31,10 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+)
+from tidelog.wire.messages.streams_group_describe import (
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
 )
 
 GROUP: Final = 0
@@ -118,7 +123,7 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
 
     def ask() -> Group:
         coordinator = coordinator_of(cluster, GROUP, group_id)
-        described = _describe_of_kip_848(coordinator, group_id)
+        described = _describe_of_kip_848(coordinator, group_id) or _describe_streams(coordinator, group_id)
         return described or _describe_classic(coordinator, group_id)
 
     return until_loaded(cluster, ask)
@@ -151,6 +156,43 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
         for member in row.members
     ]
     return Group(group_id, "consumer", row.group_state, row.assignor_name, row.group_epoch, tuple(members))
+
+
+def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | None:
+    """Returns a streams group with the partitions of its active tasks, or None if the group is of another
+    kind or the broker does not support it.
+    """
+    if ApiKey.STREAMS_GROUP_DESCRIBE not in coordinator.served:
+        return None
+    answer = coordinator.call(StreamsGroupDescribeRequest([group_id]), StreamsGroupDescribeResponse)
+    row = answer.groups[0]
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+    subtopologies = None if row.topology is None else row.topology.subtopologies
+    topics = {
+        found.subtopology_id: [
+            *found.source_topics,
+            *(topic.name for topic in found.repartition_source_topics),
+        ]
+        for found in subtopologies or ()
+    }
+    members = [
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple(
+                TopicPartition(topic, index)
+                for tasks in member.assignment.active_tasks
+                for topic in topics.get(tasks.subtopology_id, ())
+                for index in tasks.partitions
+            ),
+        )
+        for member in row.members
+    ]
+    return Group(group_id, "streams", row.group_state, "", row.group_epoch, tuple(members))
 
 
 def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:

@@ -67,7 +67,7 @@ from tidelog.wire.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
 )
 
-MAX_TASKS: Final = 20_000
+MAX_TASKS: Final = 10_000
 """The most tasks that a topology may have, without standby tasks. The records and the descriptions of a group
 have all its tasks.
 """
