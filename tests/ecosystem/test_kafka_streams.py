@@ -9,6 +9,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from confluent_kafka import TopicPartition
 
 from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
 from brokerlab.kafka_jars import JavaTools
+from clusterlab.tidelog_cluster import TidelogCluster
 from ecosystemlab.java_process import JavaProcess, await_true
+from ecosystemlab.systems import STREAMS_SETTINGS
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
 from tidelog.wire.messages.incremental_alter_configs import (
@@ -219,3 +222,50 @@ def test_an_application_through_its_life(
     third.await_answer("state", "RUNNING")
     third.await_answer(f"get {word}", str(number))
     third.close()
+
+
+def test_an_application_on_a_cluster_whose_processes_are_killed(jars: Path, tmp_path: Path) -> None:
+    """Coordinators and a broker die while streams groups are in use: every word is counted exactly once."""
+    chance = random.Random(SEED)
+    settings = {
+        **STREAMS_SETTINGS,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.num.partitions": "4",
+    }
+    options = ["--coordinators", "2"]
+    cluster = TidelogCluster(tmp_path / "cluster", controllers=1, settings=settings, options=options)
+    instances: list[Application] = []
+    try:
+        server = cluster.up().bootstrap
+        for topic in ("sentences", "counted"):
+            create_topic(server, topic, PARTITIONS, replication_factor=3)
+        counts = Counts(server)
+        expected: Counter[str] = Counter()
+        for name in ("first", "second"):
+            arguments = (
+                server,
+                APPLICATION,
+                str(tmp_path / name / "state"),
+                "0",
+                "streams",
+                f"{name}:1",
+                "3",
+            )
+            process = JavaProcess(jars, tmp_path / name, name, str(SOURCE), *arguments, talks=True)
+            instances.append(Application(process))
+        for victim in ("", "coordinator-1", "coordinator-2", "broker-2"):
+            if victim:
+                cluster.kill(victim)
+            expected += write(server, chance, SENTENCES // 4)
+            what = f"everything is counted after the death of {victim or 'nobody'}"
+            processes = (each.process for each in instances)
+            await_true(partial(counts.are, expected), 2 * WAIT_S, what, *processes)
+            if victim:
+                cluster.start(victim)
+        word, number = expected.most_common(1)[0]
+        assert str(number) in {each.ask(f"get {word}") for each in instances}
+        counts.close()
+    finally:
+        for each in instances:
+            each.process.kill()
+        cluster.destroy()

@@ -41,7 +41,7 @@ public class StreamsApplications {
         settings.put(StreamsConfig.GROUP_PROTOCOL_CONFIG, arguments[4]);
         settings.put(StreamsConfig.APPLICATION_SERVER_CONFIG, arguments[5]);
         settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
-        settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, "1");
+        settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, arguments.length > 6 ? arguments[6] : "1");
         settings.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, "1");
         settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, "200");
         settings.put(StreamsConfig.PROBING_REBALANCE_INTERVAL_MS_CONFIG, "60000");
