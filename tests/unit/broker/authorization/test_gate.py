@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from fuzz.mutation import RequestSource
-from tidelog.broker.authorization.table import TABLE
+from tidelog.broker.authorization.judging import Judgement
+from tidelog.broker.authorization.table import TABLE, _hide_topologies
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
@@ -36,6 +37,8 @@ from tidelog.wire.messages import (
     produce,
     share_group_describe,
     share_group_heartbeat,
+    streams_group_describe,
+    streams_group_heartbeat,
 )
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 
@@ -158,6 +161,50 @@ def test_acls_are_described_to_those_who_may(lab: InMemoryBroker) -> None:
     assert lab.call(request, 3, principal=ALICE).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     (resource,) = lab.call(request, 3, principal=ROOT).resources
     assert (resource.resource_name, resource.acls[0].principal) == ("open", ALICE)
+
+
+def test_streams_groups_need_the_group_and_all_topics_of_the_topology(lab: InMemoryBroker) -> None:
+    changelog = streams_group_heartbeat.TopicInfo("closed")
+    parts = [streams_group_heartbeat.Subtopology("0", ["open"], state_changelog_topics=[changelog])]
+    beat = streams_group_heartbeat.StreamsGroupHeartbeatRequest(
+        "g", "m", topology=streams_group_heartbeat.Topology(0, parts)
+    )
+    describe = streams_group_describe.StreamsGroupDescribeRequest(["g"], True)
+    of_group = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    assert lab.call(beat, 0, principal=ALICE).error_code == of_group
+    assert lab.call(describe, 0, principal=ALICE).groups[0].error_code == of_group
+    allow(lab, AclOperation.READ, ResourceType.GROUP, "g")
+    allow(lab, AclOperation.DESCRIBE, ResourceType.TOPIC, "open")
+    assert lab.call(beat, 0, principal=ALICE).error_code == DENIED
+    allow(lab, AclOperation.DESCRIBE, ResourceType.TOPIC, "closed")
+    assert lab.call(beat, 0, principal=ALICE).error_code == ErrorCode.NOT_COORDINATOR
+    assert lab.call(describe, 0, principal=ALICE).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+
+
+def test_a_streams_group_with_a_topic_of_others_is_hidden() -> None:
+    part = streams_group_describe.Subtopology(
+        "0", ["open"], repartition_source_topics=[streams_group_describe.TopicInfo("closed")]
+    )
+    group = streams_group_describe.DescribedGroup(
+        group_id="g",
+        group_state="Stable",
+        topology=streams_group_describe.Topology(0, [part]),
+        members=[streams_group_describe.Member("m")],
+    )
+    allowed = {"open"}
+
+    class Judge:
+        def may(self, operation: object, kind: object, name: str, *, is_asked_for: bool) -> bool:
+            return name in allowed
+
+    response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
+    _hide_topologies(cast(Judgement, Judge()), response)
+    (hidden,) = response.groups
+    assert (hidden.error_code, hidden.group_id, hidden.members, hidden.topology) == (DENIED, "g", [], None)
+    allowed.add("closed")
+    response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
+    _hide_topologies(cast(Judgement, Judge()), response)
+    assert response.groups == [group]
 
 
 def test_share_groups_need_the_group_and_its_topics(lab: InMemoryBroker) -> None:

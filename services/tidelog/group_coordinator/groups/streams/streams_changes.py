@@ -154,8 +154,9 @@ class StreamsChanges:
             return
         if group.epoch <= group.assignment_epoch:
             return
-        due_ms = group.assignment_timestamp_ms + self._settings.streams_assignment_interval_ms
-        if group.assignment_timestamp_ms and self.now_ms < due_ms:
+        # A time in the future says only that the wall clock was set back.
+        since_ms = self.now_ms - group.assignment_timestamp_ms
+        if group.assignment_timestamp_ms and 0 <= since_ms < self._settings.streams_assignment_interval_ms:
             statuses.append(_delayed("the configured assignment interval"))
             return
         if group.unfinished_assignment is None:

@@ -36,17 +36,19 @@ from tidelog.group_coordinator.groups.streams.streams_changes import (
 )
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
-from tidelog.group_coordinator.groups.streams.streams_records import FORMATS
+from tidelog.group_coordinator.groups.streams.streams_records import FORMATS, member_record, topology_record
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredTopology,
     InternalTopic,
     StreamsStatus,
+    Topology,
     configure,
     endpoint_partitions,
     topology_of_request,
 )
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
+    CoordinatorRecord,
     ReplayedRecord,
     Reply,
     ShardDecision,
@@ -71,6 +73,14 @@ MAX_TASKS: Final = 10_000
 """The most tasks that a topology may have, without standby tasks. The records and the descriptions of a group
 have all its tasks.
 """
+MAX_TOPOLOGY_BYTES: Final = 512 * 1024
+"""The largest record of a topology. The topic of groups takes no records of more than 1 MiB, and a record
+that it refuses would end the ownership of the shard.
+"""
+MAX_MEMBER_BYTES: Final = 64 * 1024
+"""The largest record of what a member says about itself."""
+MAX_SUBTOPOLOGY_ID_CHARS: Final = 100
+"""Kafka Streams numbers the subtopologies. The record of a member's tasks has each id up to four times."""
 CREATE_TIMEOUT_MS: Final = 30_000
 """The time that the controller may take to create internal topics."""
 
@@ -104,6 +114,8 @@ class StreamsGroups:
         reported = _reported(message)
         before = self._member_for(group, message, reported)
         wanted = _with_request(before, request)
+        if not wanted.has_metadata_of(before):
+            _check_size("metadata of a member", member_record(group.group_id, wanted), MAX_MEMBER_BYTES)
         applied = self._apply_topology(group, message)
         if reported is not None:
             _check_tasks(applied.configured, reported)
@@ -173,7 +185,10 @@ class StreamsGroups:
             sent = topology_of_request(message.topology)
             if topology is not None and sent.epoch >= topology.epoch and sent != topology:
                 raise invalid_request("Topology updates are not supported yet.")
-            topology = sent if topology is None else topology
+            if topology is None:
+                _check_subtopology_ids(sent)
+                _check_size("topology", topology_record(group.group_id, sent), MAX_TOPOLOGY_BYTES)
+                topology = sent
         if topology is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
         if configured is not None and not group.topics_changed:
@@ -372,6 +387,22 @@ def _fenced(how: str, epoch: int, member: StreamsMember) -> KafkaError:
         f"The streams group member has a {how} member epoch ({epoch}) than the one known by the group "
         f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
     )
+
+
+def _check_size(what: str, record: CoordinatorRecord, limit_bytes: int) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if the value of the record is too large."""
+    size_bytes = len(record.value or b"")
+    if size_bytes > limit_bytes:
+        raise invalid_request(f"The {what} takes {size_bytes} bytes, and {limit_bytes} bytes are allowed.")
+
+
+def _check_subtopology_ids(topology: Topology) -> None:
+    """Raises KafkaError (STREAMS_INVALID_TOPOLOGY) if the id of a subtopology is too long."""
+    if any(len(name) > MAX_SUBTOPOLOGY_ID_CHARS for name in topology.subtopologies):
+        raise KafkaError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            f"The id of a subtopology has more than {MAX_SUBTOPOLOGY_ID_CHARS} characters.",
+        )
 
 
 def _check_tasks(configured: ConfiguredTopology, reported: TaskAssignment) -> None:

@@ -33,6 +33,7 @@ from tidelog.wire.messages.streams_group_heartbeat import (
 )
 
 PARTITIONS = 6
+LARGE = TopicInfo("c", topic_configs=[KeyValue("retention.ms", "1" * 30_000)])
 
 
 @pytest.fixture
@@ -158,6 +159,10 @@ def test_a_topology_with_too_many_tasks_is_refused(lab: StreamsLab, monkeypatch:
         ({"active_tasks": [TaskIds("0", [0])]}, "ActiveTasks must be empty when (re-)joining."),
         ({"standby_tasks": None}, "StandbyTasks must be empty when (re-)joining."),
         ({"topology": None}, "Topology must be non-null when (re-)joining."),
+        (
+            {"client_tags": [KeyValue(str(number), "v" * 30_000) for number in range(3)]},
+            "The metadata of a member takes 90053 bytes, and 65536 bytes are allowed.",
+        ),
         ({"member_epoch": -2}, "InstanceId can't be null."),
         ({"member_epoch": -3}, "MemberEpoch is -3, but must be greater than or equal to -2."),
         ({"member_epoch": 1}, "Topology can only be provided when (re-)joining."),
@@ -182,6 +187,14 @@ def test_an_invalid_heartbeat_is_refused(lab: StreamsLab, fields: dict[str, Any]
         ),
         (Topology(0, [Subtopology("0", ["__consumer_offsets"])]), ErrorCode.STREAMS_INVALID_TOPOLOGY),
         (Topology(0, [Subtopology("0", ["a/b"])]), ErrorCode.STREAMS_INVALID_TOPOLOGY),
+        (Topology(0, [Subtopology("0" * 101, [SOURCE])]), ErrorCode.STREAMS_INVALID_TOPOLOGY),
+        (
+            Topology(
+                0,
+                [Subtopology(str(number), [SOURCE], state_changelog_topics=[LARGE]) for number in range(20)],
+            ),
+            ErrorCode.INVALID_REQUEST,
+        ),
         (
             Topology(0, [Subtopology("0", [SOURCE], state_changelog_topics=[TopicInfo("c", 3)])]),
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
@@ -339,6 +352,16 @@ def test_assignments_keep_their_interval() -> None:
     lab.pass_time(5_000)
     lab.beat_threads([one, two], 4)
     assert len(two.partitions()) == PARTITIONS // 2
+
+
+def test_a_wall_clock_that_is_set_back_delays_no_assignment() -> None:
+    lab = StreamsLab(**{"group.streams.assignment.interval.ms": "5000"})
+    lab.set_topic(SOURCE, PARTITIONS)
+    joined(lab)
+    lab.now_ms -= 3_600_000
+    two = ModelThread(lab, "b", "q")
+    two.step()
+    assert two.statuses == []
 
 
 def test_a_long_computation_continues_by_a_timer(lab: StreamsLab) -> None:
