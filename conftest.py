@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ["tidelog.testing.plugin"]
 ROOT = Path(__file__).parent
 PACKAGES_OF_EXTRA = {
     "check": ("grimp",),

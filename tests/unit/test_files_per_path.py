@@ -35,7 +35,7 @@ import pytest
 import tidelog
 from brokerlab.batches import build_batch
 from brokerlab.raw_client import RawClient
-from tidelog.cli.embedded import EmbeddedCluster
+from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.process.build import is_compiled
 from tidelog.settings.broker_settings import BrokerSettings
 

@@ -22,7 +22,7 @@ import pytest
 from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
 from tidelog.broker.handlers import SERVED_APIS
-from tidelog.cli.embedded import EmbeddedCluster
+from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

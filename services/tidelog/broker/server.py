@@ -9,13 +9,14 @@ import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
 from tidelog.broker.authentication import Authenticator
 from tidelog.broker.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
 from tidelog.broker.commands import CommandReceiver
+from tidelog.broker.connection import Dispatch
 from tidelog.broker.controller_connection import ControllerConnection
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.current_settings import CurrentSettings
@@ -84,6 +85,12 @@ RECORD_WALK_THREADS: Final = 2
 
 HANDSHAKE_THREADS: Final = 2
 """The threads that complete TLS handshakes. They start with the first handshake."""
+
+Intercept: TypeAlias = Callable[[int, Dispatch, Telemetry], Dispatch]
+"""Returns what the listeners of a broker call for each request, given the broker's id, the dispatcher's
+`dispatch`, and the broker's telemetry. Only `tidelog.testing` has one. It may hold requests back, answer them
+itself, or pass them on.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -256,6 +263,7 @@ class BrokerServer:
         tracing: Tracing | None,
         *,
         is_alone: bool,
+        intercept: Intercept | None = None,
     ) -> None:
         self.commands = parts.commands
         self.coordination = parts.coordination
@@ -270,6 +278,9 @@ class BrokerServer:
         self._telemetry = metrics.telemetry
         self._timer = timer
         self._dispatcher = _new_dispatcher(parts, tracing)
+        self._dispatch: Dispatch = self._dispatcher.dispatch
+        if intercept is not None:
+            self._dispatch = intercept(parts.identity.broker_id, self._dispatch, self._telemetry)
         self._forwarder = _metrics_forwarder(parts.current_settings.broker, parts.client_telemetry)
         self._listeners: list[Listener] = []
         self._handshakes = ThreadPoolExecutor(HANDSHAKE_THREADS, "tls-handshake")
@@ -295,16 +306,19 @@ class BrokerServer:
         *,
         is_alone: bool,
         tracing: Tracing | None = None,
+        clock: Clock | None = None,
+        intercept: Intercept | None = None,
     ) -> BrokerServer:
         """Opens the data directory.
 
         `is_alone` means that the cluster has no other broker and that the controller runs in this process.
+        `intercept` sees all requests before the dispatcher.
         Raises LogDirectoryInUseError, CorruptFileError (also if the directory belongs to another cluster or
         broker) and OSError.
         """
         for name in settings.without_effect:
             _log.warning("a Kafka setting has no effect in tidelog", setting=name)
-        clock = SystemClock()
+        clock = clock or SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
         state = BrokerState.create(settings, cluster_id)
@@ -313,7 +327,9 @@ class BrokerServer:
         parts = BrokerParts(
             state, isr_maintenance, log_directory, controller, telemetry, clock, timer, random.Random()
         )
-        return cls(parts, isr_maintenance, store, metrics, timer, tracing, is_alone=is_alone)
+        return cls(
+            parts, isr_maintenance, store, metrics, timer, tracing, is_alone=is_alone, intercept=intercept
+        )
 
     @property
     def lease(self) -> LeaseView:
@@ -343,7 +359,7 @@ class BrokerServer:
                 parts.current_settings,
                 self._telemetry,
                 self._timer,
-                self._dispatcher.dispatch,
+                self._dispatch,
                 limits,
                 self._authenticator(endpoint),
                 self._certificates(endpoint),
@@ -474,10 +490,12 @@ class BrokerServer:
         """The port of each listener by name."""
         return {listener.name: listener.port for listener in self._listeners}
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_abrupt: bool = False) -> None:
         """Stops the broker. It hands over its leaderships, answers the waiting requests, flushes the logs,
         writes the clean-shutdown marker, and gives up its registration. If one step fails, the later ones run
         nevertheless.
+
+        With `is_abrupt`, it first closes all connections without a response, and hands nothing over.
         """
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
@@ -489,6 +507,10 @@ class BrokerServer:
             last.push_async_callback(self._parts.hosting.close_all)
             last.push_async_callback(self.commands.stop)
             last.push_async_callback(self._stop_serving)
+            if is_abrupt:
+                for listener in self._listeners:
+                    listener.close()
+                return
             self._telemetry.broker_state = BROKER_HANDING_OVER
             if not self._is_alone and self.commands.first_metadata.is_set():
                 await self._life.hand_over()

@@ -17,12 +17,12 @@ from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, ETCD
-from tidelog.cli.log_survey import FoundReplica, greatest_producer_id, partition_directories, survey
 from tidelog.cli.output import note, say
 from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.embedded.log_survey import FoundReplica, greatest_producer_id, partition_directories, survey
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_EPOCH_KEY, Entry, ProducerIdBlockEntry
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore

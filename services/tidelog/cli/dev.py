@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.cli.embedded import METADATA_DIRECTORY, EmbeddedCluster
+from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.private_files import keep_files_private

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.cli.log_survey import NO_EPOCH, FoundReplica
+from tidelog.embedded.log_survey import NO_EPOCH, FoundReplica
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
 from tidelog.model.topics import INTERNAL_TOPICS
 

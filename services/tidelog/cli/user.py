@@ -143,8 +143,8 @@ async def _write(
     assignments: tuple[str, ...],
 ) -> bool:
     # These modules load gRPC, which the other subcommands do not need.
-    from tidelog.cli.embedded import METADATA_DIRECTORY
     from tidelog.cli.service_process import etcd_options
+    from tidelog.embedded.cluster import METADATA_DIRECTORY
     from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
     from tidelog.metadata.file_store import FileMetadataStore
 

@@ -18,6 +18,10 @@ class InProcessBrokerChannels:
     def attach(self, broker_id: int, commands: BrokerCommands) -> None:
         self._brokers[broker_id] = commands
 
+    def detach(self, broker_id: int) -> None:
+        """Removes a broker that has stopped."""
+        self._brokers.pop(broker_id, None)
+
     def channel(self, broker: BrokerRegistration) -> BrokerCommands:
         commands = self._brokers.get(broker.broker_id)
         if commands is None:
@@ -36,6 +40,10 @@ class InProcessSessionConnector:
 
     def attach(self, broker_id: int, acceptor: SessionAcceptor) -> None:
         self._acceptors[broker_id] = acceptor
+
+    def detach(self, broker_id: int) -> None:
+        """Removes a broker that has stopped."""
+        self._acceptors.pop(broker_id, None)
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
         near, far = _InProcessLine(), _InProcessLine()

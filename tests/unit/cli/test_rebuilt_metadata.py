@@ -15,9 +15,9 @@ from loglab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.cli.cluster_recover import UNDER_WAY, recover, survey_directories
-from tidelog.cli.log_survey import FoundReplica, LogEnd
 from tidelog.cli.rebuilt_metadata import rebuild_topics
 from tidelog.cli.tool_command import ToolError
+from tidelog.embedded.log_survey import FoundReplica, LogEnd
 from tidelog.metadata.entries import CONTROLLER_EPOCH_KEY, PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Put

@@ -10,7 +10,7 @@ import pytest
 
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.partition_directory import write_topic_id
-from tidelog.cli.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
+from tidelog.embedded.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
 from tidelog.metadata.entries import (
     Entry,
     PartitionStateEntry,

@@ -16,7 +16,7 @@ import structlog
 
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.partition_directory import read_topic_id
-from tidelog.cli.log_survey import (
+from tidelog.embedded.log_survey import (
     NO_EPOCH,
     greatest_producer_id,
     latest_leader_epoch,

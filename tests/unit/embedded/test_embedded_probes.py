@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.broker_process import free_port
 from tidelog.broker.server import BrokerServer
-from tidelog.cli.embedded import EmbeddedCluster
+from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.settings.broker_settings import BrokerSettings
 
 
@@ -42,10 +42,10 @@ def test_readiness_follows_the_life_of_the_process(tmp_path: Path, monkeypatch: 
             await may_end.wait()
             await start(server)
 
-        async def slow_stop(server: BrokerServer) -> None:
+        async def slow_stop(server: BrokerServer, *, is_abrupt: bool) -> None:
             is_stopping.set()
             await may_stop.wait()
-            await stop(server)
+            await stop(server, is_abrupt=is_abrupt)
 
         monkeypatch.setattr(BrokerServer, "start", slow_start)
         monkeypatch.setattr(BrokerServer, "stop", slow_stop)

@@ -1,0 +1,230 @@
+"""The faults that a test has ordered, and what applies them to the requests of clients.
+
+An `_Interceptor` stands between the connections of one broker and its dispatcher. It exists only in clusters
+of `tidelog.testing`; the listeners of other brokers call their dispatcher directly. Faults do not touch the
+cluster's own listener, over which brokers replicate and over which the test makes its own requests. Only a
+pause holds back all requests.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final
+
+from tidelog.broker.connection import ClosedByProtocolError, Connection, Dispatch
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.request import NO_REPLY, Handling, RequestContext, Route
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.errors import ErrorCode
+from tidelog.testing.error_responses import error_response
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import MalformedMessageError, request_class
+from tidelog.wire.headers import decode_request_header
+
+INTERNAL_LISTENER: Final = "INTERNAL"
+_API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in SERVED_APIS}
+
+_NOT_HANDLED: Final = Handling(lambda message, context: NO_REPLY)
+"""The route of a request that fails has a decoder and an encoder, but its handler is not called."""
+
+
+class Fault:
+    """A fault in force. It ends after it has hit `times` requests, with `end`, or at the end of a `with`
+    block. `hits` counts the requests that it has hit.
+    """
+
+    def __init__(
+        self,
+        api: str,
+        times: int | None,
+        client_id: str | None,
+        *,
+        code: ErrorCode | None = None,
+        delay_s: float = 0.0,
+        is_response_lost: bool = False,
+    ) -> None:
+        """Raises ValueError for an unknown API, and for an API whose responses have no error code."""
+        found = _API_BY_NAME.get(api.lower())
+        if found is None:
+            raise ValueError(f"{api} is no API that tidelog serves; names are Kafka's, such as EndTxn")
+        if times is not None and times < 1:
+            raise ValueError(f"times is {times}, but a fault hits at least one request")
+        if delay_s < 0:
+            raise ValueError(f"a delay of {delay_s} s is negative")
+        if code is not None:
+            version = SERVED_APIS[found].max_version
+            error_response(found, version, request_class(found)(), code)
+        self.api_key = found
+        self.code = code
+        self.delay_s = delay_s
+        self.is_response_lost = is_response_lost
+        self.hits = 0
+        self._client_id = client_id
+        self._times = times
+        self._is_ended = False
+        self._was_hit = threading.Condition()
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_ended or (self._times is not None and self.hits >= self._times)
+
+    def end(self) -> None:
+        """Ends the fault: it hits no further request."""
+        self._is_ended = True
+
+    def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
+        """Waits until the fault has hit that many requests. Raises TimeoutError."""
+        with self._was_hit:
+            if not self._was_hit.wait_for(lambda: self.hits >= hits, timeout_s):
+                name = self.api_key.name_in_kafka
+                raise TimeoutError(
+                    f"{self.hits} instead of {hits} requests of {name} were hit within {timeout_s:g} s"
+                )
+
+    def takes(self, api_key: int, client_id: str | None) -> bool:
+        """Returns whether the fault hits this request, and counts it. Only the event loop calls it."""
+        if api_key != self.api_key or self.is_over:
+            return False
+        if self._client_id is not None and client_id != self._client_id:
+            return False
+        with self._was_hit:
+            self.hits += 1
+            self._was_hit.notify_all()
+        return True
+
+
+class Faults:
+    """The faults of one cluster. Tests add them from their own thread."""
+
+    def __init__(self) -> None:
+        self.in_force: tuple[Fault, ...] = ()
+        self.paused: frozenset[int] = frozenset()
+        """The ids of the brokers that hold back all requests."""
+        self._held: dict[int, list[Callable[[], None]]] = {}
+        self._clients: dict[Connection, str | None] = {}
+
+    def add(self, fault: Fault) -> Fault:
+        self.in_force = (*(each for each in self.in_force if not each.is_over), fault)
+        return fault
+
+    # -- called on the event loop
+
+    def intercept(self, broker_id: int, dispatch: Dispatch, telemetry: Telemetry) -> Dispatch:
+        """Returns what the listeners of a broker call (`tidelog.broker.server.Intercept`)."""
+        return _Interceptor(self, broker_id, dispatch, telemetry)
+
+    def pause(self, broker_id: int) -> None:
+        self.paused |= {broker_id}
+
+    def resume(self, broker_id: int) -> None:
+        """Starts the requests that a paused broker has held back."""
+        self.paused -= {broker_id}
+        for release in self._held.pop(broker_id, ()):
+            release()
+
+    def forget(self, broker_id: int) -> None:
+        """Drops the requests of a broker that was killed."""
+        self.paused -= {broker_id}
+        self._held.pop(broker_id, None)
+
+    def heal(self) -> None:
+        """Ends all faults and pauses."""
+        for fault in self.in_force:
+            fault.end()
+        self.in_force = ()
+        for broker_id in self.paused:
+            self.resume(broker_id)
+
+    def disconnect(self, client_id: str) -> int:
+        """Closes the connections of a client. Returns their number."""
+        found = [connection for connection, name in self._clients.items() if name == client_id]
+        open_ones = [connection for connection in found if not connection.is_closed]
+        for connection in open_ones:
+            connection.close()
+        return len(open_ones)
+
+    def hold(self, broker_id: int, release: Callable[[], None]) -> None:
+        self._held.setdefault(broker_id, []).append(release)
+
+    def saw(self, connection: Connection, client_id: str | None) -> None:
+        """Remembers the client of a connection. Connections that have ended are forgotten."""
+        if connection not in self._clients:
+            self._clients = {each: name for each, name in self._clients.items() if not each.is_closed}
+        self._clients[connection] = client_id
+
+
+class _Interceptor:
+    """Passes the requests of one broker on, unless a fault hits them."""
+
+    def __init__(self, faults: Faults, broker_id: int, dispatch: Dispatch, telemetry: Telemetry) -> None:
+        self._faults = faults
+        self._broker_id = broker_id
+        self._dispatch = dispatch
+        self._telemetry = telemetry
+
+    def __call__(self, connection: Connection, frame: memoryview, /) -> None:
+        gate = connection.gate
+        if gate is not None and gate.takes_raw_tokens:
+            self._dispatch(connection, frame)
+            return
+        api_key, version, _, client_id, _ = decode_request_header(frame, 0)
+        faults = self._faults
+        if self._broker_id in faults.paused:
+            faults.hold(self._broker_id, self._held_back(connection, frame))
+            return
+        if connection.listener_name == INTERNAL_LISTENER:
+            self._dispatch(connection, frame)
+            return
+        faults.saw(connection, client_id)
+        fault = next((each for each in faults.in_force if each.takes(api_key, client_id)), None)
+        if fault is None:
+            self._dispatch(connection, frame)
+        elif fault.code is not None:
+            self._fail(connection, frame, version, fault.code)
+        elif fault.is_response_lost:
+            self._dispatch(connection, frame)
+            connection.close()
+        else:
+            connection.loop.call_later(fault.delay_s, self._held_back(connection, frame))
+
+    def _held_back(self, connection: Connection, frame: memoryview) -> Callable[[], None]:
+        """Returns what starts the request later. Until then the connection starts no other request."""
+        copy = memoryview(bytearray(frame))  # the frame is valid only during this call
+        connection.start_barrier()
+
+        def release() -> None:
+            if connection.is_closed:
+                return
+            try:
+                self._dispatch(connection, copy)
+            except (MalformedMessageError, ClosedByProtocolError) as error:
+                connection.refuse(str(error))
+                return
+            connection.flush()
+            connection.end_barrier()
+
+        return release
+
+    def _fail(self, connection: Connection, frame: memoryview, version: int, code: ErrorCode) -> None:
+        key, _, correlation_id, client_id, position = decode_request_header(frame, 0)
+        api_key = ApiKey(key)
+        served = SERVED_APIS[api_key]
+        if not served.min_version <= version <= served.max_version:
+            raise ClosedByProtocolError(f"{api_key.name_in_kafka} v{version} is not served")
+        route = Route(api_key, version, _NOT_HANDLED, self._telemetry)
+        message, _ = route.decode(bytes(frame), position)
+        if api_key == ApiKey.PRODUCE and not message.acks:
+            raise ClosedByProtocolError("tidelog.testing made a Produce request with acks=0 fail")
+        context = RequestContext(connection, route, correlation_id, client_id, connection.last_active)
+        answer = error_response(api_key, version, message, code)
+        connection.answer_now(context, route.encode_answer(context, answer))

@@ -1,0 +1,381 @@
+"""The requests of a test's own cluster: topics, records, groups. They go to a listener of their own, which
+faults do not touch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.client.partitioner import partition_for_key
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import iterate_headers
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record as BatchRecord
+from tidelog.records.record import end_transaction_marker, iterate_records
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import request_encoder, response_decoder
+from tidelog.wire.headers import decode_response_header, encode_request_header
+from tidelog.wire.messages import (
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    fetch,
+    list_groups,
+    list_offsets,
+    list_transactions,
+    metadata,
+    produce,
+)
+from tidelog.wire.schema import Message
+
+TIMEOUT_S: Final = 10.0
+"""The time that one request, or the retries of one, may take."""
+RETRY_S: Final = 0.02
+MAX_BATCH_BYTES: Final = 512 * 1024
+FETCH_BYTES: Final = 8 * 1024 * 1024
+CLIENT_ID: Final = "tidelog.testing"
+_READ_COMMITTED: Final = 1
+_EARLIEST, _LATEST = -2, -1
+_HIGH_WATERMARK: Final = -1
+_LENGTH: Final = struct.Struct(">i")
+_LAST_BY_NAME: Final = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.DELETE_TOPICS: 5}
+"""The newest versions that name topics. Later ones identify them by their ids."""
+_WITHOUT_MEMBER_ID: Final = {ApiKey.JOIN_GROUP: 3, ApiKey.FIND_COORDINATOR: 3, ApiKey.LEAVE_GROUP: 2}
+"""The newest versions in which a member joins with one request, and names one key or member."""
+_VERSIONS: Final = {**_LAST_BY_NAME, **_WITHOUT_MEMBER_ID}
+
+R = TypeVar("R", bound=Message)
+Value = str | bytes | None
+Keyed = Value | tuple[Value, Value]
+
+
+class RequestFailedError(Exception):
+    """The cluster refused a request of the test, or did not answer it in time. `code` is Kafka's error code,
+    None if there was no answer.
+    """
+
+    def __init__(self, reason: str, code: ErrorCode | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Record(NamedTuple):
+    """A record in a topic. `timestamp_ms` is in milliseconds since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Broker(NamedTuple):
+    """A running broker, and the port of the listener for these requests."""
+
+    broker_id: int
+    port: int
+
+
+class Requests:
+    """Sends requests from the event loop of the cluster. `brokers` are those that answer."""
+
+    def __init__(self) -> None:
+        self.brokers: Sequence[Broker] = ()
+
+    async def ask(
+        self, request: Message, answer: type[R], broker_id: int | None = None, *, wait_s: float = 0.0
+    ) -> R:
+        """Returns the response of a broker, or of any broker. The broker may wait for `wait_s` on purpose.
+        Raises RequestFailedError.
+        """
+        broker = self._broker(broker_id)
+        api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
+        name = ApiKey(api_key).name_in_kafka
+        try:
+            async with asyncio.timeout(TIMEOUT_S + wait_s):
+                return await _exchange(broker.port, api_key, request, answer)
+        except TimeoutError as error:
+            raise RequestFailedError(
+                f"broker {broker.broker_id} did not answer {name} within {TIMEOUT_S + wait_s:g} s"
+            ) from error
+        except (OSError, EOFError) as error:
+            raise RequestFailedError(
+                f"broker {broker.broker_id} did not answer {name}: {error or 'the connection ended'}"
+            ) from error
+
+    def _broker(self, broker_id: int | None) -> Broker:
+        found = [each for each in self.brokers if broker_id is None or each.broker_id == broker_id]
+        if not found:
+            what = "no broker" if broker_id is None else f"broker {broker_id} does not"
+            raise RequestFailedError(
+                f"{what} {'runs' if broker_id is None else 'run'}, or it is paused: start_broker and resume "
+                "change that"
+            )
+        return found[0]
+
+    # -- topics
+
+    async def topics(self) -> list[metadata.MetadataResponseTopic]:
+        """Returns all topics, including internal ones."""
+        answer = await self.ask(metadata.MetadataRequest(topics=None), metadata.MetadataResponse)
+        return answer.topics
+
+    async def topic(self, name: str) -> metadata.MetadataResponseTopic:
+        """Returns a topic whose partitions all have leaders. Raises RequestFailedError."""
+        request = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
+        )
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            topic = (await self.ask(request, metadata.MetadataResponse)).topics[0]
+            codes = [topic.error_code, *(each.error_code for each in topic.partitions)]
+            code = next((code for code in codes if code), 0)
+            is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if not code or is_missing or time.monotonic() > until_s:
+                _require(code, f"topic {name}")
+                return topic
+            await asyncio.sleep(RETRY_S)
+
+    async def create_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: dict[str, str]
+    ) -> None:
+        """Raises RequestFailedError."""
+        created = create_topics.CreatableTopic(
+            name,
+            partitions,
+            replication_factor,
+            configs=[create_topics.CreatableTopicConfig(key, value) for key, value in configs.items()],
+        )
+        request = create_topics.CreateTopicsRequest([created], timeout_ms=int(TIMEOUT_S * 1000))
+        result = (await self.ask(request, create_topics.CreateTopicsResponse)).topics[0]
+        _require(result.error_code, f"topic {name}", result.error_message)
+        await self.topic(name)
+
+    async def delete_topics(self, names: list[str]) -> None:
+        """Raises RequestFailedError."""
+        request = delete_topics.DeleteTopicsRequest(topic_names=names, timeout_ms=int(TIMEOUT_S * 1000))
+        for result in (await self.ask(request, delete_topics.DeleteTopicsResponse)).responses:
+            _require(result.error_code, f"topic {result.name}", result.error_message)
+
+    async def delete_records(self, topic: str, partitions: Iterable[int] | None) -> None:
+        """Deletes the records below the high watermark. Raises RequestFailedError."""
+        found = await self.topic(topic)
+        wanted = None if partitions is None else set(partitions)
+        for part in found.partitions:
+            if wanted is None or part.partition_index in wanted:
+                row = delete_records.DeleteRecordsPartition(part.partition_index, _HIGH_WATERMARK)
+                request = delete_records.DeleteRecordsRequest(
+                    [delete_records.DeleteRecordsTopic(topic, [row])], int(TIMEOUT_S * 1000)
+                )
+                answer = await self.ask(request, delete_records.DeleteRecordsResponse, part.leader_id)
+                _require(answer.topics[0].partitions[0].error_code, f"topic {topic}")
+
+    # -- records
+
+    async def produce(
+        self, topic: str, values: Sequence[Keyed], key: Value, partition: int | None, timestamp_ms: int
+    ) -> list[Record]:
+        """Appends records with acks=all and returns them. Creates a topic that does not exist. Raises
+        RequestFailedError.
+        """
+        try:
+            found = await self.topic(topic)
+        except RequestFailedError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            await self.create_topic(topic, -1, -1, {})
+            found = await self.topic(topic)
+        count = len(found.partitions)
+        if partition is not None and not 0 <= partition < count:
+            raise RequestFailedError(f"topic {topic} has {count} partitions, so there is no {partition}")
+        by_partition: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
+        for number, value in enumerate(values):
+            record_key, content = value if isinstance(value, tuple) else (key, value)
+            key_bytes = _encoded(record_key)
+            if partition is not None:
+                index = partition
+            elif key_bytes is not None:
+                index = partition_for_key(key_bytes, count)
+            else:
+                index = number % count
+            by_partition.setdefault(index, []).append((key_bytes, _encoded(content)))
+        appended: list[Record] = []
+        for index, pairs in sorted(by_partition.items()):
+            for batch in _batches(pairs):
+                first = await self._append(topic, index, batch, timestamp_ms)
+                appended.extend(
+                    Record(topic, index, first + number, timestamp_ms, *pair)
+                    for number, pair in enumerate(batch)
+                )
+        return appended
+
+    async def _append(
+        self,
+        topic: str,
+        partition: int,
+        pairs: Sequence[tuple[bytes | None, bytes | None]],
+        timestamp_ms: int,
+    ) -> int:
+        records = (BatchRecord(number, timestamp_ms, *pair) for number, pair in enumerate(pairs))
+        row = produce.PartitionProduceData(partition, memoryview(build_batch(records)))
+        request = produce.ProduceRequest(
+            acks=-1,
+            timeout_ms=int(TIMEOUT_S * 1000),
+            topic_data=[produce.TopicProduceData(topic, partition_data=[row])],
+        )
+        until_s = time.monotonic() + TIMEOUT_S
+        while True:
+            leader = (await self.topic(topic)).partitions[partition].leader_id
+            answer = await self.ask(request, produce.ProduceResponse, leader)
+            result = answer.responses[0].partition_responses[0]
+            if result.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER or time.monotonic() > until_s:
+                _require(result.error_code, f"topic {topic} partition {partition}", result.error_message)
+                return result.base_offset
+            await asyncio.sleep(RETRY_S)
+
+    async def records(self, topic: str) -> list[Record]:
+        """Returns the committed records in the order of their partitions and offsets. Raises
+        RequestFailedError.
+        """
+        found = await self.topic(topic)
+        return [
+            record
+            for part in sorted(found.partitions, key=lambda part: part.partition_index)
+            for record in await self._records_of(topic, part.partition_index, part.leader_id)
+        ]
+
+    async def _records_of(self, topic: str, partition: int, leader: int) -> list[Record]:
+        offset = await self._offset(topic, partition, leader, _EARLIEST)
+        end = await self._offset(topic, partition, leader, _LATEST)
+        records: list[Record] = []
+        while offset < end:
+            row = fetch.FetchPartition(partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+            request = fetch.FetchRequest(
+                max_bytes=FETCH_BYTES,
+                isolation_level=_READ_COMMITTED,
+                topics=[fetch.FetchTopic(topic, partitions=[row])],
+            )
+            answer = await self.ask(request, fetch.FetchResponse, leader)
+            data = answer.responses[0].partitions[0]
+            _require(data.error_code, f"topic {topic} partition {partition}")
+            read, following = _committed(data, topic, partition, offset)
+            if following == offset:
+                break  # the topic became shorter meanwhile
+            records.extend(record for record in read if record.offset < end)
+            offset = following
+        return records
+
+    async def _offset(self, topic: str, partition: int, leader: int, timestamp: int) -> int:
+        row = list_offsets.ListOffsetsPartition(partition, timestamp=timestamp)
+        request = list_offsets.ListOffsetsRequest(
+            -1, _READ_COMMITTED, [list_offsets.ListOffsetsTopic(topic, [row])]
+        )
+        result = (await self.ask(request, list_offsets.ListOffsetsResponse, leader)).topics[0].partitions[0]
+        _require(result.error_code, f"topic {topic} partition {partition}")
+        return result.offset
+
+    # -- what is left after a test
+
+    async def delete_all_groups(self) -> bool:
+        """Deletes all groups. Returns whether that is done: a group with members cannot be deleted."""
+        for broker in self.brokers:
+            groups = await self.ask(
+                list_groups.ListGroupsRequest(), list_groups.ListGroupsResponse, broker.broker_id
+            )
+            if groups.error_code:
+                return False
+            names = [group.group_id for group in groups.groups]
+            if not names:
+                continue
+            deleted = await self.ask(
+                delete_groups.DeleteGroupsRequest(names), delete_groups.DeleteGroupsResponse, broker.broker_id
+            )
+            if any(result.error_code for result in deleted.results):
+                return False
+        return True
+
+    async def has_transactions(self) -> bool:
+        """Returns whether a transaction is under way."""
+        for broker in self.brokers:
+            answer = await self.ask(
+                list_transactions.ListTransactionsRequest(["Ongoing", "PrepareCommit", "PrepareAbort"]),
+                list_transactions.ListTransactionsResponse,
+                broker.broker_id,
+            )
+            if answer.error_code or answer.transaction_states:
+                return True
+        return False
+
+
+async def _exchange(port: int, api_key: int, request: Message, answer: type[R]) -> R:
+    version = _VERSIONS.get(ApiKey(api_key), SERVED_APIS[api_key].max_version)
+    header, body = encode_request_header(api_key, version, 1, CLIENT_ID), request_encoder(api_key, version)
+    frame = b"".join(map(bytes, (header, *body(request))))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(_LENGTH.pack(len(frame)) + frame)
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        response = await reader.readexactly(length)
+    finally:
+        writer.close()
+    _, position = decode_response_header(response, 0, api_key, version)
+    message = response_decoder(api_key, version)(response, position)[0]
+    assert isinstance(message, answer)
+    return message
+
+
+def _require(code: int, what: str, reason: str | None = None) -> None:
+    if code:
+        error = ErrorCode(code)
+        raise RequestFailedError(f"{what}: {error.name}{': ' + reason if reason else ''}", error)
+
+
+def _encoded(value: Value) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _batches(
+    pairs: Sequence[tuple[bytes | None, bytes | None]],
+) -> Iterable[Sequence[tuple[bytes | None, bytes | None]]]:
+    """Splits records into batches of about MAX_BATCH_BYTES."""
+    start = size = 0
+    for number, (key, value) in enumerate(pairs):
+        size += len(key or b"") + len(value or b"")
+        if size > MAX_BATCH_BYTES and number > start:
+            yield pairs[start:number]
+            start, size = number, len(key or b"") + len(value or b"")
+    yield pairs[start:]
+
+
+def _committed(
+    data: fetch.PartitionData, topic: str, partition: int, offset: int
+) -> tuple[list[Record], int]:
+    """Returns the records from `offset` on, without markers and aborted transactions, and the offset after
+    the batches.
+    """
+    raw: Any = data.records or b""  # decoded responses hold views
+    aborted = sorted((row.first_offset, row.producer_id) for row in data.aborted_transactions or ())
+    open_aborts: set[int] = set()
+    records: list[Record] = []
+    for position, header in iterate_headers(raw):
+        while aborted and aborted[0][0] <= header.last_offset:
+            open_aborts.add(aborted.pop(0)[1])
+        if header.is_control:
+            if end_transaction_marker(raw, position) is not None:
+                open_aborts.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in open_aborts):
+            records.extend(
+                Record(topic, partition, record.offset, record.timestamp, *record[2:5])
+                for record in iterate_records(raw, position)
+                if record.offset >= offset
+            )
+        offset = max(offset, header.last_offset + 1)
+    return records, offset
