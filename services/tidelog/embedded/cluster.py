@@ -11,7 +11,7 @@ import contextlib
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.metrics import BrokerMetrics
@@ -31,7 +31,9 @@ from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConn
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.tracing.start import start_tracing
-from tidelog.tracing.tracer import Tracing
+
+if TYPE_CHECKING:
+    from tidelog.tracing.tracer import Tracing  # loads OpenTelemetry
 
 METADATA_DIRECTORY = "metadata"
 

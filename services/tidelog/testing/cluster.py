@@ -17,7 +17,7 @@ from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.testing.clock import MovableClock, MovableLoop
-from tidelog.testing.faults import INTERNAL_LISTENER, Fault, Faults
+from tidelog.testing.faults import INTERNAL_LISTENER, Fault, Faults, FetchWatch
 from tidelog.testing.quiet_log import log_quietly
 from tidelog.testing.rebalance import Rebalance, begin_rebalance
 from tidelog.testing.requests import Broker, Keyed, Record, RequestFailedError, Requests, Value
@@ -172,6 +172,13 @@ class Cluster:
             )
         return next(part.leader_id for part in found.partitions if part.partition_index == partition)
 
+    def wait_until_fetched(self, topic: str, timeout_s: float = 30.0) -> None:
+        """Waits until consumers have all records of a topic: they ask for the one after the last of each
+        partition. Whether the program under test has handled the records, only the program knows. Raises
+        TimeoutError.
+        """
+        self._call(self._until_fetched(topic, timeout_s))
+
     # -- faults
 
     def kill_leader(self, topic: str, partition: int = 0) -> int:
@@ -306,6 +313,18 @@ class Cluster:
         assert self._cluster is not None
         await self._cluster.start_broker(broker_id)
         self._update_brokers()
+
+    async def _until_fetched(self, topic: str, timeout_s: float) -> None:
+        found = await self._requests.topic(topic)
+        ends = await self._requests.ends(found)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._faults.watch_fetches(FetchWatch(topic, found.topic_id, ends, done))
+        try:
+            await asyncio.wait_for(done, timeout_s)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"no consumer has fetched all records of {topic} within {timeout_s:g} s"
+            ) from error
 
     async def _disconnect(self, client_id: str) -> int:
         return self._faults.disconnect(client_id)

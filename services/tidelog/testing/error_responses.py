@@ -40,10 +40,16 @@ def error_response(api_key: ApiKey, version: int, request: Any, code: ErrorCode)
         return controller_refusal(api_key, version, request, code, _MESSAGE)
     except TypeError:  # the response has no field for an error message
         pass
+    refused = ValueError(f"tidelog.testing has no error response for {api_key.name_in_kafka} v{version}")
     try:
-        return codec.response_class(api_key)(error_code=code)
+        response = codec.response_class(api_key)(error_code=code)
     except TypeError as error:
-        raise ValueError(f"tidelog.testing has no error response for {api_key.name_in_kafka}") from error
+        raise refused from error
+    body = b"".join(codec.response_encoder(api_key, version)(response))
+    # An old version may lack the field, and the client would take the response for a success.
+    if api_key == ApiKey.METADATA or codec.response_decoder(api_key, version)(body, 0)[0].error_code != code:
+        raise refused
+    return response
 
 
 def _produce(request: produce.ProduceRequest, version: int, code: ErrorCode) -> Message:

@@ -8,10 +8,12 @@ pause holds back all requests.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final
+from uuid import UUID
 
 from tidelog.broker.connection import ClosedByProtocolError, Connection, Dispatch
 from tidelog.broker.handlers import SERVED_APIS
@@ -20,8 +22,9 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode
 from tidelog.testing.error_responses import error_response
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.codec import MalformedMessageError, request_class
+from tidelog.wire.codec import MalformedMessageError, request_class, request_decoder
 from tidelog.wire.headers import decode_request_header
+from tidelog.wire.messages.fetch import FetchRequest
 
 INTERNAL_LISTENER: Final = "INTERNAL"
 _API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in SERVED_APIS}
@@ -103,6 +106,32 @@ class Fault:
         return True
 
 
+class FetchWatch:
+    """Waits until clients ask for the record at, or after, the end of each partition of a topic. `done` is
+    set then.
+    """
+
+    def __init__(
+        self, topic: str, topic_id: UUID, ends: Mapping[int, int], done: asyncio.Future[None]
+    ) -> None:
+        self._topic = topic
+        self._topic_id = topic_id
+        self._left = dict(ends)
+        self._done = done
+
+    def saw(self, request: FetchRequest) -> bool:
+        """Looks at a request of a client. Returns whether nobody waits any more."""
+        for topic in request.topics:
+            if topic.topic == self._topic or topic.topic_id == self._topic_id:
+                for part in topic.partitions:
+                    end = self._left.get(part.partition)
+                    if end is not None and part.fetch_offset >= end:
+                        del self._left[part.partition]
+        if not self._left and not self._done.done():
+            self._done.set_result(None)
+        return self._done.done()
+
+
 class Faults:
     """The faults of one cluster. Tests add them from their own thread."""
 
@@ -110,6 +139,7 @@ class Faults:
         self.in_force: tuple[Fault, ...] = ()
         self.paused: frozenset[int] = frozenset()
         """The ids of the brokers that hold back all requests."""
+        self.watches: tuple[FetchWatch, ...] = ()
         self._held: dict[int, list[Callable[[], None]]] = {}
         self._clients: dict[Connection, str | None] = {}
 
@@ -118,6 +148,13 @@ class Faults:
         return fault
 
     # -- called on the event loop
+
+    def watch_fetches(self, watch: FetchWatch) -> None:
+        self.watches = (*self.watches, watch)
+
+    def fetch_arrived(self, request: FetchRequest) -> None:
+        """Tells those that wait for fetches, and forgets those that wait no longer."""
+        self.watches = tuple(watch for watch in self.watches if not watch.saw(request))
 
     def intercept(self, broker_id: int, dispatch: Dispatch, telemetry: Telemetry) -> Dispatch:
         """Returns what the listeners of a broker call (`tidelog.broker.server.Intercept`)."""
@@ -177,7 +214,7 @@ class _Interceptor:
         if gate is not None and gate.takes_raw_tokens:
             self._dispatch(connection, frame)
             return
-        api_key, version, _, client_id, _ = decode_request_header(frame, 0)
+        api_key, version, _, client_id, position = decode_request_header(frame, 0)
         faults = self._faults
         if self._broker_id in faults.paused:
             faults.hold(self._broker_id, self._held_back(connection, frame))
@@ -186,6 +223,8 @@ class _Interceptor:
             self._dispatch(connection, frame)
             return
         faults.saw(connection, client_id)
+        if faults.watches and api_key == ApiKey.FETCH:
+            faults.fetch_arrived(request_decoder(api_key, version)(bytes(frame), position)[0])
         fault = next((each for each in faults.in_force if each.takes(api_key, client_id)), None)
         if fault is None:
             self._dispatch(connection, frame)

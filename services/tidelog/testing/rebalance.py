@@ -149,12 +149,14 @@ def _topics(metadata: bytes) -> list[str]:
 
 
 def _subscription(topics: list[str]) -> bytes:
-    """Returns a subscription of version 0 without user data."""
-    parts = [_INT16.pack(0), _INT32.pack(len(topics))]
+    """Returns a subscription of version 1 without user data and owned partitions. As the leader of a
+    cooperative group, librdkafka crashes over version 0, which does not state the owned partitions.
+    """
+    parts = [_INT16.pack(1), _INT32.pack(len(topics))]
     for topic in topics:
         name = topic.encode()
         parts += [_INT16.pack(len(name)), name]
-    return b"".join((*parts, _INT32.pack(-1)))
+    return b"".join((*parts, _INT32.pack(-1), _INT32.pack(0)))
 
 
 # -- groups of the protocol `consumer` (KIP-848)

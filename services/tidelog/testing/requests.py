@@ -252,6 +252,14 @@ class Requests:
             for record in await self._records_of(topic, part.partition_index, part.leader_id)
         ]
 
+    async def ends(self, topic: metadata.MetadataResponseTopic) -> dict[int, int]:
+        """Returns the offset after the last committed record of each partition. Raises RequestFailedError."""
+        name = topic.name or ""
+        return {
+            part.partition_index: await self._offset(name, part.partition_index, part.leader_id, _LATEST)
+            for part in topic.partitions
+        }
+
     async def _records_of(self, topic: str, partition: int, leader: int) -> list[Record]:
         offset = await self._offset(topic, partition, leader, _EARLIEST)
         end = await self._offset(topic, partition, leader, _LATEST)

@@ -1,0 +1,173 @@
+"""A cluster in the process of a test, without a client: topics, records, its life, and what it refuses."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import unittest
+from collections.abc import Callable
+
+import pytest
+
+from tidelog.client.partitioner import partition_for_key
+from tidelog.testing import Cluster, ErrorCode, RequestFailedError, TidelogMixin
+from tidelog.testing.requests import MAX_BATCH_BYTES
+
+
+def is_open(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        with socket.create_connection((host, int(port)), 5):
+            return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_a_context_manager_starts_and_stops_a_cluster() -> None:
+    with Cluster(brokers=2) as cluster:
+        addresses = cluster.bootstrap.split(",")
+        assert cluster.brokers == (1, 2)
+        assert all(is_open(address) for address in addresses)
+        directory = cluster._directory
+        assert directory.exists()
+    assert not any(is_open(address) for address in addresses)
+    assert not directory.exists()
+    with pytest.raises(RuntimeError, match="not running"):
+        cluster.create_topic("flights")
+    cluster.close()  # a second time
+
+
+def test_records_are_those_that_were_produced(tidelog: Cluster) -> None:
+    tidelog.create_topic("flights", partitions=3)
+    produced = tidelog.produce("flights", "a", b"b", None, ("key", "c"), (None, "d"), key="default")
+    by_place = sorted(produced, key=lambda record: (record.partition, record.offset))
+    assert tidelog.records("flights") == by_place
+    assert [record.value for record in produced if record.key == b"key"] == [b"c"]
+    assert {record.partition for record in produced if record.key == b"default"} == {
+        partition_for_key(b"default", 3)
+    }
+
+
+def test_records_without_a_key_go_to_the_partitions_in_turn(tidelog: Cluster) -> None:
+    tidelog.create_topic("flights", partitions=2)
+    tidelog.produce("flights", *"abcd")
+    assert [(record.partition, record.value) for record in tidelog.records("flights")] == [
+        (0, b"a"),
+        (0, b"c"),
+        (1, b"b"),
+        (1, b"d"),
+    ]
+    (record,) = tidelog.produce("flights", "e", partition=1)
+    assert (record.partition, record.offset) == (1, 2)
+
+
+def test_many_and_large_records_are_read_back(tidelog: Cluster) -> None:
+    values = [bytes([number]) * (MAX_BATCH_BYTES // 3) for number in range(40)]
+    tidelog.produce("flights", *values)
+    assert [record.value for record in tidelog.records("flights")] == values
+
+
+def test_a_topic_that_is_produced_to_is_created_and_gone_in_the_next_test(tidelog: Cluster) -> None:
+    tidelog.produce("flights", "a")
+    assert tidelog.leader("flights") == 1
+    tidelog.clean()
+    with pytest.raises(RequestFailedError, match="topic flights: UNKNOWN_TOPIC_OR_PARTITION") as refused:
+        tidelog.records("flights")
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_reset_empties_a_cluster_and_keeps_its_address(tidelog: Cluster) -> None:
+    address = tidelog.bootstrap
+    tidelog.produce("flights", "a")
+    tidelog.advance(10)
+    tidelog.fail("Produce", "NOT_ENOUGH_REPLICAS", times=None)
+    tidelog.reset()
+    assert tidelog.bootstrap == address
+    (record,) = tidelog.produce("flights", "b")
+    assert record.offset == 0
+    assert not tidelog._clock.offset_ms
+    assert not tidelog._faults.in_force
+
+
+def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) -> None:
+    cluster = tidelog_cluster(
+        brokers=1, settings={"auto.create.topics.enable": "false", "num.partitions": "7"}
+    )
+    cluster.produce("flights", "a")
+    with pytest.raises(RequestFailedError, match="flights has 7 partitions"):
+        cluster.leader("flights", 7)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda cluster: cluster.create_topic("no/name"), "INVALID_TOPIC_EXCEPTION"),
+        (lambda cluster: cluster.create_topic("flights", 0), "INVALID_PARTITIONS"),
+        (lambda cluster: cluster.fail("Prodce", "NOT_ENOUGH_REPLICAS"), "Prodce is no API"),
+        (lambda cluster: cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=0), "times is 0"),
+        (lambda cluster: cluster.fail("Metadata", "NOT_ENOUGH_REPLICAS"), "no error response for Metadata"),
+        (lambda cluster: cluster.delay("Produce", -1.0), "is negative"),
+        (lambda cluster: cluster.kill_broker(2), "broker 2 does not run"),
+        (lambda cluster: cluster.start_broker(1), "broker 1 is not one that was killed"),
+        (lambda cluster: cluster.pause(7), "broker 7 does not run"),
+        (lambda cluster: cluster.advance(-1), "time does not go back"),
+        (lambda cluster: cluster.produce("flights", "a", partition=3), "there is no 3"),
+        (lambda cluster: Cluster(brokers=0), "1 to 16 brokers, not 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(
+    call: Callable[[Cluster], object], reason: str, tidelog: Cluster
+) -> None:
+    with pytest.raises((ValueError, RequestFailedError), match=reason):
+        call(tidelog)
+
+
+def test_a_paused_broker_refuses_the_requests_of_the_test_at_once(tidelog: Cluster) -> None:
+    tidelog.pause(1)
+    with pytest.raises(RequestFailedError, match="it is paused"):
+        tidelog.records("flights")
+    tidelog.heal()
+    tidelog.produce("flights", "a")
+
+
+class WithMixin(TidelogMixin):
+    """Runs inside `test_the_mixin_gives_each_test_an_empty_broker`."""
+
+    def test_first(self) -> None:
+        self.tidelog.produce("flights", "a")
+
+    def test_second(self) -> None:
+        with self.assertRaises(RequestFailedError):
+            self.tidelog.records("flights")
+
+
+WithMixin.__test__ = False  # type: ignore[attr-defined]  # pytest reads it
+
+
+def test_the_mixin_gives_each_test_an_empty_broker() -> None:
+    suite = unittest.TestSuite([WithMixin("test_first"), WithMixin("test_second")])
+    result = unittest.TextTestRunner(verbosity=0).run(suite)
+    assert repr(WithMixin.tidelog) == "<Cluster of 1 brokers: not running>"
+    assert result.testsRun == 2
+    assert result.wasSuccessful()
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys; print(*sys.modules)"
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+
+
+def test_the_plugin_loads_nothing_but_pytest() -> None:
+    added = modules_after("import tidelog.testing.plugin") - modules_after("import pytest")
+    assert {name for name in added if not name.startswith("tidelog")} == set()
+    assert added == {"tidelog", "tidelog.testing", "tidelog.testing.plugin"}
+
+
+def test_the_context_manager_needs_neither_pytest_nor_the_command_line() -> None:
+    loaded = modules_after("from tidelog.testing import Cluster")
+    assert not loaded & {"pytest", "click", "grpc", "uvloop", "confluent_kafka"}
