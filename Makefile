@@ -11,7 +11,9 @@ RECORDS ?= 1000
 # Builds images. Takes the first that works: a docker client without its daemon does not.
 ENGINE ?= $(shell for e in podman docker buildah; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
 FILE ?= Containerfile
-IMAGE ?= localhost/tidelog:dev
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' services/tidelog/__init__.py)
+# The image that the chart uses by default.
+IMAGE ?= localhost/tidelog:$(VERSION)
 BASE ?= python:3.13-slim
 K8S_LAB ?= ../shared/k8s-lab
 EXTRA := $(VENV)/.extra-
@@ -28,7 +30,7 @@ SOURCES := $(shell find services -name '*.py')
 # processes, and without the bytecode each of them spends a second of CPU on compiling the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check-setup lab-setup pipeline-setup compiled run test test-all check sim conformance attack fuzz demo pipeline \
+.PHONY: help setup check-setup lab-setup pipeline-setup compiled wheels run test test-all check sim conformance attack fuzz demo pipeline \
   bench image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools codec protos import-graph \
   dashboards constraints format clean
 .DEFAULT_GOAL := help
@@ -74,6 +76,9 @@ $(COMPILED_STAMP): $(EXTRA)check hatch_build.py pyproject.toml $(SOURCES) | $(ED
 	  $(BIN)/python -m hatchling build -t wheel -d build/wheel >build/compile.log 2>&1 || { tail -n 30 build/compile.log; exit 1; }
 	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED)
 	@$(BIN)/python -m compileall -q $(COMPILED); touch $@ # otherwise the first start does it
+
+wheels: ## build compiled wheels (manylinux) for the Pythons of this machine into dist/, and try each
+	@tools/wheels/build.sh $(PYTHONS)
 
 # `make run` starts the compiled build if it is up to date.
 BUILD = $(shell $(MAKE) -sq $(COMPILED_STAMP) 2>/dev/null && echo PYTHONPATH=$(COMPILED))
@@ -128,7 +133,8 @@ bench: compiled ## measure tidelog and Apache Kafka in turn; writes docs/benchma
 
 image: ## build the services' image IMAGE with podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs' image)
 	@[ -n "$(ENGINE)" ] || { echo "make image needs podman, docker or buildah; 'make image-lab' needs none of them"; exit 1; }
-	@$(ENGINE) build -f deploy/images/$(FILE) --build-arg BASE=$(BASE) -t $(IMAGE) .
+	@$(ENGINE) build -f deploy/images/$(FILE) --build-arg BASE=$(BASE) \
+	  --build-arg COMMIT=$$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null) -t $(IMAGE) .
 
 image-lab: ## build images from Debian packages, without an engine, and load them into the lab
 	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh

@@ -1,4 +1,5 @@
-"""Builds wheels whose request path mypyc has compiled, if HATCH_BUILD_HOOK_ENABLE_CUSTOM=true requests it.
+"""Completes wheels: states the commit, and compiles the request path with mypyc, if
+HATCH_BUILD_HOOK_ENABLE_CUSTOM=true requests it.
 
 Otherwise a wheel is plain Python, and so is every editable install. pyproject.toml lists the compiled
 modules. In the wheel, they are next to their sources, and Python prefers them. docs/adr/0020 gives reasons,
@@ -7,6 +8,8 @@ costs and limits.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,15 +27,28 @@ MYPY_OPTIONS = (
 """`make check` checks the types. A build has no libraries except mypy."""
 
 
-class CompiledModules(BuildHookInterface[Any]):
+COMPILE_VARIABLE = "HATCH_BUILD_HOOK_ENABLE_CUSTOM"
+COMMIT_VARIABLE = "TIDELOG_COMMIT"
+"""Names the commit where the build has no git, such as in an image."""
+COMMIT_FILE = "tidelog/process/commit.txt"
+"""Where `tidelog.process.build` looks for the commit."""
+
+
+class WheelContents(BuildHookInterface[Any]):
     """Hatch's hook `custom`. `modules` of its table are dotted names."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
         # This object holds the directory until the wheel is written, and removes it even if a build fails.
-        self._holds_libraries = tempfile.TemporaryDirectory(prefix="tidelog-mypyc-")
-        work_dir = Path(self._holds_libraries.name)
+        self._holds_files = tempfile.TemporaryDirectory(prefix="tidelog-wheel-")
+        work_dir = Path(self._holds_files.name)
+        commit = os.environ.get(COMMIT_VARIABLE) or _commit_of(Path(self.root))
+        if commit:
+            (work_dir / "commit.txt").write_text(commit + "\n")
+            build_data["force_include"][str(work_dir / "commit.txt")] = COMMIT_FILE
+        if os.environ.get(COMPILE_VARIABLE, "").lower() not in ("true", "1"):
+            return
         sources = [self._source_of(module) for module in self.config["modules"]]
         libraries = _compiled(sources, work_dir)
         build_data["force_include"].update({str(work_dir / name): name for name in libraries})
@@ -48,6 +64,17 @@ class CompiledModules(BuildHookInterface[Any]):
             if (Path(self.root) / source).is_file():
                 return str(source)
         raise ValueError(f"pyproject.toml lists {module} as compiled, but no source root contains it")
+
+
+def _commit_of(root: Path) -> str:
+    """Returns the commit of the checkout, with `-dirty` if files differ from it; empty without git."""
+    if not (root / ".git").exists():
+        return ""
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _compiled(sources: list[str], work_dir: Path) -> list[str]:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 READY_LINE = re.compile(r"^ready: (\S+):(\d+)\s*$", re.MULTILINE)
+DEFAULTS = {"tidelog.log.level": "info", "group.initial.rebalance.delay.ms": "3000"}
+"""Kafka's defaults of what `tidelog dev` changes for interactive use."""
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_TAIL_BYTES = 20_000
@@ -80,7 +82,7 @@ class BrokerProcess:
 
     def command(self) -> list[str]:
         command = [*tidelog_command(), "dev", "--listen", self.bootstrap, "--data-dir", str(self.data_dir)]
-        for name, value in self.settings.items():
+        for name, value in {**DEFAULTS, **self.settings}.items():
             command += ["--set", f"{name}={value}"]
         if self.file_size_limit_bytes is not None:
             command = ["prlimit", f"--fsize={self.file_size_limit_bytes}", *command]

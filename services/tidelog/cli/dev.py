@@ -1,25 +1,46 @@
-"""`tidelog dev`: runs broker and controller in one process, with the metadata in a file beside the data."""
+"""`tidelog dev`: runs brokers, a controller and a coordinator in one process, with the metadata in a file."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import shutil
 import signal
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import click
 import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.private_files import keep_files_private
-from tidelog.process.structured_log import configure_logging
+from tidelog.process.structured_log import configure_logging, set_logger_level
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
+
+DEFAULT_DATA_DIR: Final = Path("data")
+DEFAULT_ADDRESS: Final = "127.0.0.1:9092"
+MAX_BROKERS: Final = 16
+"""The brokers share one process and one core, so more of them are of no use."""
+_MAX_REPLICAS: Final = 3
+_FOLLOWERS: Final = "tidelog.broker.replication.follower"
+_BROKER_DIRECTORY: Final = "broker-"
+_ONE_BROKER_ONLY: Final = ("listeners", "advertised.listeners", "log.dirs", "log.dir")
+
+
+class TopicWanted(NamedTuple):
+    """A topic of `--topic`. `partitions` is -1 for the broker's `num.partitions`."""
+
+    name: str
+    partitions: int
 
 
 def _parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
@@ -32,6 +53,13 @@ def _parse_assignments(assignments: tuple[str, ...]) -> dict[str, str]:
     return settings
 
 
+def _parse_topic(text: str) -> TopicWanted:
+    name, colon, count = text.partition(":")
+    if not name or (colon and not (count.isascii() and count.isdigit() and int(count) > 0)):
+        _fail(f"--topic {text}: expected NAME or NAME:PARTITIONS")
+    return TopicWanted(name, int(count) if colon else -1)
+
+
 def _fail(reason: str) -> NoReturn:
     click.echo(f"tidelog: {reason}", err=True)
     sys.exit(1)
@@ -40,17 +68,34 @@ def _fail(reason: str) -> NoReturn:
 @click.command()
 @click.option(
     "--listen",
-    default="127.0.0.1:9092",
+    default=DEFAULT_ADDRESS,
     show_default=True,
     metavar="HOST:PORT",
-    help="Address for clients. Port 0 selects a free port.",
+    help="Address for clients. Port 0 selects a free port. More brokers use the following ports.",
 )
 @click.option(
     "--data-dir",
-    default="data",
-    show_default=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory for segments and metadata.",
+    help="Directory for segments and metadata.  [default: data]",
+)
+@click.option(
+    "--ephemeral",
+    "is_ephemeral",
+    is_flag=True,
+    help="Keep the data in a temporary directory, and delete it at the end.",
+)
+@click.option(
+    "--brokers",
+    "broker_count",
+    type=click.IntRange(1, MAX_BROKERS),
+    help="Number of brokers.  [default: those of the data directory, or 1]",
+)
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="NAME[:PARTITIONS]",
+    help="Create a topic unless it exists. Repeatable.",
 )
 @click.option(
     "--set",
@@ -66,33 +111,112 @@ def _fail(reason: str) -> NoReturn:
     help="Require TLS and a login. Creates certificates and the user admin; client.properties in the data "
     "directory contains its password.",
 )
-def command(listen: str, data_dir: Path, assignments: tuple[str, ...], is_secure: bool) -> None:
-    """Run a complete single-broker cluster in one process, for development and tests."""
+def command(
+    listen: str,
+    data_dir: Path | None,
+    is_ephemeral: bool,
+    broker_count: int | None,
+    topics: tuple[str, ...],
+    assignments: tuple[str, ...],
+    is_secure: bool,
+) -> None:
+    """Run a complete cluster in one process, for development and tests.
+
+    It prints its address, its data and a command to try. Then it prints only warnings and errors
+    (`--set tidelog.log.level=info` prints more). Ctrl-C stops it.
+    """
     given = _parse_assignments(assignments)
-    keep_files_private(data_dir)
-    if is_secure:
-        _secure(given, listen, data_dir)
-    given.setdefault("listeners", f"PLAINTEXT://{listen}")
-    # As in Kafka, the directory itself contains the partitions, so either program can open the other's.
-    given.setdefault("log.dirs", str(data_dir))
-    # One broker can't hold more than one replica of a partition.
-    for name in (
-        "offsets.topic.replication.factor",
-        "transaction.state.log.replication.factor",
-        "transaction.state.log.min.isr",
-        "share.coordinator.state.topic.replication.factor",
-        "share.coordinator.state.topic.min.isr",
-    ):
-        given.setdefault(name, "1")
+    wanted = [_parse_topic(topic) for topic in topics]
+    if is_ephemeral and data_dir is not None:
+        _fail("--ephemeral: it does not keep data, so leave --data-dir out")
+    with _data_directory(data_dir, is_ephemeral=is_ephemeral) as directory:
+        count = _broker_count(directory, broker_count)
+        if is_secure:
+            if count > 1:
+                _fail("--secure: it is for one broker; 'tidelog cluster up --secure' starts several")
+            _secure(given, listen, directory)
+        try:
+            settings = _settings(given, listen, directory, count)
+        except SettingError as error:
+            _fail(str(error))
+        configure_logging(settings[0].tidelog_log_format, settings[0].tidelog_log_level)
+        data = "a temporary directory, which is deleted at the end" if is_ephemeral else str(directory)
+        try:
+            uvloop.run(_serve(settings, directory, wanted, data, listen if is_secure else None))
+        except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
+            _fail(str(error))
+    click.echo("stopped")
+
+
+@contextlib.contextmanager
+def _data_directory(given: Path | None, *, is_ephemeral: bool) -> Iterator[Path]:
+    if not is_ephemeral:
+        directory = given or DEFAULT_DATA_DIR
+        keep_files_private(directory)
+        yield directory
+        return
+    keep_files_private()
+    directory = Path(tempfile.mkdtemp(prefix="tidelog-dev-"))
     try:
-        settings = BrokerSettings.parse(given)
-    except SettingError as error:
-        _fail(str(error))
-    configure_logging(settings.tidelog_log_format, settings.tidelog_log_level)
-    try:
-        uvloop.run(_serve(settings, data_dir, listen if is_secure else None))
-    except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
-        _fail(str(error))
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _broker_count(directory: Path, given: int | None) -> int:
+    """Returns the number of brokers, which a directory that was used before determines."""
+    if (directory / META_PROPERTIES_FILE).exists():
+        found = 1
+    else:
+        found = sum(
+            1 for each in directory.glob(f"{_BROKER_DIRECTORY}*") if (each / META_PROPERTIES_FILE).exists()
+        )
+    if found and given is not None and given != found:
+        _fail(
+            f"--brokers {given}: {directory} contains the data of {found}; leave --brokers out, or use "
+            "another --data-dir"
+        )
+    return found or given or 1
+
+
+def _settings(given: dict[str, str], listen: str, directory: Path, count: int) -> list[BrokerSettings]:
+    """Returns the settings of each broker. Raises SettingError."""
+    replicas = min(_MAX_REPLICAS, count)
+    min_isr = str(max(1, replicas - 1))
+    defaults = {
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": min_isr,
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": min_isr,
+        # For interactive use: groups do not wait for members that may join, and only what is wrong is logged.
+        "group.initial.rebalance.delay.ms": "0",
+        "tidelog.log.level": "warning",
+    }
+    if count == 1:
+        # As in Kafka, the directory itself contains the partitions, so either program can open the other's.
+        defaults |= {"listeners": f"PLAINTEXT://{listen}", "log.dirs": str(directory)}
+        return [BrokerSettings.parse({**defaults, **given})]
+    for name in _ONE_BROKER_ONLY:
+        if name in given:
+            raise SettingError(
+                name, f"{name}: it cannot be set for several brokers; use --listen and --data-dir"
+            )
+    defaults |= {"default.replication.factor": str(replicas), "min.insync.replicas": min_isr}
+    host, colon, port = listen.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit()):
+        raise SettingError("listeners", f"--listen {listen}: expected HOST:PORT")
+    first_id = BrokerSettings.parse({**defaults, **given}).node_id
+    each: list[BrokerSettings] = []
+    for number in range(count):
+        broker_id = first_id + number
+        own = {
+            "node.id": str(broker_id),
+            "listeners": f"PLAINTEXT://{host}:{int(port) + number if int(port) else 0}",
+            "log.dirs": str(directory / f"{_BROKER_DIRECTORY}{broker_id}"),
+        }
+        each.append(BrokerSettings.parse({**defaults, **given, **own}))
+    return each
 
 
 def _secure(given: dict[str, str], listen: str, data_dir: Path) -> None:
@@ -104,26 +228,47 @@ def _secure(given: dict[str, str], listen: str, data_dir: Path) -> None:
         _fail(f"--secure: {error}")
 
 
-async def _serve(settings: BrokerSettings, data_dir: Path, secure_listen: str | None) -> None:
+async def _serve(
+    settings: list[BrokerSettings],
+    data_dir: Path,
+    topics: list[TopicWanted],
+    data: str,
+    secure_listen: str | None,
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     renewals: asyncio.Task[None] | None = None
+    options = ""
     if secure_listen is not None:
         from tidelog.cli.secure_dev import ensure_admin, keep_certificate
 
         renewals = asyncio.create_task(keep_certificate(secure_listen, data_dir), name="renewals")
         properties = await ensure_admin(data_dir, data_dir / METADATA_DIRECTORY)
-        click.echo(f"clients: --command-config {properties}")
+        options = f" --command-config {properties}"
+        click.echo(f"clients:{options}")
+    if len(settings) > 1:
+        # Brokers that start or stop together cannot reach each other for a moment, and nothing is wrong.
+        set_logger_level(_FOLLOWERS, "error")
     cluster = await EmbeddedCluster.start(settings, data_dir)
     try:
+        for topic in topics:
+            await cluster.ensure_topic(topic.name, topic.partitions)
         # The objects of the start live as long as the process, so later garbage collections can skip them.
         gc.collect()
         gc.freeze()
+        first = cluster.address.partition(",")[0]
+        if first != DEFAULT_ADDRESS:
+            options = f" --bootstrap-server {first}{options}"
+        name = topics[0].name if topics else "first-topic"
         click.echo(f"ready: {cluster.address}")
+        click.echo(f"data:  {data}")
+        click.echo(f"try:   echo hello | tidelog produce {name}{options}")
         sys.stdout.flush()
+        set_logger_level(_FOLLOWERS, None)
         await stopping.wait()
+        set_logger_level(_FOLLOWERS, "error")
     finally:
         if renewals is not None:
             renewals.cancel()

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from tidelog.cli.lazy_group import LazyGroup
-from tidelog.process.build import is_compiled
+from tidelog.process.build import commit, is_compiled, tidelog_version
 
 _COMMANDS: Final = {
     "acl": "tidelog.cli.acl:command",
@@ -48,9 +48,21 @@ if "rich" not in sys.modules:
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
+def _print_version(context: click.Context, parameter: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        kind = "compiled" if is_compiled() else "pure Python"
+        click.echo(f"tidelog {tidelog_version()}, commit {commit()}, {kind}")
+        context.exit()
+
+
 @click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(
-    package_name="tidelog", message=f"%(prog)s, version %(version)s{', compiled' if is_compiled() else ''}"
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_print_version,
+    help="Print the version, the commit, and whether the request path is compiled.",
 )
 def main() -> None:
     """Kafka's log on Kubernetes, in Python. Any Kafka client connects."""

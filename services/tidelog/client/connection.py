@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, NamedTuple, TypeVar, cast
 
+from tidelog import __version__
 from tidelog.client.address import Address
 from tidelog.client.errors import (
     AuthenticationFailedError,
@@ -45,7 +46,7 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 LOOK_UP_AGAIN_FOR_S: Final = 10.0
 LOOK_UP_BACKOFF_S: Final = 0.2
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
-CLIENT_SOFTWARE_VERSION: Final = "0.1.0"
+CLIENT_SOFTWARE_VERSION: Final = __version__
 NONCE_BYTES: Final = 24
 RENEWED_AT: Final = 0.85
 """The part of a session's lifetime after which the client authenticates again (KIP-368)."""

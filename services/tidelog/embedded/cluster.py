@@ -27,10 +27,14 @@ from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.tracing.start import start_tracing
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing  # loads OpenTelemetry
@@ -139,6 +143,20 @@ class EmbeddedCluster:
         """Returns the address of one of the listeners of a running broker. Raises KeyError."""
         endpoint = self._settings[broker_id].listener_plan().bind[listener]
         return f"{endpoint.host or '0.0.0.0'}:{self.brokers[broker_id].addresses[endpoint.listener_name]}"
+
+    async def ensure_topic(self, name: str, partitions: int) -> None:
+        """Creates a topic, unless it exists. With -1 partitions it has as many as `num.partitions` states.
+        Raises KafkaError with the reason if the controller refuses it.
+        """
+        request = CreateTopicsRequest([CreatableTopic(name, partitions, -1)])
+        version = CreateTopicsRequest.VERSIONS[1]
+        answer = await self._around.controller.handle(
+            ApiKey.CREATE_TOPICS, ForwardedRequest(version, request)
+        )
+        assert isinstance(answer, CreateTopicsResponse)
+        result = answer.topics[0]
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            raise KafkaError(ErrorCode(result.error_code), f"topic {name}: {result.error_message}")
 
     async def start_broker(self, broker_id: int) -> None:
         """Starts a broker of the cluster that does not run. Raises what `start` raises."""
