@@ -83,3 +83,83 @@ def test_a_client_writes_and_reads(
     topic = cluster.create_topic(f"topic-{uuid4()}")
     assert client(cluster.bootstrap, topic) == VALUES
     assert [record.value for record in cluster.records(topic)] == VALUES
+
+
+def _rebalance_of_kafka_python(cluster: Cluster, topic: str) -> tuple[int, int]:
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+
+    class Counts(ConsumerRebalanceListener):
+        assigned = revoked = 0
+
+        def on_partitions_assigned(self, assigned: object) -> None:
+            self.assigned += bool(assigned)
+
+        def on_partitions_revoked(self, revoked: object) -> None:
+            self.revoked += bool(revoked)
+
+    counts = Counts()
+    consumer = KafkaConsumer(
+        bootstrap_servers=cluster.bootstrap, group_id="readers", heartbeat_interval_ms=50
+    )
+    consumer.subscribe([topic], listener=counts)
+    while not counts.assigned:
+        consumer.poll(50)
+    assigned = counts.assigned
+    rebalance = cluster.rebalance("readers")
+    while counts.assigned == assigned:
+        consumer.poll(50)
+    while True:  # this thread has to poll while it waits
+        consumer.poll(50)
+        try:
+            rebalance.wait(0.01)
+            break
+        except TimeoutError:
+            continue
+    consumer.close()
+    return counts.assigned - assigned, counts.revoked
+
+
+def _rebalance_of_aiokafka(cluster: Cluster, topic: str) -> tuple[int, int]:
+    from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+
+    class Counts(ConsumerRebalanceListener):
+        def __init__(self) -> None:
+            self.assigned = self.revoked = 0
+            self.was_assigned = asyncio.Event()
+
+        def on_partitions_assigned(self, assigned: object) -> None:
+            self.assigned += bool(assigned)
+            if assigned:
+                self.was_assigned.set()
+
+        def on_partitions_revoked(self, revoked: object) -> None:
+            self.revoked += bool(revoked)
+
+    async def run() -> tuple[int, int]:
+        counts = Counts()
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=cluster.bootstrap, group_id="readers", heartbeat_interval_ms=50
+        )
+        consumer.subscribe([topic], listener=counts)
+        async with consumer:
+            await counts.was_assigned.wait()
+            counts.was_assigned.clear()
+            assigned = counts.assigned
+            rebalance = await asyncio.to_thread(cluster.rebalance, "readers")
+            await asyncio.to_thread(rebalance.wait)
+            await counts.was_assigned.wait()
+            return counts.assigned - assigned, counts.revoked
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "rebalance", [_rebalance_of_kafka_python, _rebalance_of_aiokafka], ids=["kafka-python", "aiokafka"]
+)
+def test_a_rebalance_reaches_other_clients(
+    rebalance: Callable[[Cluster, str], tuple[int, int]], tidelog: Cluster
+) -> None:
+    topic = tidelog.create_topic("flights", partitions=4)
+    assigned, revoked = rebalance(tidelog, topic)
+    assert assigned >= 1
+    assert revoked >= 1
