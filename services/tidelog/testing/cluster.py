@@ -53,6 +53,7 @@ class Cluster:
         self._clock = MovableClock()
         self._faults = Faults()
         self._requests = Requests()
+        self._rebalances: set[asyncio.Task[None]] = set()
         self._loop: MovableLoop | None = None
         self._thread: threading.Thread | None = None
         self._cluster: EmbeddedCluster | None = None
@@ -273,6 +274,10 @@ class Cluster:
         cluster, self._cluster = self._cluster, None
         self._requests.brokers = ()
         self._faults.heal()
+        for task in self._rebalances:
+            task.cancel()
+        if self._rebalances:
+            await asyncio.wait(self._rebalances)
         if cluster is not None:
             await cluster.stop()
 
@@ -334,12 +339,14 @@ class Cluster:
         done: Future[None] = Future()
 
         def ended(task: asyncio.Task[None]) -> None:
+            self._rebalances.discard(task)
             error = RuntimeError("the cluster was closed") if task.cancelled() else task.exception()
             if error is None:
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
+        self._rebalances.add(task)
         task.add_done_callback(ended)
         return done
 

@@ -27,6 +27,8 @@ from tidelog.wire.headers import decode_request_header
 from tidelog.wire.messages.fetch import FetchRequest
 
 INTERNAL_LISTENER: Final = "INTERNAL"
+MAX_HELD_REQUESTS: Final = 1_000
+"""The requests that one paused broker keeps. A connection has at most one."""
 _API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in SERVED_APIS}
 
 _NOT_HANDLED: Final = Handling(lambda message, context: NO_REPLY)
@@ -140,7 +142,7 @@ class Faults:
         self.paused: frozenset[int] = frozenset()
         """The ids of the brokers that hold back all requests."""
         self.watches: tuple[FetchWatch, ...] = ()
-        self._held: dict[int, list[Callable[[], None]]] = {}
+        self._held: dict[int, list[tuple[Connection, Callable[[], None]]]] = {}
         self._clients: dict[Connection, str | None] = {}
 
     def add(self, fault: Fault) -> Fault:
@@ -166,7 +168,7 @@ class Faults:
     def resume(self, broker_id: int) -> None:
         """Starts the requests that a paused broker has held back."""
         self.paused -= {broker_id}
-        for release in self._held.pop(broker_id, ()):
+        for _, release in self._held.pop(broker_id, ()):
             release()
 
     def forget(self, broker_id: int) -> None:
@@ -190,8 +192,16 @@ class Faults:
             connection.close()
         return len(open_ones)
 
-    def hold(self, broker_id: int, release: Callable[[], None]) -> None:
-        self._held.setdefault(broker_id, []).append(release)
+    def hold(self, broker_id: int, connection: Connection, release: Callable[[], None]) -> None:
+        """Keeps a request of a paused broker. Clients that give up and connect again leave requests behind;
+        those are dropped, and beyond MAX_HELD_REQUESTS the connection is closed.
+        """
+        held = [each for each in self._held.get(broker_id, ()) if not each[0].is_closed]
+        if len(held) >= MAX_HELD_REQUESTS:
+            connection.close()
+        else:
+            held.append((connection, release))
+        self._held[broker_id] = held
 
     def saw(self, connection: Connection, client_id: str | None) -> None:
         """Remembers the client of a connection. Connections that have ended are forgotten."""
@@ -217,7 +227,7 @@ class _Interceptor:
         api_key, version, _, client_id, position = decode_request_header(frame, 0)
         faults = self._faults
         if self._broker_id in faults.paused:
-            faults.hold(self._broker_id, self._held_back(connection, frame))
+            faults.hold(self._broker_id, connection, self._held_back(connection, frame))
             return
         if connection.listener_name == INTERNAL_LISTENER:
             self._dispatch(connection, frame)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import sys
 import unittest
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -123,6 +125,22 @@ def test_what_makes_no_sense_is_refused_with_the_reason(
         call(tidelog)
 
 
+def test_a_rebalance_ends_with_its_cluster() -> None:
+    with Cluster() as cluster:
+        waiting = asyncio.run_coroutine_threadsafe(_rebalance_that_waits(cluster), cluster._loop).result(10)
+    with pytest.raises(RuntimeError, match="the cluster was closed"):
+        waiting.result(10)
+
+
+async def _rebalance_that_waits(cluster: Cluster) -> Future[None]:
+    async def never(requests: object, group: str) -> asyncio.Task[None]:
+        return asyncio.create_task(asyncio.sleep(3600))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tidelog.testing.cluster.begin_rebalance", never)
+        return await cluster._rebalance("readers")
+
+
 def test_a_paused_broker_refuses_the_requests_of_the_test_at_once(tidelog: Cluster) -> None:
     tidelog.pause(1)
     with pytest.raises(RequestFailedError, match="it is paused"):
@@ -160,6 +178,22 @@ def modules_after(statement: str) -> set[str]:
             [sys.executable, "-c", code], capture_output=True, text=True, check=True
         ).stdout.split()
     )
+
+
+def test_other_users_of_structlog_see_no_difference() -> None:
+    code = """
+import logging, structlog
+from tidelog.testing.quiet_log import log_quietly
+logging.basicConfig(format="%(name)s %(levelname)s %(message)s", level=logging.DEBUG)
+log_quietly()
+structlog.get_logger().info("mine", number=1)
+structlog.get_logger("tidelog.broker").info("not shown")
+structlog.get_logger("tidelog.broker").warning("shown")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "mine" in ran.stdout
+    assert "number" in ran.stdout
+    assert ran.stderr == "tidelog.broker WARNING shown\n"
 
 
 def test_the_plugin_loads_nothing_but_pytest() -> None:
