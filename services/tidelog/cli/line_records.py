@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.cli.tool_command import ToolError
-from tidelog.records.record import Header, Record
+from tidelog.records.record import Record
+from tidelog.records.record_writer import Header
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from tidelog.records.batch import (
 )
 from tidelog.records.compression import Compression, compress
 from tidelog.records.control import EndTransactionMarker, encode_end_transaction
-from tidelog.records.record import Record, append_record
+from tidelog.records.record import Record
+from tidelog.records.record_writer import append_record
 
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1

@@ -14,14 +14,12 @@ from typing import NamedTuple
 from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, parse_header
 from tidelog.records.compression import MAX_DECOMPRESSED_BYTES, decompress
 from tidelog.records.control import EndTransactionMarker, decode_end_transaction
-from tidelog.records.varint import CorruptVarintError, append_varint, continue_varint, read_varint
+from tidelog.records.record_writer import Header
+from tidelog.records.varint import CorruptVarintError, continue_varint, read_varint
 
 
 class CorruptRecordError(ValueError):
     """The bytes are not the records that the batch announces; the message gives the reason."""
-
-
-Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
@@ -234,37 +232,6 @@ def _read_bytes(record: memoryview, position: int) -> tuple[bytes | None, int]:
     if length > len(record) - position:
         raise CorruptRecordError(f"a header of {length} bytes in {len(record) - position}")
     return bytes(record[position : position + length]), position + length
-
-
-def append_record(
-    output: bytearray,
-    *,
-    timestamp_delta: int,
-    offset_delta: int,
-    key: bytes | None,
-    value: bytes | None,
-    headers: tuple[Header, ...] = (),
-) -> None:
-    """Appends one record to `output`."""
-    record = bytearray(1)  # attributes
-    append_varint(record, timestamp_delta)
-    append_varint(record, offset_delta)
-    _append_bytes(record, key)
-    _append_bytes(record, value)
-    append_varint(record, len(headers))
-    for name, content in headers:
-        _append_bytes(record, name.encode())
-        _append_bytes(record, content)
-    append_varint(output, len(record))
-    output += record
-
-
-def _append_bytes(output: bytearray, content: bytes | None) -> None:
-    if content is None:
-        append_varint(output, -1)
-    else:
-        append_varint(output, len(content))
-        output += content
 
 
 def end_transaction_marker(batch: Buffer, position: int = 0) -> EndTransactionMarker | None:

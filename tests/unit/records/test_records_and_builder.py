@@ -23,17 +23,18 @@ from tidelog.records.control import (
 from tidelog.records.record import (
     CorruptRecordError,
     Record,
-    append_record,
     end_transaction_marker,
     iterate_records,
     records_of,
     scan_records,
 )
+from tidelog.records.record_writer import append_record, headers_size_bound
 
 CODECS = st.sampled_from(list(Compression))
 NULLABLE = st.none() | st.binary(max_size=200)
 HEADERS = st.lists(st.tuples(st.text(max_size=8), NULLABLE), max_size=3).map(tuple)
 TIMESTAMPS = st.integers(0, 2**60)
+MAX_COUNT_BYTES = 10  # the varints of the record's length and of the number of headers
 
 
 @st.composite
@@ -177,3 +178,11 @@ def test_headers_above_the_limit_are_counted(headers: list[tuple[str, bytes | No
     first, second = iterate_records(batch, max_headers=limit)
     assert first == Record(0, 1, b"k", b"v", tuple(headers[:limit]), max(0, len(headers) - limit))
     assert second == Record(1, 1, b"k", b"w")
+
+
+@given(HEADERS)
+def test_the_size_of_headers_is_bounded(headers: tuple[tuple[str, bytes | None], ...]) -> None:
+    with_headers, without = bytearray(), bytearray()
+    append_record(with_headers, timestamp_delta=0, offset_delta=0, key=None, value=None, headers=headers)
+    append_record(without, timestamp_delta=0, offset_delta=0, key=None, value=None)
+    assert len(with_headers) - len(without) <= headers_size_bound(headers) + MAX_COUNT_BYTES

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.records.record import Header, Record
+from tidelog.records.record import Record
+from tidelog.records.record_writer import Header
 
 PREFIX: Final = "tidelog.error."
 REASON: Final = f"{PREFIX}reason"

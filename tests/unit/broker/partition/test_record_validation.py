@@ -21,7 +21,8 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, assemble_batch, crc_matches, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression, compress
-from tidelog.records.record import Record, append_record, iterate_records
+from tidelog.records.record import Record, iterate_records
+from tidelog.records.record_writer import append_record
 from tidelog.records.varint import append_varint
 
 NOW_MS = 1_700_000_000_000

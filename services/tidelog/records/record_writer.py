@@ -1,0 +1,78 @@
+"""Appends one record to the records of a batch, whose layout `record.py` describes.
+
+This is the hot path of a producer. Most lengths and deltas are small, so their varints come from a table.
+mypyc compiles this module (ADR 0020).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.records.varint import append_varint
+
+Header = tuple[str, bytes | None]
+
+MAX_RECORD_OVERHEAD_BYTES: Final = 36
+"""The most bytes of a record without headers beyond its key and value: six varints and the attributes."""
+MAX_HEADER_OVERHEAD_BYTES: Final = 10
+"""The most bytes of a header beyond its key and value."""
+_TABLE_SIZE: Final = 4096
+
+
+def _varint(value: int) -> bytes:
+    output = bytearray()
+    append_varint(output, value)
+    return bytes(output)
+
+
+_SHORT: Final = [_varint(value) for value in range(_TABLE_SIZE)]
+_NULL: Final = _varint(-1)
+_PLAIN: Final = b"\x00"
+"""The attributes of a record, and also a count of zero headers."""
+
+
+def encode_varint(value: int) -> bytes:
+    """Returns the zigzag varint of `value`."""
+    return _SHORT[value] if 0 <= value < _TABLE_SIZE else _varint(value)
+
+
+def append_record(
+    output: bytearray,
+    *,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[Header, ...] = (),
+) -> None:
+    """Appends one record to `output`."""
+    body = b"".join(
+        (
+            _PLAIN,
+            encode_varint(timestamp_delta),
+            encode_varint(offset_delta),
+            _NULL if key is None else encode_varint(len(key)),
+            b"" if key is None else key,
+            _NULL if value is None else encode_varint(len(value)),
+            b"" if value is None else value,
+            _encode_headers(headers) if headers else _PLAIN,
+        )
+    )
+    output += encode_varint(len(body))
+    output += body
+
+
+def headers_size_bound(headers: tuple[Header, ...]) -> int:
+    """Returns an upper bound of the bytes that the headers need in a record."""
+    return sum(
+        MAX_HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"") for name, content in headers
+    )
+
+
+def _encode_headers(headers: tuple[Header, ...]) -> bytes:
+    chunks = [encode_varint(len(headers))]
+    for name, content in headers:
+        encoded = name.encode()
+        chunks += (encode_varint(len(encoded)), encoded)
+        chunks += (_NULL, b"") if content is None else (encode_varint(len(content)), content)
+    return b"".join(chunks)
