@@ -1,1 +1,29 @@
-"""A small synchronous Kafka client, which the command line uses."""
+"""The Kafka client for threads: `from tidelog.client import Producer`. `tidelog.aio` is the one for asyncio.
+
+The modules of this package that do not belong to it are the small synchronous client of the commands.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tidelog.client.shell.delivery import Delivery, RecordMetadata
+    from tidelog.client.threads.producer import Producer
+
+__all__ = ["Delivery", "Producer", "RecordMetadata"]
+
+_MODULES: Final = {
+    "Delivery": "tidelog.client.shell.delivery",
+    "Producer": "tidelog.client.threads.producer",
+    "RecordMetadata": "tidelog.client.shell.delivery",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports a class when it is first used, because the commands need none of them."""
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

@@ -7,37 +7,39 @@ both sides know.
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, TypeVar, cast
 
-from tidelog import __version__
 from tidelog.client.address import Address
 from tidelog.client.errors import (
-    AuthenticationFailedError,
     ClientError,
     ConnectionLostError,
     NoAnswerError,
     NotKafkaError,
     NotTrustedError,
     UnreachableError,
-    UnsupportedApiError,
+)
+from tidelog.client.handshake import (
+    RENEWED_AT,
+    Reply,
+    Steps,
+    VersionRange,
+    api_key_of,
+    ask_versions,
+    begin_login,
+    choose_version,
+    decode_answer,
+    log_in,
 )
 from tidelog.client.security import NO_SECURITY, ClientSecurity
-from tidelog.model.errors import ErrorCode
-from tidelog.sasl import AuthenticationError
 from tidelog.sasl.login import ClientLogin
-from tidelog.wire.api_keys import ApiKey, api_spec
-from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
-from tidelog.wire.headers import decode_response_header, encode_request_header
-from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
-from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from tidelog.wire.codec import request_encoder
+from tidelog.wire.headers import encode_request_header
 from tidelog.wire.schema import Message
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -45,20 +47,10 @@ MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """The maximum length of a frame. HTTP and TLS alerts, read as lengths, are far longer."""
 LOOK_UP_AGAIN_FOR_S: Final = 10.0
 LOOK_UP_BACKOFF_S: Final = 0.2
-CLIENT_SOFTWARE_NAME: Final = "tidelog"
-CLIENT_SOFTWARE_VERSION: Final = __version__
-NONCE_BYTES: Final = 24
-RENEWED_AT: Final = 0.85
-"""The part of a session's lifetime after which the client authenticates again (KIP-368)."""
 _LENGTH: Final = struct.Struct(">i")
-_ERROR_CODE: Final = struct.Struct(">h")
 
 R = TypeVar("R", bound=Message)
-
-
-class VersionRange(NamedTuple):
-    min_version: int
-    max_version: int
+T = TypeVar("T")
 
 
 class PendingAnswer(NamedTuple):
@@ -94,7 +86,7 @@ class BrokerConnection:
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_id = 0
-        self.served: dict[int, VersionRange] = {}
+        self.served: Mapping[int, VersionRange] = {}
         try:
             self._socket = _connected(address, timeout_s)
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA can't encode
@@ -103,7 +95,7 @@ class BrokerConnection:
         with self._closed_on_error():
             if security.tls is not None:
                 self._socket = self._encrypted(security.tls)
-            self.served = self._ask_versions()
+            self.served = self._run(ask_versions(address)).versions
             if security.login is not None:
                 self._authenticate(security.login)
 
@@ -124,18 +116,7 @@ class BrokerConnection:
 
     def version_for(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
         """Returns the newest version within the bounds that both sides know. Raises UnsupportedApiError."""
-        spec = api_spec(api_key)
-        served = self.served.get(api_key)
-        if served is None:
-            raise UnsupportedApiError(f"the broker at {self.address} does not serve {spec.name}")
-        newest = min(served.max_version, spec.max_version, spec.max_version if at_most is None else at_most)
-        oldest = max(served.min_version, spec.min_version, at_least)
-        if newest < oldest:
-            raise UnsupportedApiError(
-                f"the broker at {self.address} serves {spec.name} {served.min_version} to "
-                f"{served.max_version}, but this command needs {max(spec.min_version, at_least)} or newer"
-            )
-        return newest
+        return choose_version(self.served, self.address, api_key, at_least=at_least, at_most=at_most)
 
     def call(
         self,
@@ -160,7 +141,7 @@ class BrokerConnection:
 
         A request with acks=0 has no response.
         """
-        api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
+        api_key = api_key_of(request)
         version = self.version_for(api_key, at_least=at_least, at_most=at_most)
         with self._closed_on_error():
             login = self._security.login
@@ -172,7 +153,9 @@ class BrokerConnection:
     def receive(self, pending: PendingAnswer, answer: type[R]) -> R:
         with self._closed_on_error():
             frame = self._receive_frame(pending)
-            message = self._decode(pending, frame, pending.api_version)
+            message = decode_answer(
+                self.address, pending.api_key, pending.api_version, Reply(pending.correlation_id, frame)
+            )
         self._pending_count -= 1
         assert isinstance(message, answer)
         return message
@@ -202,18 +185,6 @@ class BrokerConnection:
                 "port, and whether it requires TLS (--command-config)"
             )
         return self._read(length, pending.deadline_s)
-
-    def _decode(self, pending: PendingAnswer, frame: memoryview, version: int) -> Message:
-        try:
-            correlation_id, position = decode_response_header(frame, 0, pending.api_key, version)
-            message: Message = response_decoder(pending.api_key, version)(frame, position)[0]
-        except MalformedMessageError as error:
-            raise NotKafkaError(f"the response of {self.address} can't be decoded: {error}") from error
-        if correlation_id != pending.correlation_id:
-            raise NotKafkaError(
-                f"{self.address} answered request {correlation_id} instead of {pending.correlation_id}"
-            )
-        return message
 
     def _read(self, size: int, deadline_s: float) -> memoryview:
         data = memoryview(bytearray(size))
@@ -261,37 +232,20 @@ class BrokerConnection:
 
     def _authenticate(self, login: ClientLogin) -> None:
         """Logs in. Raises AuthenticationFailedError."""
-        chosen = self._exchange(SaslHandshakeRequest(login.mechanism), SaslHandshakeResponse, at_least=1)
-        if chosen.error_code:
-            raise AuthenticationFailedError(
-                f"{self.address} does not accept the SASL mechanism {login.mechanism}; "
-                f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
-            )
-        lifetime_ms = 0
-        try:
-            tokens = login.tokens(secrets.token_urlsafe(NONCE_BYTES))
-            token: bytes | None = tokens.first()
-            while token is not None:
-                answer = self._exchange(SaslAuthenticateRequest(token), SaslAuthenticateResponse)
-                if answer.error_code:
-                    reason = answer.error_message or f"error {answer.error_code}"
-                    raise AuthenticationFailedError(
-                        f"{self.address} refuses the login of {login.user}: {reason}"
-                    )
-                lifetime_ms = answer.session_lifetime_ms
-                token = tokens.reply(bytes(answer.auth_bytes))
-        except AuthenticationError as error:
-            raise AuthenticationFailedError(f"the login at {self.address} failed: {error}") from error
+        tokens = begin_login(self.address, login)
+        lifetime_ms = self._run(log_in(self.address, self.served, login, tokens))
         if lifetime_ms > 0:
             self._renew_at_s = time.monotonic() + RENEWED_AT * lifetime_ms / 1000
 
-    def _exchange(self, request: Message, answer: type[R], *, at_least: int = 0) -> R:
-        api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
-        version = self.version_for(api_key, at_least=at_least)
-        pending = self._send(request, api_key, version, 0)
-        message = self._decode(pending, self._receive_frame(pending), version)
-        assert isinstance(message, answer)
-        return message
+    def _run(self, steps: Steps[T]) -> T:
+        """Runs steps of the handshake and returns their result."""
+        try:
+            exchange = next(steps)
+            while True:
+                pending = self._send(exchange.request, api_key_of(exchange.request), exchange.version, 0)
+                exchange = steps.send(Reply(pending.correlation_id, self._receive_frame(pending)))
+        except StopIteration as finished:
+            return cast("T", finished.value)
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -300,31 +254,6 @@ class BrokerConnection:
         except BaseException:
             self.close()  # a partly sent or received frame can't be continued
             raise
-
-    def _ask_versions(self) -> dict[int, VersionRange]:
-        """Requests the broker's versions.
-
-        A broker that does not know our version of ApiVersions answers in version 0 (KIP-511).
-        """
-        request = ApiVersionsRequest(CLIENT_SOFTWARE_NAME, CLIENT_SOFTWARE_VERSION)
-        version = api_spec(ApiKey.API_VERSIONS).max_version
-        while True:
-            pending = self._send(request, ApiKey.API_VERSIONS, version, 0)
-            frame = self._receive_frame(pending)
-            if len(frame) < _LENGTH.size + _ERROR_CODE.size:
-                raise NotKafkaError(f"the answer of {self.address} is too short for a Kafka broker")
-            (code,) = _ERROR_CODE.unpack_from(frame, _LENGTH.size)
-            refused = code == ErrorCode.UNSUPPORTED_VERSION
-            message = cast("ApiVersionsResponse", self._decode(pending, frame, 0 if refused else version))
-            if not refused:
-                break
-            if version == 0:
-                raise UnsupportedApiError(f"the broker at {self.address} serves no version of ApiVersions")
-            known = [row.max_version for row in message.api_keys if row.api_key == ApiKey.API_VERSIONS]
-            version = min(version - 1, *known) if known else 0
-        if message.error_code:
-            raise NotKafkaError(f"{self.address} answered ApiVersions with error {message.error_code}")
-        return {row.api_key: VersionRange(row.min_version, row.max_version) for row in message.api_keys}
 
 
 def _connected(address: Address, timeout_s: float) -> socket.socket:

@@ -1,0 +1,1 @@
+"""The decisions of the Kafka client, without I/O: events in, effects out (ADR 0056)."""

@@ -1,0 +1,111 @@
+"""The knowledge of a client about its cluster: brokers, and the leaders of the topics that the client uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+NO_LEADER: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+
+class Node(NamedTuple):
+    """A broker, at the address that it advertises."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class PartitionLeader(NamedTuple):
+    """The leader of a partition, -1 if there is none."""
+
+    leader: int
+    leader_epoch: int = NO_LEADER_EPOCH
+
+
+class TopicView(NamedTuple):
+    """A topic. The index of `partitions` is the partition."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionLeader, ...]
+    error_code: int = ErrorCode.NONE
+
+
+class MetadataReceived(NamedTuple):
+    """A Metadata response arrived."""
+
+    nodes: tuple[Node, ...]
+    topics: tuple[TopicView, ...]
+
+
+class ClusterView:
+    """The newest metadata. A leader of an older epoch never replaces one of a newer epoch (KIP-320)."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, TopicView] = {}
+        self.errors: dict[str, int] = {}
+        """The error codes of topics for which the last response had no partitions."""
+        self.names_by_id: dict[UUID, str] = {}
+
+    def update(self, received: MetadataReceived) -> None:
+        self.nodes = {node.node_id: node for node in received.nodes}
+        for topic in received.topics:
+            if topic.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                self.errors[topic.name] = topic.error_code
+                if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    self.forget(topic.name)
+                continue
+            self.errors.pop(topic.name, None)
+            known = self.topics.get(topic.name)
+            if known is not None and known.topic_id == topic.topic_id:
+                topic = topic._replace(partitions=_newer_leaders(known.partitions, topic.partitions))
+            elif known is not None:
+                self.forget(topic.name)
+            self.topics[topic.name] = topic
+            self.names_by_id[topic.topic_id] = topic.name
+
+    def forget(self, name: str) -> None:
+        known = self.topics.pop(name, None)
+        if known is not None:
+            self.names_by_id.pop(known.topic_id, None)
+
+    def leader(self, place: TopicPartition) -> PartitionLeader:
+        topic = self.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions):
+            return PartitionLeader(NO_LEADER)
+        return topic.partitions[place.partition]
+
+    def learn_leader(self, place: TopicPartition, found: PartitionLeader) -> None:
+        """Takes the leader that a broker names in an error (KIP-951)."""
+        topic = self.topics.get(place.topic)
+        if topic is None or place.partition >= len(topic.partitions) or found.leader not in self.nodes:
+            return
+        if found.leader_epoch > topic.partitions[place.partition].leader_epoch:
+            leaders = list(topic.partitions)
+            leaders[place.partition] = found
+            self.topics[place.topic] = topic._replace(partitions=tuple(leaders))
+
+
+def partitions_by_topic(places: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    """Groups partitions by topic, as most of Kafka's requests do."""
+    grouped: dict[str, list[int]] = {}
+    for place in places:
+        grouped.setdefault(place.topic, []).append(place.partition)
+    return grouped
+
+
+def _newer_leaders(
+    known: tuple[PartitionLeader, ...], received: tuple[PartitionLeader, ...]
+) -> tuple[PartitionLeader, ...]:
+    return tuple(
+        old if old is not None and new.leader_epoch < old.leader_epoch else new
+        for new, old in zip(received, known + (None,) * max(0, len(received) - len(known)), strict=False)
+    )

@@ -1,0 +1,176 @@
+"""The exceptions of the client: a class for each Kafka error that an application handles by itself.
+
+All are `tidelog.model.errors.KafkaError`, so `code` and `is_retriable` exist. The client has already retried
+a retriable error until its timeout when it raises it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from tidelog.model.errors import ErrorCode, KafkaError
+
+
+class RequestError(KafkaError):
+    """A KafkaError whose class names its code."""
+
+    CODE: ClassVar[ErrorCode]
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.CODE, message)
+
+
+class LeaderNotAvailableError(RequestError):
+    """The partition has no leader."""
+
+    CODE = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class NotLeaderError(RequestError):
+    """The broker is not the leader of the partition any more."""
+
+    CODE = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class NotControllerError(RequestError):
+    """The broker is not the controller."""
+
+    CODE = ErrorCode.NOT_CONTROLLER
+
+
+class NetworkError(RequestError):
+    """The connection failed or ended before the response arrived."""
+
+    CODE = ErrorCode.NETWORK_EXCEPTION
+
+
+class RequestTimeoutError(RequestError):
+    """Something did not happen in its time: a response, a delivery, or free space in the buffer."""
+
+    CODE = ErrorCode.REQUEST_TIMED_OUT
+
+
+class DeliveryTimeoutError(RequestTimeoutError):
+    """`delivery.timeout.ms` ended before the broker acknowledged the record. The record may be stored."""
+
+
+class BufferFullError(RequestTimeoutError):
+    """`max.block.ms` ended before `buffer.memory` had space for the record. The record was not sent."""
+
+
+class MetadataTimeoutError(RequestTimeoutError):
+    """`max.block.ms` ended before the brokers answered with the partitions of the topic."""
+
+
+class UnknownTopicError(RequestError):
+    """The topic or partition does not exist."""
+
+    CODE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class NotEnoughReplicasError(RequestError):
+    """The partition has fewer replicas in sync than `min.insync.replicas`."""
+
+    CODE = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class RecordTooLargeError(RequestError):
+    """The record exceeds `max.request.size`, `buffer.memory` or the broker's `max.message.bytes`."""
+
+    CODE = ErrorCode.MESSAGE_TOO_LARGE
+
+
+class InvalidRecordError(RequestError):
+    """The broker does not accept the content of the record."""
+
+    CODE = ErrorCode.INVALID_RECORD
+
+
+class TopicAuthorizationError(RequestError):
+    """The user may not use the topic."""
+
+    CODE = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+class GroupAuthorizationError(RequestError):
+    """The user may not use the group."""
+
+    CODE = ErrorCode.GROUP_AUTHORIZATION_FAILED
+
+
+class OutOfOrderSequenceError(RequestError):
+    """The broker misses records that it acknowledged before."""
+
+    CODE = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class ProducerFencedError(RequestError):
+    """A newer producer uses the transactional id. This producer must be closed."""
+
+    CODE = ErrorCode.PRODUCER_FENCED
+
+
+class TransactionAbortableError(RequestError):
+    """The transaction cannot be committed. The application must abort it and may begin another one."""
+
+    CODE = ErrorCode.TRANSACTION_ABORTABLE
+
+
+class InvalidTransactionStateError(RequestError):
+    """The call does not fit the state of the transaction."""
+
+    CODE = ErrorCode.INVALID_TXN_STATE
+
+
+class OffsetOutOfRangeError(RequestError):
+    """The partition does not have the offset, and `auto.offset.reset` is `none`."""
+
+    CODE = ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+class StaleMemberError(RequestError):
+    """The group has given the partitions to other members, so the commit was not stored."""
+
+    CODE = ErrorCode.STALE_MEMBER_EPOCH
+
+
+class ClosedError(RuntimeError):
+    """The client was closed before or during the call."""
+
+
+_BY_CODE: Final[dict[ErrorCode, type[RequestError]]] = {
+    each.CODE: each
+    for each in (
+        LeaderNotAvailableError,
+        NotLeaderError,
+        NotControllerError,
+        NetworkError,
+        RequestTimeoutError,
+        UnknownTopicError,
+        NotEnoughReplicasError,
+        RecordTooLargeError,
+        InvalidRecordError,
+        TopicAuthorizationError,
+        GroupAuthorizationError,
+        OutOfOrderSequenceError,
+        ProducerFencedError,
+        TransactionAbortableError,
+        InvalidTransactionStateError,
+        OffsetOutOfRangeError,
+        StaleMemberError,
+    )
+}
+
+
+def request_error(code: int, subject: str, message: str | None = None) -> KafkaError:
+    """Returns the exception of an error code. Its message is `subject`, then the broker's message or the
+    name of the code.
+    """
+    try:
+        known = ErrorCode(code)
+        name = known.name
+    except ValueError:
+        known, name = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}"
+    text = f"{subject}: {message or name}"
+    found = _BY_CODE.get(known)
+    return KafkaError(known, text) if found is None else found(text)

@@ -1,0 +1,198 @@
+"""A batch of a producer: records that go to one partition in one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Final
+
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    CURRENT_MAGIC,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    assemble_batch,
+)
+from tidelog.records.builder import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from tidelog.records.compression import Compression, compress
+from tidelog.records.record_writer import Header, append_record
+
+UNKNOWN_OFFSET: Final = -1
+UNKNOWN_TIMESTAMP: Final = -1
+MAX_SEQUENCE: Final = 2**31 - 1
+
+
+class BatchState(Enum):
+    OPEN = "open"
+    """It takes records."""
+    CLOSED = "closed"
+    """It is complete and waits for its first request."""
+    SENT = "sent"
+    """A request contains it."""
+    RETRYING = "retrying"
+    """It waits for another request."""
+    DONE = "done"
+    """Its callers know the outcome."""
+
+
+TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
+    BatchState.OPEN: frozenset({BatchState.CLOSED, BatchState.DONE}),
+    BatchState.CLOSED: frozenset({BatchState.SENT, BatchState.DONE}),
+    BatchState.SENT: frozenset({BatchState.RETRYING, BatchState.DONE}),
+    BatchState.RETRYING: frozenset({BatchState.SENT, BatchState.DONE}),
+    BatchState.DONE: frozenset(),
+}
+
+
+class ProducerBatch:
+    """A batch. Its records get the offsets `base_offset`, `base_offset` + 1, ... when it is DONE."""
+
+    __slots__ = (
+        "_body",
+        "_payload",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "callbacks",
+        "compression",
+        "count",
+        "created_ms",
+        "error",
+        "is_fate_unknown",
+        "is_on_wire",
+        "log_append_time_ms",
+        "max_timestamp",
+        "not_before_ms",
+        "ordinal",
+        "place",
+        "producer_epoch",
+        "producer_id",
+        "reserved_bytes",
+        "state",
+    )
+
+    def __init__(
+        self, place: TopicPartition, base_timestamp: int, compression: Compression, now_ms: int, reserved: int
+    ) -> None:
+        self.place = place
+        self.state = BatchState.OPEN
+        self.created_ms = now_ms
+        self.not_before_ms = now_ms
+        self.base_timestamp = self.max_timestamp = base_timestamp
+        self.compression = compression
+        self.reserved_bytes = reserved
+        self.count = 0
+        self.attempts = 0
+        self.ordinal = 0
+        """The number of batches of the partition that were first sent before this one."""
+        self.is_on_wire = False
+        self.is_fate_unknown = False
+        """Whether a broker may have stored the batch although no response says so."""
+        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        self.base_sequence = NO_SEQUENCE
+        self.base_offset = UNKNOWN_OFFSET
+        self.log_append_time_ms = UNKNOWN_TIMESTAMP
+        self.error: KafkaError | None = None
+        self.callbacks: list[Callable[[ProducerBatch], None]] = []
+        """Functions to call when the batch is DONE. `when_done` adds one."""
+        self._payload = bytearray()
+        self._body: Buffer = b""
+
+    def __repr__(self) -> str:
+        return f"<batch {self.place} {self.state.value} sequence {self.base_sequence} +{self.count}>"
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the records before compression."""
+        return len(self._payload)
+
+    @property
+    def wire_bytes(self) -> int:
+        """The bytes of a batch that is not OPEN, in a request."""
+        return BATCH_HEADER_BYTES + len(self._body)
+
+    @property
+    def is_done(self) -> bool:
+        return self.state is BatchState.DONE
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]
+    ) -> None:
+        append_record(
+            self._payload,
+            timestamp_delta=timestamp - self.base_timestamp,
+            offset_delta=self.count,
+            key=key,
+            value=value,
+            headers=headers,
+        )
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+
+    def move_to(self, state: BatchState) -> None:
+        assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
+        self.state = state
+
+    def when_done(self, callback: Callable[[ProducerBatch], None]) -> None:
+        """Calls `callback` once, now if the batch is DONE. Any thread may call this."""
+        self.callbacks.append(callback)
+        if self.is_done:
+            try:
+                self.callbacks.remove(callback)
+            except ValueError:
+                return  # the loop in `take_callbacks` has it
+            callback(self)
+
+    def take_callbacks(self) -> Iterator[Callable[[ProducerBatch], None]]:
+        """Yields each callback of a DONE batch once, while other threads may add some."""
+        self.callbacks.reverse()
+        while self.callbacks:
+            yield self.callbacks.pop()
+
+    def close(self) -> None:
+        """Compresses the records. No more records are accepted."""
+        self.move_to(BatchState.CLOSED)
+        self._body = compress(self.compression, self._payload)
+
+    def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Sets the numbers by which the broker recognises a repetition."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.base_sequence = base_sequence
+
+    def encode(self, *, is_transactional: bool) -> bytearray:
+        """Returns the bytes of a closed batch with its current numbers."""
+        return assemble_batch(
+            BatchHeader(
+                base_offset=0,
+                batch_length=0,
+                partition_leader_epoch=NO_LEADER_EPOCH,
+                magic=CURRENT_MAGIC,
+                crc=0,
+                attributes=self.compression | (TRANSACTIONAL_BIT if is_transactional else 0),
+                last_offset_delta=self.count - 1,
+                base_timestamp=self.base_timestamp,
+                max_timestamp=self.max_timestamp,
+                producer_id=self.producer_id,
+                producer_epoch=self.producer_epoch,
+                base_sequence=self.base_sequence,
+                record_count=self.count,
+            ),
+            self._body,
+        )
+
+    def finish(self, *, base_offset: int = UNKNOWN_OFFSET, error: KafkaError | None = None) -> None:
+        """Sets the outcome and releases the records."""
+        self.move_to(BatchState.DONE)
+        self.base_offset, self.error = base_offset, error
+        self._payload, self._body = bytearray(), b""
+
+
+def following_sequence(sequence: int, count: int) -> int:
+    """Returns the sequence after `count` records. After the largest int32, sequences continue at 0."""
+    return (sequence + count) & MAX_SEQUENCE

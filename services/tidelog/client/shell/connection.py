@@ -1,0 +1,297 @@
+"""An asynchronous connection to a broker, with many requests in flight.
+
+Kafka's brokers answer the requests of a connection in order. A connection whose oldest request gets no
+response in time is closed, and all its requests fail: their outcomes are unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import struct
+from collections import deque
+from typing import Any, Final, NamedTuple, TypeVar
+
+from tidelog.client.address import Address
+from tidelog.client.errors import (
+    ClientError,
+    ConnectionLostError,
+    NoAnswerError,
+    NotKafkaError,
+    NotTrustedError,
+    UnreachableError,
+)
+from tidelog.client.handshake import (
+    RENEWED_AT,
+    Reply,
+    Served,
+    Steps,
+    api_key_of,
+    ask_versions,
+    begin_login,
+    choose_version,
+    decode_answer,
+    log_in,
+)
+from tidelog.client.security import ClientSecurity
+from tidelog.wire.codec import request_encoder
+from tidelog.wire.headers import encode_request_header
+from tidelog.wire.schema import Message
+
+MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+READ_BUFFER_BYTES: Final = 64 * 1024
+_LENGTH: Final = struct.Struct(">i")
+_CORRELATION_ID: Final = struct.Struct(">i")
+T = TypeVar("T")
+
+
+class _Waiting(NamedTuple):
+    correlation_id: int
+    deadline_s: float
+    reply: asyncio.Future[Reply]
+
+
+class AsyncConnection(asyncio.BufferedProtocol):
+    """A connection. `open` makes one; it is not thread-safe."""
+
+    def __init__(self, address: Address, client_id: str, security: ClientSecurity) -> None:
+        self.address = address
+        self.served = Served({}, {})
+        self.last_used_s = 0.0
+        self._client_id = client_id
+        self._security = security
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiting: deque[_Waiting] = deque()
+        self._correlation_id = 0
+        self._failure: ClientError | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._renew_at_s: float | None = None
+        self._buffer = bytearray(READ_BUFFER_BYTES)
+        self._filled = 0
+        self._frame: bytearray | None = None  # a frame that does not fit into the buffer
+        self._frame_filled = 0
+
+    @classmethod
+    async def open(
+        cls, address: Address, *, client_id: str, security: ClientSecurity, timeout_s: float
+    ) -> AsyncConnection:
+        """Connects, requests the broker's versions and authenticates. Raises ClientError."""
+        made = cls(address, client_id, security)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await made._connect()
+                made.served = await made._run(ask_versions(address), timeout_s)
+                await made._authenticate(timeout_s)
+        except TimeoutError as error:
+            made.close()
+            raise NoAnswerError(f"no answer from {address} in {timeout_s:g} s") from error
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    @property
+    def is_closed(self) -> bool:
+        return self._failure is not None
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._waiting)
+
+    def version_for(self, request: Message, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """Returns the version in which `send` sends the request. Raises UnsupportedApiError."""
+        return choose_version(
+            self.served.versions, self.address, api_key_of(request), at_least=at_least, at_most=at_most
+        )
+
+    def send(self, request: Message, version: int, timeout_s: float) -> asyncio.Future[Reply]:
+        """Writes a request after all earlier ones. The future gets the response, or a ClientError."""
+        self._correlation_id += 1
+        self._write(request, version)
+        reply: asyncio.Future[Reply] = self._loop.create_future()
+        if self._failure is not None:
+            reply.set_exception(self._failure)
+            return reply
+        now_s = self._loop.time()
+        self.last_used_s = now_s
+        self._waiting.append(_Waiting(self._correlation_id, now_s + timeout_s, reply))
+        if self._timer is None:
+            self._timer = self._loop.call_at(now_s + timeout_s, self._check_deadline)
+        return reply
+
+    def send_unanswered(self, request: Message, version: int) -> None:
+        """Writes a request that has no response, as a produce with acks=0. Raises ClientError."""
+        self._correlation_id += 1
+        self._write(request, version)
+        if self._failure is not None:
+            raise self._failure
+        self.last_used_s = self._loop.time()
+
+    async def call(
+        self, request: Message, timeout_s: float, *, at_least: int = 0, at_most: int | None = None
+    ) -> Any:  # of its API
+        """Sends a request and returns the response. Raises ClientError."""
+        version = self.version_for(request, at_least=at_least, at_most=at_most)
+        reply = await self.send(request, version, timeout_s)
+        return self.decode(request, version, reply)
+
+    def decode(self, request: Message, version: int, reply: Reply) -> Any:  # of its API
+        try:
+            return decode_answer(self.address, api_key_of(request), version, reply)
+        except NotKafkaError as error:
+            self._fail(error)
+            raise
+
+    @property
+    def must_renew_login(self) -> bool:
+        """Whether the session ends soon (KIP-368)."""
+        return self._renew_at_s is not None and self._loop.time() >= self._renew_at_s
+
+    async def renew_login(self, timeout_s: float) -> None:
+        """Authenticates again if the session ends soon. Requests are answered before it begins."""
+        if not self.must_renew_login:
+            return
+        while self._waiting:
+            await asyncio.wait([self._waiting[-1].reply])
+        if self.must_renew_login:
+            self._renew_at_s = None
+            await self._authenticate(timeout_s)
+
+    def close(self) -> None:
+        self._fail(ConnectionLostError(f"the connection to {self.address} was closed"))
+
+    # -- handshake
+
+    async def _connect(self) -> None:
+        tls = self._security.tls
+        try:
+            await self._loop.create_connection(
+                lambda: self,
+                self.address.host,
+                self.address.port,
+                ssl=tls,
+                server_hostname=self.address.host if tls is not None else None,
+            )
+        except ssl.SSLCertVerificationError as error:
+            raise NotTrustedError(
+                f"the certificate of {self.address} is not trusted: {error.verify_message}"
+            ) from error
+        except ssl.SSLError as error:
+            raise NotTrustedError(
+                f"the TLS handshake with {self.address} failed: {error.reason or error}"
+            ) from error
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"no connection to {self.address}: {error}") from error
+
+    async def _authenticate(self, timeout_s: float) -> None:
+        login = self._security.login
+        if login is None:
+            return
+        tokens = await asyncio.to_thread(begin_login, self.address, login)
+        lifetime_ms = await self._run(log_in(self.address, self.served.versions, login, tokens), timeout_s)
+        if lifetime_ms > 0:
+            self._renew_at_s = self._loop.time() + RENEWED_AT * lifetime_ms / 1000
+
+    async def _run(self, steps: Steps[T], timeout_s: float) -> T:
+        try:
+            exchange = next(steps)
+            while True:
+                reply = await self.send(exchange.request, exchange.version, timeout_s)
+                exchange = steps.send(reply)
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+
+    # -- bytes
+
+    def _write(self, request: Message, version: int) -> None:
+        if self._transport is None or self._failure is not None:
+            return
+        api_key = api_key_of(request)
+        chunks = [encode_request_header(api_key, version, self._correlation_id, self._client_id)]
+        chunks += request_encoder(api_key, version)(request)
+        self._transport.writelines([_LENGTH.pack(sum(map(len, chunks))), *chunks])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "writelines")
+        self._transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
+
+    def connection_lost(self, error: Exception | None) -> None:
+        reason = f" ({error})" if error is not None else ""
+        self._fail(ConnectionLostError(f"the broker at {self.address} closed the connection{reason}"))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._frame_filled :]
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        if self._frame is not None:
+            self._frame_filled += count
+            if self._frame_filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._received(memoryview(frame))
+            return
+        self._filled += count
+        position = 0
+        while self._filled - position >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self._buffer, position)[0]
+            if not _CORRELATION_ID.size <= length <= MAX_RESPONSE_BYTES:
+                self._fail(
+                    NotKafkaError(
+                        f"{self.address} does not speak Kafka's protocol over {self._security.protocol}: "
+                        "check the port, and security.protocol"
+                    )
+                )
+                return
+            start = position + _LENGTH.size
+            available = self._filled - start
+            frame = bytearray(length)
+            if available < length:
+                frame[:available] = memoryview(self._buffer)[start : self._filled]
+                self._frame, self._frame_filled = frame, available
+                position = self._filled
+                break
+            frame[:] = memoryview(self._buffer)[start : start + length]
+            position = start + length
+            self._received(memoryview(frame))
+        rest = self._filled - position
+        if rest and position:
+            self._buffer[:rest] = self._buffer[position : self._filled]
+        self._filled = rest
+
+    def eof_received(self) -> bool:
+        return False
+
+    def _received(self, frame: memoryview) -> None:
+        if not self._waiting:
+            self._fail(NotKafkaError(f"{self.address} sent a response without a request"))
+            return
+        waiting = self._waiting.popleft()
+        if not waiting.reply.done():
+            waiting.reply.set_result(Reply(waiting.correlation_id, frame))
+        self.last_used_s = self._loop.time()
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        earliest_s = min(waiting.deadline_s for waiting in self._waiting)
+        if self._loop.time() < earliest_s:
+            self._timer = self._loop.call_at(earliest_s, self._check_deadline)
+            return
+        self._fail(NoAnswerError(f"no answer from {self.address} in time"))
+
+    def _fail(self, error: ClientError) -> None:
+        if self._failure is not None:
+            return
+        self._failure = error
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.reply.done():
+                waiting.reply.set_exception(error)

@@ -1,0 +1,178 @@
+"""The connections of one client to the brokers of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable
+from typing import Any, Final
+
+from tidelog.client.address import Address, parse_bootstrap
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.errors import ClientError, UnreachableError
+from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from tidelog.wire.schema import Message
+
+IDLE_CHECK_S: Final = 1.0
+_METADATA_SINCE: Final = 4
+
+
+class Network:
+    """Opens connections on demand and closes unused ones. A node can have several, one for each `lane`."""
+
+    def __init__(
+        self, bootstrap: str, settings: ConnectionSettings, security: ClientSecurity = NO_SECURITY
+    ) -> None:
+        """Raises BadAddressError."""
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._settings = settings
+        self._security = security
+        self.nodes: dict[int, Node] = {}
+        self._connections: dict[tuple[int, str], AsyncConnection] = {}
+        self._opening: dict[tuple[int, str], asyncio.Task[AsyncConnection]] = {}
+        self._seed: AsyncConnection | None = None
+        self._seed_lock = asyncio.Lock()
+        self._backoff = RetryBackoff(
+            settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random.random
+        )
+        self._attempts: dict[int, int] = {}
+        self._not_before_s: dict[int, float] = {}
+        self._keeper: asyncio.Task[None] | None = None
+        self.timeout_s = settings.request_timeout_ms / 1000
+
+    async def start(self) -> None:
+        """Connects to the first address that answers. Raises ClientError."""
+        await self.any_broker()
+        self._keeper = asyncio.create_task(self._close_idle())
+
+    async def close(self) -> None:
+        keeper, self._keeper = self._keeper, None
+        tasks = [task for task in (keeper, *self._opening.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for connection in (*self._connections.values(), self._seed):
+            if connection is not None:
+                connection.close()
+        self._connections.clear()
+        self._seed = None
+
+    def ready(self, node_id: int, lane: str = "") -> AsyncConnection | None:
+        """Returns the open connection to a broker, None if `broker` has to open it or to log in again."""
+        found = self._connections.get((node_id, lane))
+        return None if found is None or found.is_closed or found.must_renew_login else found
+
+    async def broker(self, node_id: int, lane: str = "") -> AsyncConnection:
+        """Returns a connection to a broker, after a pause if the last attempt failed. Raises ClientError."""
+        found = self._connections.get((node_id, lane))
+        if found is not None and not found.is_closed:
+            await found.renew_login(self.timeout_s)
+            return found
+        key = (node_id, lane)
+        task = self._opening.get(key)
+        if task is None:
+            task = self._opening[key] = asyncio.create_task(self._open(node_id, lane))
+            task.add_done_callback(lambda done: self._opened(key, done))
+        return await asyncio.shield(task)
+
+    async def any_broker(self) -> AsyncConnection:
+        """Returns a connection for requests that any broker answers. Raises ClientError."""
+        async with self._seed_lock:
+            if self._seed is not None and not self._seed.is_closed:
+                await self._seed.renew_login(self.timeout_s)
+                return self._seed
+            known = [Address(node.host, node.port) for node in self.nodes.values()]
+            failures: list[ClientError] = []
+            for address in dict.fromkeys((*random.sample(known, len(known)), *self._bootstrap)):
+                try:
+                    self._seed = await self._connect(address)
+                    return self._seed
+                except ClientError as error:
+                    failures.append(error)
+            if len(failures) == 1:
+                raise failures[0]
+            raise UnreachableError("no broker answers: " + "; ".join(map(str, failures)))
+
+    async def call_any(self, request: Message, *, at_least: int = 0, at_most: int | None = None) -> Any:
+        """Sends a request to any broker and returns the response. Raises ClientError."""
+        connection = await self.any_broker()
+        return await connection.call(request, self.timeout_s, at_least=at_least, at_most=at_most)
+
+    async def metadata(self, topics: Iterable[str] | None, *, creates: bool = False) -> MetadataReceived:
+        """Returns the metadata of these topics, None for all. Raises ClientError."""
+        rows = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(rows, creates)
+        answer: MetadataResponse = await self.call_any(request, at_least=_METADATA_SINCE)
+        received = MetadataReceived(
+            tuple(Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers),
+            tuple(
+                TopicView(
+                    topic.name or "",
+                    topic.topic_id,
+                    tuple(
+                        PartitionLeader(row.leader_id, row.leader_epoch)
+                        for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+                    ),
+                    topic.error_code,
+                )
+                for topic in answer.topics
+            ),
+        )
+        self._learn_nodes(received.nodes)
+        return received
+
+    def _learn_nodes(self, nodes: tuple[Node, ...]) -> None:
+        if not nodes:
+            return
+        known, self.nodes = self.nodes, {node.node_id: node for node in nodes}
+        for key, connection in self._connections.items():
+            if key[0] in known and known[key[0]] != self.nodes.get(key[0]):
+                connection.close()  # the broker has moved
+
+    async def _connect(self, address: Address) -> AsyncConnection:
+        return await AsyncConnection.open(
+            address,
+            client_id=self._settings.client_id,
+            security=self._security,
+            timeout_s=self._settings.socket_connection_setup_timeout_ms / 1000,
+        )
+
+    async def _open(self, node_id: int, lane: str) -> AsyncConnection:
+        wait_s = self._not_before_s.get(node_id, 0.0) - asyncio.get_running_loop().time()
+        if wait_s > 0:
+            await asyncio.sleep(wait_s)
+        node = self.nodes.get(node_id)
+        if node is None:
+            raise UnreachableError(f"the cluster has no live broker {node_id}")
+        connection = await self._connect(Address(node.host, node.port))
+        self._connections[node_id, lane] = connection
+        return connection
+
+    def _opened(self, key: tuple[int, str], done: asyncio.Task[AsyncConnection]) -> None:
+        self._opening.pop(key, None)
+        node_id = key[0]
+        if not done.cancelled() and done.exception() is None:
+            self._attempts.pop(node_id, None)
+            self._not_before_s.pop(node_id, None)
+            return
+        attempts = self._attempts[node_id] = self._attempts.get(node_id, 0) + 1
+        delay_s = self._backoff.delay_ms(attempts) / 1000
+        with contextlib.suppress(RuntimeError):  # the loop was closed
+            self._not_before_s[node_id] = asyncio.get_running_loop().time() + delay_s
+
+    async def _close_idle(self) -> None:
+        limit_ms = self._settings.connections_max_idle_ms
+        while True:
+            await asyncio.sleep(IDLE_CHECK_S)
+            now_s = asyncio.get_running_loop().time()
+            for key, connection in list(self._connections.items()):
+                is_idle = 0 <= limit_ms <= (now_s - connection.last_used_s) * 1000
+                if is_idle and not connection.in_flight_count:
+                    connection.close()
+                if connection.is_closed:
+                    del self._connections[key]

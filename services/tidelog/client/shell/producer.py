@@ -1,0 +1,586 @@
+"""The producer on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from tidelog.client.core.cluster_view import PartitionLeader
+from tidelog.client.core.delivery_errors import (
+    BufferFullError,
+    ClosedError,
+    MetadataTimeoutError,
+    request_error,
+)
+from tidelog.client.core.producer import (
+    CompleteBatch,
+    Effect,
+    Event,
+    MetadataFailed,
+    PartitionAnswer,
+    ProduceAnswered,
+    ProduceFailed,
+    ProducerCore,
+    ProducerIdReceived,
+    ProducerIdRefused,
+    RequestMetadata,
+    RequestProducerId,
+    SendProduce,
+)
+from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
+from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.errors import (
+    AuthenticationFailedError,
+    ClientError,
+    NotKafkaError,
+    NotTrustedError,
+    UnsupportedApiError,
+)
+from tidelog.client.handshake import Reply
+from tidelog.client.partitioners import Partitioner, by_key
+from tidelog.client.security import parse_security
+from tidelog.client.serializers import Serializer
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.shell.network import Network
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.records.compression import Compression
+from tidelog.records.record_writer import Header
+from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+logger: Final = logging.getLogger("tidelog.client")
+
+PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaError, UnsupportedApiError)
+"""The failures of a connection that no repetition cures."""
+_PRODUCE_SINCE: Final = 3
+_ZSTD_SINCE: Final = 7
+_LAST_PRODUCE_BY_NAME: Final = 12
+_NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+
+
+class ProducerInterceptor(Protocol):
+    """Sees each record before it is serialized, and each outcome. An exception is logged and ignored."""
+
+    def on_send(self, topic: str, key: Any, value: Any, headers: tuple[Header, ...], /) -> tuple[Any, Any]:
+        """Returns the key and the value to send."""
+        ...
+
+    def on_acknowledgement(self, delivery: Delivery, /) -> None: ...
+
+
+class Producer(Generic[K, V]):
+    """A producer of records to any topics. Use it in one event loop.
+
+        async with Producer("127.0.0.1:9092") as producer:
+            delivery = await producer.send("flights", b"LH400", key=b"FRA")
+            print((await delivery).offset)
+
+    `send` waits only while the buffer is full or the topic's partitions are unknown. The order of the sends
+    is the order in a partition, and each acknowledged record is stored once (`enable.idempotence`).
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        settings: Properties | None = None,
+        *,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
+        partitioner: Partitioner = by_key,
+        interceptors: Sequence[ProducerInterceptor] = (),
+    ) -> None:
+        """`bootstrap` is HOST:PORT,... and precedes `bootstrap.servers`. Without serializers, keys and values
+        are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
+        """
+        properties = settings or {}
+        self.settings = parse_settings(ProducerSettings, properties)
+        self._network = Network(
+            bootstrap or str(properties.get(BOOTSTRAP, "")),
+            self.settings,
+            parse_security(security_texts(properties)),
+        )
+        self._core = ProducerCore(self.settings, choose=random.randrange, jitter=random.random)
+        self._key_serializer = key_serializer
+        self._value_serializer = value_serializer
+        self._partitioner = partitioner
+        self._interceptors = tuple(interceptors)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._is_closed = False
+        self._is_pump_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._outboxes: dict[int, deque[SendProduce]] = {}
+        """The requests that wait for a connection, by broker."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._progress: asyncio.Future[None] | None = None
+        self._flush_count = 0
+        self._lock = threading.Lock()
+        """Held while the core works, because the producer for threads appends from other threads."""
+
+    async def __aenter__(self) -> Producer[K, V]:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(flushes=kind is None or issubclass(kind, Exception))
+
+    async def start(self) -> None:
+        """Connects to a broker. Raises ClientError."""
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
+        await self._network.start()
+
+    async def close(self, *, flushes: bool = True) -> None:
+        """Sends what is in the buffer, then closes the connections.
+
+        Without `flushes`, the records that are not acknowledged fail with ClosedError's message.
+        """
+        if self._is_closed or self._loop is None:
+            return
+        try:
+            if flushes:
+                await self.flush()
+        finally:
+            self._is_closed = True
+            self._wake_blocked()
+            if self._timer is not None:
+                self._timer.cancel()
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
+            self._perform(self._core.fail_all(closed))
+            await self._network.close()
+
+    # -- records
+
+    async def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """Adds a record to the buffer. Await the result to get its offset.
+
+        `partition` precedes the partitioner. `timestamp` is in milliseconds since 1970, by default now.
+        Waits up to `max.block.ms` for free memory and for the topic's partitions. Raises BufferFullError,
+        MetadataTimeoutError, UnknownTopicError, RecordTooLargeError, and what a serializer raises.
+        """
+        pairs = tuple(headers)
+        key_bytes, value_bytes = self.serialize(topic, key, value, pairs)
+        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        delivery = self.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
+        if delivery is None:
+            delivery = await self.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
+        self.watch(delivery, on_delivery)
+        if self._is_pump_scheduled:
+            await asyncio.sleep(0)  # let batches leave while the application sends in a loop
+        return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Sends a record and waits for its acknowledgement. Raises KafkaError."""
+        delivery = await self.send(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
+        )
+        return await delivery
+
+    async def flush(self) -> None:
+        """Sends all batches now and waits until the outcome of each earlier record is known.
+
+        It does not raise the errors of records: await their deliveries, or use `on_delivery`.
+        """
+        self._flush_count += 1
+        try:
+            with self._lock:
+                pending = self._core.pending_batches()
+                self._core.is_flushing = True
+            self._pump()
+            for batch in pending:
+                await _finished(batch)
+        finally:
+            self._flush_count -= 1
+            self._core.is_flushing = self._flush_count > 0
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Returns the partitions of a topic. Raises UnknownTopicError, MetadataTimeoutError."""
+        return list(range(await self._partition_count(topic)))
+
+    def metrics(self) -> dict[str, float]:
+        """Returns totals since the start, and the present state of the buffer."""
+        counts = self._core.counts
+        return {
+            "record-send-total": counts.record_send_total,
+            "record-error-total": counts.record_error_total,
+            "record-retry-total": counts.record_retry_total,
+            "batch-total": counts.batch_total,
+            "request-total": counts.request_total,
+            "byte-total": counts.byte_total,
+            "epoch-bump-total": counts.epoch_bump_total,
+            "buffer-available-bytes": self._core.free_bytes,
+            "buffer-total-bytes": self.settings.buffer_memory,
+            "waiting-threads": self._core.blocked_count,
+        }
+
+    def serialize(
+        self, topic: str, key: K | None, value: V | None, headers: tuple[Header, ...]
+    ) -> tuple[bytes | None, bytes | None]:
+        """Returns the bytes of a key and a value, after the interceptors."""
+        for interceptor in self._interceptors:
+            try:
+                key, value = interceptor.on_send(topic, key, value, headers)
+            except Exception:  # a record must not depend on an observer
+                logger.exception("the interceptor %r failed", interceptor)
+        write_key, write_value = self._key_serializer, self._value_serializer
+        return (
+            cast("bytes | None", key) if key is None or write_key is None else write_key(topic, key),
+            cast("bytes | None", value)
+            if value is None or write_value is None
+            else write_value(topic, value),
+        )
+
+    def watch(self, delivery: Delivery, on_delivery: Callable[[Delivery], None] | None) -> None:
+        """Calls the callback and the interceptors when a delivery is done."""
+        if on_delivery is not None:
+            delivery.add_callback(on_delivery)
+        for interceptor in self._interceptors:
+            delivery.add_callback(interceptor.on_acknowledgement)
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+    ) -> Delivery | None:
+        """Adds a record, or returns None if it has to wait. This is the hot path."""
+        core = self._core
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        with self._lock:
+            if partition is None and (key is not None or self._partitioner is not by_key):
+                count = core.partition_count(topic)
+                if count is not None:
+                    partition = self._partitioner(topic, key, value, count)
+            batch = core.append(
+                topic, partition, timestamp, key, value, headers, time.monotonic_ns() // 1_000_000
+            )
+            index = 0 if batch is None else batch.count - 1
+        if core.is_due and not self._is_pump_scheduled:
+            self._schedule()
+        return None if batch is None else Delivery(batch, index, timestamp)
+
+    async def append_later(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+    ) -> Delivery:
+        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        self._core.blocked_count += 1
+        try:
+            while True:
+                delivery = self.append(topic, partition, timestamp, key, value, headers)
+                if delivery is not None:
+                    return delivery
+                await self._wait(topic, deadline_s)
+        finally:
+            self._core.blocked_count -= 1
+
+    async def _partition_count(self, topic: str) -> int:
+        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        while True:
+            with self._lock:
+                count = self._core.partition_count(topic)
+            if count is not None:
+                return count
+            await self._wait(topic, deadline_s)
+
+    async def _wait(self, topic: str, deadline_s: float) -> None:
+        """Waits until the core made progress. Raises the error of the topic at the deadline."""
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        left_s = deadline_s - time.monotonic()
+        error = self._core.topic_error(topic)
+        if error is not None and (left_s <= 0 or not error.is_retriable):
+            raise error
+        if left_s <= 0:
+            if self._core.partition_count(topic) is None:
+                raise MetadataTimeoutError(
+                    f"no broker named the partitions of topic '{topic}' in {self.settings.max_block_ms} ms"
+                )
+            raise BufferFullError(
+                f"{self.settings.buffer_memory} bytes of buffer.memory were in use for "
+                f"{self.settings.max_block_ms} ms, or topic '{topic}' lacks the partition"
+            )
+        if self._progress is None or self._progress.done():
+            self._progress = asyncio.get_running_loop().create_future()
+        self._pump()
+        await asyncio.wait([self._progress], timeout=left_s)
+
+    def _wake_blocked(self) -> None:
+        if self._progress is not None and not self._progress.done():
+            self._progress.set_result(None)
+
+    # -- the core's effects
+
+    def _schedule(self) -> None:
+        """Runs the pump soon. It may be called from any thread."""
+        if self._loop is None:
+            raise ClosedError("the producer was not started: use `async with`, or await `start`")
+        self._is_pump_scheduled = True
+        if threading.get_ident() == self._thread_id:
+            self._loop.call_soon(self._pump)
+        else:
+            self._loop.call_soon_threadsafe(self._pump)
+
+    def _pump(self) -> None:
+        self._is_pump_scheduled = False
+        if self._is_closed:
+            return
+        now_ms = _now_ms()
+        with self._lock:
+            effects = self._core.poll(now_ms)
+        self._perform(effects)
+
+    def _step(self, event: Event) -> None:
+        with self._lock:
+            effects = self._core.step(event, _now_ms())
+        self._perform(effects)
+        self._wake_blocked()
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendProduce():
+                    self._produce(effect)
+                case CompleteBatch(batch):
+                    self._complete(batch)
+                case RequestMetadata(topics):
+                    self._spawn(self._request_metadata(topics))
+                case RequestProducerId():
+                    self._spawn(self._request_producer_id())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._is_closed and self._loop is not None:
+            now_ms = _now_ms()
+            with self._lock:
+                wake_ms = self._core.next_wake_ms(now_ms)
+            if wake_ms is not None:
+                self._timer = self._loop.call_later(max(0, wake_ms - now_ms) / 1000, self._pump)
+
+    def _spawn(self, work: Any) -> None:
+        assert self._loop is not None
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a request of the producer failed", exc_info=task.exception())
+
+    def _complete(self, batch: ProducerBatch) -> None:
+        if batch.error is not None and not batch.callbacks:
+            logger.error(
+                "%d records were not delivered and nobody waits for them: %s", batch.count, batch.error
+            )
+        for callback in batch.take_callbacks():
+            try:
+                callback(batch)
+            except Exception:  # the other callbacks must run
+                logger.exception("a delivery callback failed")
+        self._wake_blocked()
+
+    def _produce(self, effect: SendProduce) -> None:
+        """Writes a request after all earlier ones to the same broker."""
+        waiting = self._outboxes.setdefault(effect.node_id, deque())
+        connection = self._network.ready(effect.node_id)
+        if connection is not None and not waiting:
+            self._write(effect, connection)
+            return
+        waiting.append(effect)
+        if len(waiting) == 1:
+            self._spawn(self._connect_and_write(effect.node_id, waiting))
+
+    async def _connect_and_write(self, node_id: int, waiting: deque[SendProduce]) -> None:
+        try:
+            connection = await self._network.broker(node_id)
+        except ClientError as error:
+            failed = list(waiting)
+            waiting.clear()
+            for effect in failed:
+                is_permanent = isinstance(error, PERMANENT_ERRORS)
+                self._step(ProduceFailed(effect.request_id, False, str(error), is_permanent))
+            return
+        while waiting:
+            self._write(waiting.popleft(), connection)
+
+    def _write(self, effect: SendProduce, connection: AsyncConnection) -> None:
+        try:
+            request, version = self._produce_request(connection, effect.batches)
+        except ClientError as error:
+            self._later(ProduceFailed(effect.request_id, False, str(error), is_permanent=True))
+            return
+        if self.settings.required_acks:
+            reply = connection.send(request, version, self._network.timeout_s)
+            reply.add_done_callback(lambda done: self._replied(effect, connection, request, version, done))
+            return
+        try:
+            connection.send_unanswered(request, version)
+        except ClientError as error:
+            self._later(ProduceFailed(effect.request_id, True, str(error)))
+            return
+        stored = PartitionAnswer(ErrorCode.NONE, UNKNOWN_OFFSET, -1, None, None)
+        self._later(ProduceAnswered(effect.request_id, {batch.place: stored for batch in effect.batches}))
+
+    def _later(self, event: Event) -> None:
+        """Gives the core an event after the effects that it has just returned."""
+        assert self._loop is not None
+        self._loop.call_soon(self._step, event)
+
+    def _replied(
+        self,
+        effect: SendProduce,
+        connection: AsyncConnection,
+        request: ProduceRequest,
+        version: int,
+        reply: asyncio.Future[Reply],
+    ) -> None:
+        if self._is_closed:
+            return
+        event: Event
+        try:
+            answers = self._answers(connection.decode(request, version, reply.result()))
+            event = ProduceAnswered(effect.request_id, answers)
+        except ClientError as error:
+            event = ProduceFailed(effect.request_id, True, str(error))
+        self._step(event)
+
+    def _produce_request(
+        self, connection: AsyncConnection, batches: tuple[ProducerBatch, ...]
+    ) -> tuple[ProduceRequest, int]:
+        is_transactional = self.settings.transactional_id is not None
+        topics: dict[str, TopicProduceData] = {}
+        has_ids = True
+        for batch in batches:
+            name = batch.place.topic
+            topic = topics.get(name)
+            if topic is None:
+                view = self._core.view.topics.get(name)
+                topic_id = ZERO_TOPIC_ID if view is None else view.topic_id
+                has_ids = has_ids and topic_id != ZERO_TOPIC_ID
+                topic = topics[name] = TopicProduceData(name, topic_id)
+            data = batch.encode(is_transactional=is_transactional)
+            topic.partition_data.append(PartitionProduceData(batch.place.partition, data))
+        request = ProduceRequest(
+            self.settings.transactional_id,
+            self.settings.required_acks,
+            self.settings.request_timeout_ms,
+            list(topics.values()),
+        )
+        version = connection.version_for(
+            request,
+            at_least=_ZSTD_SINCE if self.settings.compression is Compression.ZSTD else _PRODUCE_SINCE,
+            at_most=None if has_ids else _LAST_PRODUCE_BY_NAME,
+        )
+        return request, version
+
+    def _answers(self, response: ProduceResponse) -> dict[TopicPartition, PartitionAnswer]:
+        answers: dict[TopicPartition, PartitionAnswer] = {}
+        for topic in response.responses:
+            name = topic.name or self._core.view.names_by_id.get(topic.topic_id, "")
+            for row in topic.partition_responses:
+                leader = row.current_leader
+                answers[TopicPartition(name, row.index)] = PartitionAnswer(
+                    row.error_code,
+                    row.base_offset,
+                    row.log_append_time_ms,
+                    _details(row),
+                    None
+                    if leader is None or leader.leader_id < 0
+                    else PartitionLeader(leader.leader_id, leader.leader_epoch),
+                )
+        return answers
+
+    async def _request_metadata(self, topics: tuple[str, ...]) -> None:
+        try:
+            received = await self._network.metadata(topics, creates=True)
+        except ClientError as error:
+            logger.warning("no metadata: %s", error)
+            self._step(MetadataFailed())
+            return
+        self._step(received)
+
+    async def _request_producer_id(self) -> None:
+        request = InitProducerIdRequest(None, _NO_TRANSACTION_TIMEOUT_MS)
+        try:
+            answer: InitProducerIdResponse = await self._network.call_any(request)
+        except ClientError as error:
+            code = ErrorCode.NETWORK_EXCEPTION
+            if isinstance(error, PERMANENT_ERRORS):
+                code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            self._step(ProducerIdRefused(KafkaError(code, f"no producer id: {error}")))
+            return
+        if answer.error_code:
+            self._step(ProducerIdRefused(request_error(answer.error_code, "no producer id")))
+        else:
+            self._step(ProducerIdReceived(answer.producer_id, answer.producer_epoch))
+
+
+async def _finished(batch: ProducerBatch) -> None:
+    if batch.is_done:
+        return
+    done = asyncio.get_running_loop().create_future()
+    batch.when_done(lambda batch: None if done.done() else done.set_result(None))
+    await done
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _details(row: PartitionProduceResponse) -> str | None:
+    texts = [row.error_message or ""]
+    texts += [f"record {error.batch_index}: {error.batch_index_error_message}" for error in row.record_errors]
+    return "; ".join(text for text in texts if text) or None

@@ -1,0 +1,139 @@
+"""The producer for threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from tidelog.client.core.delivery_errors import ClosedError
+from tidelog.client.core.properties import Properties
+from tidelog.client.partitioners import Partitioner, by_key
+from tidelog.client.serializers import Serializer
+from tidelog.client.shell import producer as asynchronous
+from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.threads.loop_thread import LoopThread
+from tidelog.records.record_writer import Header
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Producer(Generic[K, V]):
+    """A producer of records to any topics, which any number of threads may share.
+
+        with Producer("127.0.0.1:9092") as producer:
+            print(producer.send("flights", b"LH400", key=b"FRA").result().offset)
+
+    It has the settings and guarantees of `tidelog.aio.Producer`. `send` encodes the record in the calling
+    thread; a thread of the producer does the I/O and calls the callbacks.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        settings: Properties | None = None,
+        *,
+        key_serializer: Serializer[K] | None = None,
+        value_serializer: Serializer[V] | None = None,
+        partitioner: Partitioner = by_key,
+        interceptors: Sequence[asynchronous.ProducerInterceptor] = (),
+    ) -> None:
+        """The parameters are those of `tidelog.aio.Producer`."""
+        self._producer: asynchronous.Producer[K, V] = asynchronous.Producer(
+            bootstrap,
+            settings,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+            partitioner=partitioner,
+            interceptors=interceptors,
+        )
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Producer[K, V]:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(flushes=kind is None or issubclass(kind, Exception))
+
+    def start(self) -> None:
+        """Connects to a broker. Raises ClientError."""
+        self._thread = LoopThread("tidelog-producer")
+        try:
+            self._thread.call(self._producer.start())
+        except BaseException:
+            self.close(flushes=False)
+            raise
+
+    def close(self, *, flushes: bool = True) -> None:
+        """Sends what is in the buffer, then closes the connections. See `tidelog.aio.Producer.close`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(self._producer.close(flushes=flushes))
+            finally:
+                thread.stop()
+
+    def send(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        timestamp: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """Adds a record to the buffer; `result()` of what it returns waits for the acknowledgement.
+
+        Blocks up to `max.block.ms` for free memory and for the topic's partitions. The errors are those of
+        `tidelog.aio.Producer.send`. `on_delivery` runs in the producer's thread.
+        """
+        thread = self._running()
+        pairs = tuple(headers)
+        key_bytes, value_bytes = self._producer.serialize(topic, key, value, pairs)
+        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        delivery = self._producer.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
+        if delivery is None:
+            delivery = thread.call(
+                self._producer.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
+            )
+        self._producer.watch(delivery, on_delivery)
+        return delivery
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: V | None = None,
+        *,
+        key: K | None = None,
+        partition: int | None = None,
+        headers: Iterable[Header] = (),
+        timestamp: int | None = None,
+    ) -> RecordMetadata:
+        """Sends a record and waits for its acknowledgement. Raises KafkaError."""
+        return self.send(
+            topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
+        ).result()
+
+    def flush(self) -> None:
+        """Sends all batches now and waits until the outcome of each earlier record is known."""
+        self._running().call(self._producer.flush())
+
+    def partitions_for(self, topic: str) -> list[int]:
+        """Returns the partitions of a topic. Raises UnknownTopicError, MetadataTimeoutError."""
+        return self._running().call(self._producer.partitions_for(topic))
+
+    def metrics(self) -> dict[str, float]:
+        """Returns totals since the start, and the present state of the buffer."""
+        return self._producer.metrics()
+
+    def _running(self) -> LoopThread:
+        if self._thread is None:
+            raise ClosedError("the producer is closed or was not started: use `with`, or call `start`")
+        return self._thread

@@ -1,0 +1,176 @@
+"""Our own producer against real brokers, on asyncio and in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerlab.broker_process import BrokerProcess, free_port
+from brokerlab.clients import consume_messages
+from tidelog.aio import Producer
+from tidelog.client import Producer as ThreadProducer
+from tidelog.client.core.delivery_errors import (
+    BufferFullError,
+    DeliveryTimeoutError,
+    MetadataTimeoutError,
+    RecordTooLargeError,
+)
+from tidelog.client.errors import UnreachableError
+from tidelog.client.partitioners import HotDataPartitioner, RoundRobin
+from tidelog.client.serializers import json_serializer, text_serializer
+from tidelog.client.shell.delivery import Delivery
+
+pytestmark = pytest.mark.integration
+
+
+def values_of(bootstrap: str, topic: str, partition: int, count: int) -> list[bytes]:
+    return [message.value() for message in consume_messages(bootstrap, topic, count, [partition])]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_records_arrive_in_order(served: str, served_topic: Callable[..., str], compression: str) -> None:
+    topic = served_topic(2)
+
+    async def produce() -> list[int]:
+        async with Producer[bytes, bytes](served, {"compression.type": compression}) as producer:
+            sent = [await producer.send(topic, b"%d" % number, partition=1) for number in range(2_000)]
+            return [(await delivery).offset for delivery in sent]
+
+    assert asyncio.run(produce()) == list(range(2_000))
+    assert values_of(served, topic, 1, 2_000) == [b"%d" % number for number in range(2_000)]
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_acks(served: str, served_topic: Callable[..., str], acks: str) -> None:
+    topic = served_topic()
+
+    async def produce() -> int:
+        settings = {"acks": acks, "enable.idempotence": acks == "all"}
+        async with Producer[bytes, bytes](served, settings) as producer:
+            return (await producer.send_and_wait(topic, b"v")).offset
+
+    assert asyncio.run(produce()) == (-1 if acks == "0" else 0)
+    assert values_of(served, topic, 0, 1) == [b"v"]
+
+
+def test_threads_share_a_producer(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic()
+    acknowledged: list[Delivery] = []
+    with ThreadProducer[bytes, bytes](served) as producer:
+
+        def work(name: int) -> None:
+            for number in range(500):
+                producer.send(topic, b"%d-%d" % (name, number), on_delivery=acknowledged.append)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+        assert producer.partitions_for(topic) == [0]
+    assert sorted(delivery.metadata().offset for delivery in acknowledged) == list(range(2_000))
+    stored = values_of(served, topic, 0, 2_000)
+    for name in range(4):
+        mine = [value for value in stored if value.startswith(b"%d-" % name)]
+        assert mine == [b"%d-%d" % (name, number) for number in range(500)]
+
+
+def test_partitioners_serializers_and_interceptors(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic(4)
+    outcomes: list[Delivery] = []
+
+    class Marking:
+        def on_send(self, topic: str, key: Any, value: Any, headers: Any, /) -> tuple[Any, Any]:
+            return key, {**value, "marked": True}
+
+        def on_acknowledgement(self, delivery: Delivery, /) -> None:
+            outcomes.append(delivery)
+
+    async def produce() -> list[int]:
+        async with Producer[str, dict[str, object]](
+            served,
+            key_serializer=text_serializer,
+            value_serializer=json_serializer,
+            partitioner=HotDataPartitioner(),
+            interceptors=[Marking()],
+        ) as producer:
+            keys = ["hot_data-1", "a", "b", "c", "x-hot_data"]
+            return [(await producer.send_and_wait(topic, {"n": 1}, key=key)).partition for key in keys]
+
+    partitions = asyncio.run(produce())
+    assert partitions[0] == partitions[4] == 3
+    assert all(partition < 3 for partition in partitions[1:4])
+    assert len(outcomes) == 5
+    assert values_of(served, topic, 3, 2) == [b'{"n":1,"marked":true}'] * 2
+
+    async def in_turn() -> list[int]:
+        async with Producer[bytes, bytes](served, partitioner=RoundRobin()) as producer:
+            return [(await producer.send_and_wait(topic, b"v", key=b"k")).partition for _ in range(6)]
+
+    assert asyncio.run(in_turn()) == [0, 1, 2, 3, 0, 1]
+
+
+def test_a_record_that_is_too_large_is_refused(bootstrap: str, topic: str) -> None:
+    async def produce() -> None:
+        async with Producer[bytes, bytes](bootstrap, {"max.request.size": 10_000}) as producer:
+            await producer.send_and_wait(topic, b"x" * 9_000)
+            await producer.send(topic, b"x" * 20_000)
+
+    with pytest.raises(RecordTooLargeError, match=r"exceeds max\.request\.size"):
+        asyncio.run(produce())
+
+
+def test_no_broker_at_the_start() -> None:
+    async def produce() -> None:
+        async with Producer[bytes, bytes](f"127.0.0.1:{free_port()}"):
+            pass
+
+    with pytest.raises(UnreachableError):
+        asyncio.run(produce())
+
+
+def test_full_buffer_blocks_and_then_raises(own_broker: BrokerProcess) -> None:
+    settings = {
+        "buffer.memory": 40_000,
+        "max.block.ms": 500,
+        "request.timeout.ms": 1_000,
+        "delivery.timeout.ms": 60_000,
+    }
+
+    async def produce() -> None:
+        async with Producer[bytes, bytes](own_broker.bootstrap, settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            own_broker.kill()
+            try:
+                with pytest.raises(BufferFullError, match=r"buffer\.memory"):
+                    for _ in range(1_000):
+                        await producer.send("t", b"x" * 1_000)
+                with pytest.raises(MetadataTimeoutError, match="topic 'other'"):
+                    await producer.send("other", b"x")
+            finally:
+                own_broker.start()
+
+    asyncio.run(produce())
+
+
+def test_a_delivery_that_takes_too_long_is_raised_to_its_caller(own_broker: BrokerProcess) -> None:
+    settings = {"request.timeout.ms": 300, "delivery.timeout.ms": 1_000, "linger.ms": 0}
+
+    async def produce() -> None:
+        async with Producer[bytes, bytes](own_broker.bootstrap, settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            own_broker.kill()
+            delivery = await producer.send("t", b"second")
+            try:
+                with pytest.raises(DeliveryTimeoutError):
+                    await delivery
+            finally:
+                own_broker.start()
+            assert (await producer.send_and_wait("t", b"third")).offset == 1
+
+    asyncio.run(produce())
