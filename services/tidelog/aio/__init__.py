@@ -1,8 +1,21 @@
-"""The Kafka client on asyncio: `from tidelog.aio import Producer`. docs/python-client.md is its guide."""
+"""The Kafka client on asyncio. docs/python-client.md is its guide."""
 
 from __future__ import annotations
 
+from tidelog.client.shell.consumer import Consumer, ConsumerHealth
+from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.delivery import Delivery, RecordMetadata
 from tidelog.client.shell.producer import Producer, ProducerInterceptor
+from tidelog.model.topics import TopicPartition
 
-__all__ = ["Delivery", "Producer", "ProducerInterceptor", "RecordMetadata"]
+__all__ = [
+    "Consumer",
+    "ConsumerHealth",
+    "ConsumerRecord",
+    "Delivery",
+    "DeserializationError",
+    "Producer",
+    "ProducerInterceptor",
+    "RecordMetadata",
+    "TopicPartition",
+]

@@ -9,15 +9,33 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tidelog.client.shell.consumer import ConsumerHealth
+    from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.delivery import Delivery, RecordMetadata
+    from tidelog.client.threads.consumer import Consumer
     from tidelog.client.threads.producer import Producer
+    from tidelog.model.topics import TopicPartition
 
-__all__ = ["Delivery", "Producer", "RecordMetadata"]
+__all__ = [
+    "Consumer",
+    "ConsumerHealth",
+    "ConsumerRecord",
+    "Delivery",
+    "DeserializationError",
+    "Producer",
+    "RecordMetadata",
+    "TopicPartition",
+]
 
 _MODULES: Final = {
+    "Consumer": "tidelog.client.threads.consumer",
+    "ConsumerHealth": "tidelog.client.shell.consumer",
+    "ConsumerRecord": "tidelog.client.shell.consumer_record",
     "Delivery": "tidelog.client.shell.delivery",
+    "DeserializationError": "tidelog.client.shell.consumer_record",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.delivery",
+    "TopicPartition": "tidelog.model.topics",
 }
 
 

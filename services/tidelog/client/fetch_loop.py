@@ -11,12 +11,12 @@ from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.answers import error_of, raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.connection import BrokerConnection, PendingAnswer
+from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.client.errors import ClientError, ConnectionLostError, UnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID
-from tidelog.records.batch import crc_matches, iterate_headers
-from tidelog.records.record import Record, end_transaction_marker, iterate_records
+from tidelog.records.record import Record, iterate_records
 from tidelog.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -180,25 +180,17 @@ class FetchLoop:
         """
         records: list[Record] = []
         decoded_bytes = 0
-        aborted_producers: set[int] = set()
         following = position
-        for start, header in iterate_headers(raw):
-            if not crc_matches(header, raw, start):
-                raise ValueError(f"the batch at offset {header.base_offset} has a wrong CRC")
-            while aborted and aborted[-1][0] <= header.last_offset:
-                aborted_producers.add(aborted.pop()[1])
+        for start, header, is_visible in iterate_visible(raw, aborted):
             following = max(following, header.last_offset + 1)
-            if header.is_control:
-                marker = end_transaction_marker(raw, start)
-                if marker is not None:
-                    aborted_producers.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborted_producers):
-                for record in iterate_records(raw, start, max_headers=self._max_headers):
-                    if record.offset >= position:
-                        records.append(record)
-                        decoded_bytes += _memory_of(record)
-                        if decoded_bytes >= MAX_DECODED_BYTES:
-                            return records, record.offset + 1
+            if not is_visible:
+                continue
+            for record in iterate_records(raw, start, max_headers=self._max_headers):
+                if record.offset >= position:
+                    records.append(record)
+                    decoded_bytes += _memory_of(record)
+                    if decoded_bytes >= MAX_DECODED_BYTES:
+                        return records, record.offset + 1
         return records, following
 
 

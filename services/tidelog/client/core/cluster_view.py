@@ -1,4 +1,4 @@
-"""The knowledge of a client about its cluster: brokers, and the leaders of the topics that the client uses."""
+"""The knowledge of a client about its cluster: brokers, and the leaders of the topics that it uses."""
 
 from __future__ import annotations
 

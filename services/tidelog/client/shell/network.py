@@ -126,6 +126,11 @@ class Network:
         self._learn_nodes(received.nodes)
         return received
 
+    def learn_node(self, node_id: int, host: str, port: int) -> None:
+        """Takes the address of a broker that a response names."""
+        if node_id not in self.nodes:
+            self.nodes[node_id] = Node(node_id, host, port)
+
     def _learn_nodes(self, nodes: tuple[Node, ...]) -> None:
         if not nodes:
             return

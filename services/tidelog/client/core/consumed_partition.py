@@ -1,0 +1,164 @@
+"""One partition of a consumer: its position, and the fetched records that the application has not seen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final
+
+from tidelog.client.core.fetched_records import iterate_visible
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.record import Record, iterate_records
+
+UNKNOWN_EPOCH: Final = -1
+MAX_BUFFERED_FETCHES: Final = 2
+"""The most fetches of a partition whose records wait: one that is read, and the next one."""
+
+
+class PositionState(Enum):
+    UNKNOWN = "unknown"
+    """The position is the committed offset, which has to be looked up."""
+    RESETTING = "resetting"
+    """The position is that of a time, which has to be looked up."""
+    KNOWN = "known"
+    FAILED = "failed"
+    """The next poll raises `error`."""
+
+
+class FetchedBatches:
+    """The records of one fetch, decoded batch by batch."""
+
+    __slots__ = ("_batches", "_raw", "_records", "epoch", "following", "start")
+
+    def __init__(self, raw: memoryview, start: int, aborted: list[tuple[int, int]]) -> None:
+        self.start = start
+        self.following = start
+        """The offset after the last batch that was begun."""
+        self.epoch = UNKNOWN_EPOCH
+        self._raw = raw
+        self._batches = iterate_visible(raw, aborted)
+        self._records: Iterator[Record] = iter(())
+
+    def next_record(self) -> Record | None:
+        """Returns the next visible record from `start` on, None at the end. Raises ValueError for damaged
+        bytes.
+        """
+        while True:
+            for record in self._records:
+                if record.offset >= self.start:
+                    return record
+            batch = next(self._batches, None)
+            if batch is None:
+                return None
+            position, header, is_visible = batch
+            self.following = max(self.following, header.last_offset + 1)
+            self.epoch = header.partition_leader_epoch
+            self._records = iterate_records(self._raw, position) if is_visible else iter(())
+
+
+class ConsumedPartition:
+    """The state of one assigned partition.
+
+    `position` is the offset of the next record that the application gets. `consumed` is the offset after the
+    last record that it has dealt with: it asked for more since. An automatic commit stores `consumed`.
+    """
+
+    __slots__ = (
+        "consumed",
+        "consumed_epoch",
+        "error",
+        "fetch_offset",
+        "fetched",
+        "generation",
+        "high_watermark",
+        "is_fetching",
+        "is_looked_up",
+        "is_paused",
+        "last_stable_offset",
+        "log_start_offset",
+        "not_before_ms",
+        "place",
+        "position",
+        "position_epoch",
+        "preferred_replica",
+        "preferred_until_ms",
+        "reset_timestamp",
+        "state",
+    )
+
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        self.state = PositionState.UNKNOWN
+        self.position = self.consumed = self.fetch_offset = 0
+        self.position_epoch = self.consumed_epoch = UNKNOWN_EPOCH
+        self.generation = 0
+        """It changes with each seek, so that responses to earlier requests are ignored."""
+        self.is_paused = self.is_fetching = self.is_looked_up = False
+        self.not_before_ms = 0
+        self.fetched: deque[FetchedBatches] = deque()
+        self.high_watermark: int | None = None
+        self.last_stable_offset: int | None = None
+        self.log_start_offset: int | None = None
+        self.preferred_replica = -1
+        self.preferred_until_ms = 0
+        self.reset_timestamp = 0
+        self.error: KafkaError | None = None
+
+    def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
+        self._forget()
+        self.state = PositionState.KNOWN
+        self.position = self.consumed = self.fetch_offset = offset
+        self.position_epoch = self.consumed_epoch = epoch
+
+    def reset(self, timestamp: int) -> None:
+        """Looks up the position of a time, or of -1 (the end) or -2 (the beginning)."""
+        self._forget()
+        self.state = PositionState.RESETTING
+        self.reset_timestamp = timestamp
+
+    def fail(self, error: KafkaError) -> None:
+        self._forget()
+        self.state = PositionState.FAILED
+        self.error = error
+
+    def _forget(self) -> None:
+        self.generation += 1
+        self.fetched.clear()
+        self.is_looked_up = False
+        self.error = None
+
+    @property
+    def can_fetch(self) -> bool:
+        return (
+            self.state is PositionState.KNOWN
+            and not self.is_paused
+            and not self.is_fetching
+            and len(self.fetched) < MAX_BUFFERED_FETCHES
+        )
+
+    def next_record(self) -> Record | None:
+        """Returns the next record and moves the position behind it. Raises ValueError for damaged bytes."""
+        while self.fetched:
+            current = self.fetched[0]
+            record = current.next_record()
+            if record is not None:
+                self.position = record.offset + 1
+                self.position_epoch = current.epoch
+                return record
+            self.position = max(self.position, current.following)
+            self.fetched.popleft()
+        return None
+
+    def finish_delivered(self) -> None:
+        """The application asks for more, so it has dealt with what it got."""
+        self.consumed = self.position
+        self.consumed_epoch = self.position_epoch
+
+    @property
+    def lag(self) -> int | None:
+        """The number of records up to the end that the application has not got, None if it is unknown."""
+        if self.high_watermark is None or self.state is not PositionState.KNOWN:
+            return None
+        return max(0, self.high_watermark - self.position)

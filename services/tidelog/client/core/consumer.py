@@ -1,0 +1,696 @@
+"""The core of a consumer: its partitions and positions, what to fetch, and its membership in a group.
+
+`step` takes an event and `poll` the time; both return effects. The application's calls of the shell's `poll`
+are events, too, because partitions are given up only while the application waits for records: then it has
+dealt with all that it got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
+from tidelog.client.core.consumed_partition import (
+    UNKNOWN_EPOCH,
+    ConsumedPartition,
+    FetchedBatches,
+    PositionState,
+)
+from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, request_error
+from tidelog.client.core.membership import (
+    Heartbeat,
+    HeartbeatAnswered,
+    Membership,
+    MemberState,
+    TopicIdPartition,
+)
+from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import iterate_headers
+from tidelog.records.record import Record
+
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+PREFERRED_REPLICA_MS: Final = 300_000
+"""The time for which a consumer fetches from a closer replica before it asks the leader again (KIP-392)."""
+_METADATA_ERRORS: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+)
+
+# -- events
+
+
+class FetchedPartition(NamedTuple):
+    """The answer about one partition of a fetch. `aborted` has the earliest transaction last."""
+
+    error_code: int
+    records: memoryview
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    preferred_replica: int
+    leader: PartitionLeader | None
+
+
+class FetchAnswered(NamedTuple):
+    request_id: int
+    error_code: int
+    partitions: Mapping[TopicPartition, FetchedPartition]
+
+
+class FetchFailed(NamedTuple):
+    request_id: int
+
+
+class CommittedFound(NamedTuple):
+    """The committed offsets and their epochs; an offset of -1 means that there is none."""
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+
+class OffsetsFound(NamedTuple):
+    """The offsets of the times to which positions are reset."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+class LookupFailed(NamedTuple):
+    """Positions could not be looked up. A permanent error is raised by the next poll."""
+
+    partitions: tuple[TopicPartition, ...]
+    error: KafkaError
+
+
+class MetadataFailed(NamedTuple):
+    """No broker answered a Metadata request."""
+
+
+class HeartbeatFailed(NamedTuple):
+    """No response to a heartbeat arrived."""
+
+
+class RevocationDone(NamedTuple):
+    """The application has given up these partitions, or knows that it has lost them."""
+
+    partitions: tuple[TopicPartition, ...]
+    is_lost: bool
+
+
+Event = (
+    FetchAnswered
+    | FetchFailed
+    | CommittedFound
+    | OffsetsFound
+    | LookupFailed
+    | MetadataReceived
+    | MetadataFailed
+    | HeartbeatAnswered
+    | HeartbeatFailed
+    | RevocationDone
+)
+
+# -- effects
+
+
+class SendFetch(NamedTuple):
+    """Fetch from these offsets. The values are the offset, the leader's epoch and the last record's."""
+
+    request_id: int
+    node_id: int
+    offsets: Mapping[TopicPartition, tuple[int, int, int]]
+
+
+class LookUpCommitted(NamedTuple):
+    partitions: tuple[TopicPartition, ...]
+
+
+class LookUpOffsets(NamedTuple):
+    timestamps: Mapping[TopicPartition, int]
+
+
+class RequestMetadata(NamedTuple):
+    """Ask any broker for these topics; None means all topics of the cluster."""
+
+    topics: tuple[str, ...] | None
+    has_unknown_ids: bool
+
+
+class SendHeartbeat(NamedTuple):
+    heartbeat: Heartbeat
+    finds_coordinator: bool
+
+
+class CommitConsumed(NamedTuple):
+    """Commit what the application has dealt with. It is an automatic commit."""
+
+    offsets: Mapping[TopicPartition, tuple[int, int]]
+
+
+class RevokePartitions(NamedTuple):
+    """Commit if commits are automatic, tell the application, then send RevocationDone."""
+
+    partitions: tuple[TopicPartition, ...]
+    is_lost: bool
+
+
+class PartitionsAssigned(NamedTuple):
+    """Tell the application."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+class LeaveGroup(NamedTuple):
+    """Tell the coordinator, because the application polls too rarely."""
+
+    member_epoch: int
+
+
+class RecordsReady(NamedTuple):
+    """Wake the application if it waits for records, or for an error."""
+
+
+Effect = (
+    SendFetch
+    | LookUpCommitted
+    | LookUpOffsets
+    | RequestMetadata
+    | SendHeartbeat
+    | CommitConsumed
+    | RevokePartitions
+    | PartitionsAssigned
+    | LeaveGroup
+    | RecordsReady
+)
+
+
+class ConsumerCore:
+    """A consumer. It is not thread-safe. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self, settings: ConsumerSettings, *, jitter: Callable[[], float]) -> None:
+        self.settings = settings
+        self.view = ClusterView()
+        self.partitions: dict[TopicPartition, ConsumedPartition] = {}
+        self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
+        self.membership = None if settings.group_id is None else Membership(settings.group_id, self._backoff)
+        self.topics: tuple[str, ...] = ()
+        """The topics of the subscription or of the assignment by hand."""
+        self.pattern: str | None = None
+        self.is_polling = False
+        self.is_removed_for_slowness = False
+        self.last_poll_ms = 0
+        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
+        """The broker of each fetch in flight, and the generations of its partitions."""
+        self._busy_nodes: set[int] = set()
+        self._last_request_id = 0
+        self._needs_metadata = False
+        self._is_metadata_requested = False
+        self._metadata_attempts = 0
+        self._metadata_not_before_ms = 0
+        self._metadata_expires_ms: int | None = None
+        self._next_commit_ms: int | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._turn: list[ConsumedPartition] = []
+        """The partitions with records or an error for the application."""
+        self._delivered: dict[ConsumedPartition, None] = {}
+        """The partitions whose records the application got since it last asked."""
+        self._is_telling_loss = False
+
+    # -- the application's calls
+
+    def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
+        assert self.membership is not None
+        self.topics, self.pattern = topics, pattern
+        self.last_poll_ms = now_ms
+        self.membership.subscribe(topics, pattern, now_ms)
+        self._needs_metadata = True
+
+    def assign(self, places: Iterable[TopicPartition]) -> None:
+        """Replaces the partitions of a consumer that chooses them itself."""
+        wanted = dict.fromkeys(places)
+        for place in [place for place in self.partitions if place not in wanted]:
+            self._remove(place)
+        for place in wanted:
+            self._add(place)
+        self.topics = tuple(dict.fromkeys(place.topic for place in wanted))
+        self._needs_metadata = True
+
+    def unsubscribe(self) -> None:
+        """Forgets the partitions and the membership."""
+        self.topics, self.pattern = (), None
+        for place in list(self.partitions):
+            self._remove(place)
+        if self.membership is not None:
+            self.membership.leave()
+
+    def begin_poll(self, now_ms: int) -> list[Effect]:
+        """The application asks for records."""
+        self.is_polling = True
+        self.last_poll_ms = now_ms
+        self.finish_delivered()
+        membership = self.membership
+        if self.is_removed_for_slowness and membership is not None:
+            self.is_removed_for_slowness = False
+            membership.subscribe(self.topics, self.pattern, now_ms)
+        return self.poll(now_ms)
+
+    def end_poll(self, now_ms: int) -> None:
+        self.is_polling = False
+        self.last_poll_ms = now_ms
+
+    def finish_delivered(self) -> None:
+        """The application asks for more, so it has dealt with all records that it got."""
+        while self._delivered:
+            self._delivered.popitem()[0].finish_delivered()
+
+    def next_record(self) -> tuple[ConsumedPartition, Record] | None:
+        """Returns the next fetched record, None if there is none. Raises KafkaError of a partition."""
+        while self._turn:
+            partition = self._turn[0]
+            if partition.error is not None:
+                error = partition.error
+                self._turn.pop(0)
+                partition.error = None
+                raise error
+            if not partition.is_paused:
+                try:
+                    record = partition.next_record()
+                except ValueError as error:
+                    partition.seek(partition.position)
+                    self._turn.pop(0)
+                    raise KafkaError(
+                        ErrorCode.CORRUPT_MESSAGE, f"{partition.place} near {partition.position}: {error}"
+                    ) from error
+                if record is not None:
+                    self._delivered[partition] = None
+                    return partition, record
+            self._turn.pop(0)
+        return None
+
+    def commitable(
+        self, places: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns what the application has dealt with and has not committed: offsets and leader epochs."""
+        chosen = self.partitions.values() if places is None else self._known(places)
+        return {
+            partition.place: (partition.consumed, partition.consumed_epoch)
+            for partition in chosen
+            if partition.state is PositionState.KNOWN
+            and self._committed.get(partition.place) != partition.consumed
+        }
+
+    def committed(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """A commit was stored."""
+        for place, (offset, _) in offsets.items():
+            if place in self.partitions:
+                self._committed[place] = offset
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        for partition in self._known(places):
+            partition.is_paused = True
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        for partition in self._known(places):
+            partition.is_paused = False
+            if partition.fetched:
+                self._wait_turn(partition)
+
+    def _known(self, places: Iterable[TopicPartition]) -> list[ConsumedPartition]:
+        return [self.partitions[place] for place in places if place in self.partitions]
+
+    def _add(self, place: TopicPartition) -> None:
+        if place not in self.partitions:
+            self.partitions[place] = ConsumedPartition(place)
+
+    def _remove(self, place: TopicPartition) -> None:
+        partition = self.partitions.pop(place, None)
+        self._committed.pop(place, None)
+        if partition is not None:
+            partition.generation += 1
+            partition.fetched.clear()
+            if partition in self._turn:
+                self._turn.remove(partition)
+
+    def _wait_turn(self, partition: ConsumedPartition) -> None:
+        if partition not in self._turn:
+            self._turn.append(partition)
+
+    # -- events
+
+    def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """Takes an event and returns what follows."""
+        effects: list[Effect] = []
+        match event:
+            case FetchAnswered():
+                self._fetched(event, now_ms, effects)
+            case FetchFailed():
+                self._fetch_failed(event, now_ms)
+            case CommittedFound(offsets):
+                self._found_committed(offsets, effects)
+            case OffsetsFound(found):
+                for place, offset in found.items():
+                    partition = self.partitions.get(place)
+                    if partition is not None and partition.state is PositionState.RESETTING:
+                        partition.seek(offset)
+            case LookupFailed():
+                self._lookup_failed(event, now_ms, effects)
+            case MetadataReceived():
+                self._take_metadata(event, now_ms)
+            case MetadataFailed():
+                self._is_metadata_requested = False
+                self._needs_metadata = True
+                self._delay_metadata(now_ms)
+            case HeartbeatAnswered():
+                assert self.membership is not None
+                self.membership.answered(event, now_ms)
+                if self.membership.state is MemberState.FAILED:
+                    effects.append(RecordsReady())
+            case HeartbeatFailed():
+                assert self.membership is not None
+                self.membership.failed(now_ms)
+            case RevocationDone():
+                self._revocation_done(event, now_ms)
+        return effects + self.poll(now_ms)
+
+    def _fetched(self, event: FetchAnswered, now_ms: int, effects: list[Effect]) -> None:
+        node_id, generations = self._fetches.pop(event.request_id)
+        self._busy_nodes.discard(node_id)
+        if event.error_code:
+            self._needs_metadata = True
+        has_news = False
+        for partition, generation in generations.items():
+            place = partition.place
+            partition.is_fetching = False
+            if self.partitions.get(place) is not partition:
+                continue
+            answer = event.partitions.get(place)
+            if partition.generation != generation or partition.state is not PositionState.KNOWN:
+                continue
+            if answer is None:
+                if event.error_code:
+                    partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
+                continue
+            if answer.leader is not None:
+                self.view.learn_leader(place, answer.leader)
+            has_news |= self._take_answer(partition, answer, node_id, now_ms)
+        if has_news:
+            effects.append(RecordsReady())
+
+    def _take_answer(
+        self, partition: ConsumedPartition, answer: FetchedPartition, node_id: int, now_ms: int
+    ) -> bool:
+        """Returns whether the application gets something to see."""
+        code = answer.error_code
+        if code == ErrorCode.NONE:
+            partition.high_watermark = answer.high_watermark
+            partition.last_stable_offset = answer.last_stable_offset
+            partition.log_start_offset = answer.log_start_offset
+            if answer.preferred_replica >= 0 and answer.preferred_replica != node_id:
+                partition.preferred_replica = answer.preferred_replica
+                partition.preferred_until_ms = now_ms + PREFERRED_REPLICA_MS
+                return False
+            if not len(answer.records):
+                return False
+            partition.fetched.append(FetchedBatches(answer.records, partition.fetch_offset, answer.aborted))
+            partition.fetch_offset = _end_of(answer.records, partition.fetch_offset)
+            self._wait_turn(partition)
+            return True
+        partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if partition.preferred_replica >= 0:
+                partition.preferred_replica = -1  # a follower may be behind; the leader knows
+                return False
+            if partition.fetched:
+                return False  # first deliver what was fetched
+            return self._reset_by_policy(partition)
+        partition.preferred_replica = -1
+        if code in _METADATA_ERRORS:
+            self._needs_metadata = True
+            return False
+        error = request_error(code, f"fetch of {partition.place}")
+        if error.is_retriable:
+            return False
+        partition.fail(error)
+        self._wait_turn(partition)
+        return True
+
+    def _reset_by_policy(self, partition: ConsumedPartition) -> bool:
+        """Returns whether the application gets an error."""
+        policy = self.settings.auto_offset_reset
+        if policy == "none":
+            partition.fail(
+                OffsetOutOfRangeError(
+                    f"{partition.place} has no committed offset, or no offset {partition.position}, and "
+                    "auto.offset.reset is none"
+                )
+            )
+            self._wait_turn(partition)
+            return True
+        partition.reset(EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP)
+        return False
+
+    def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
+        node_id, generations = self._fetches.pop(event.request_id)
+        self._busy_nodes.discard(node_id)
+        self._needs_metadata = True
+        for partition in generations:
+            partition.is_fetching = False
+            partition.preferred_replica = -1
+            partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
+
+    def _found_committed(
+        self, offsets: Mapping[TopicPartition, tuple[int, int]], effects: list[Effect]
+    ) -> None:
+        for place, (offset, epoch) in offsets.items():
+            partition = self.partitions.get(place)
+            if partition is None or partition.state is not PositionState.UNKNOWN:
+                continue
+            if offset >= 0:
+                partition.seek(offset, epoch)
+                self._committed[place] = offset
+            elif self._reset_by_policy(partition):
+                effects.append(RecordsReady())
+
+    def _lookup_failed(self, event: LookupFailed, now_ms: int, effects: list[Effect]) -> None:
+        self._needs_metadata = True
+        for partition in self._known(event.partitions):
+            partition.is_looked_up = False
+            partition.not_before_ms = now_ms + self._backoff.delay_ms(2)
+            if not event.error.is_retriable:
+                partition.fail(event.error)
+                self._wait_turn(partition)
+                effects.append(RecordsReady())
+
+    def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
+        self._is_metadata_requested = False
+        self._needs_metadata = False
+        self.view.update(event)
+        self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
+        is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
+            self.view.leader(place).leader == NO_LEADER for place in self.partitions
+        )
+        if is_incomplete:
+            self._needs_metadata = True
+            self._delay_metadata(now_ms)
+        else:
+            self._metadata_attempts = 0
+            self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(1)
+
+    def _delay_metadata(self, now_ms: int) -> None:
+        self._metadata_attempts += 1
+        self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(self._metadata_attempts)
+
+    def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
+        for place in event.partitions:
+            self._remove(place)
+        membership = self.membership
+        if membership is None:
+            return
+        if event.is_lost:
+            membership.lost(now_ms)
+        else:
+            membership.revoked(now_ms)
+
+    # -- time
+
+    def poll(self, now_ms: int) -> list[Effect]:
+        """Returns what is due at `now_ms`. `next_wake_ms` says when something will be due again."""
+        effects: list[Effect] = []
+        if self.membership is not None and self.membership.state is not MemberState.OUTSIDE:
+            self._keep_membership(self.membership, now_ms, effects)
+        self._look_up(now_ms, effects)
+        self._fetch(now_ms, effects)
+        self._commit(now_ms, effects)
+        if self._metadata_expires_ms is not None and now_ms >= self._metadata_expires_ms:
+            self._metadata_expires_ms = None
+            self._needs_metadata = True
+        if (
+            self._needs_metadata
+            and not self._is_metadata_requested
+            and now_ms >= self._metadata_not_before_ms
+            and (self.topics or self.pattern)
+        ):
+            self._is_metadata_requested = True
+            topics = dict.fromkeys((*self.topics, *(place.topic for place in self.partitions)))
+            effects.append(RequestMetadata(tuple(topics), self.pattern is not None))
+        return effects
+
+    def next_wake_ms(self, now_ms: int) -> int | None:
+        """Returns the next time at which `poll` has something to do, if no event comes before."""
+        times = [
+            partition.not_before_ms
+            for partition in self.partitions.values()
+            if partition.not_before_ms > now_ms
+        ]
+        if self._needs_metadata and not self._is_metadata_requested and (self.topics or self.pattern):
+            times.append(self._metadata_not_before_ms)
+        if self._metadata_expires_ms is not None:
+            times.append(self._metadata_expires_ms)
+        if self._next_commit_ms is not None:
+            times.append(self._next_commit_ms)
+        membership = self.membership
+        if membership is not None and membership.is_active:
+            due_ms = membership.next_wake_ms()
+            if due_ms is not None:
+                times.append(due_ms)
+            if not self.is_polling:
+                times.append(self.last_poll_ms + self.settings.max_poll_interval_ms)
+        return min(times, default=None)
+
+    def _keep_membership(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
+        if not membership.is_active:
+            return
+        is_slow = now_ms - self.last_poll_ms >= self.settings.max_poll_interval_ms
+        if is_slow and not self.is_polling:
+            effects.append(LeaveGroup(membership.epoch))
+            membership.leave()
+            self.is_removed_for_slowness = True
+            for place in list(self.partitions):
+                self._remove(place)
+            return
+        if self.is_polling:
+            self._reconcile(membership, now_ms, effects)
+        heartbeat = membership.heartbeat(now_ms)
+        if heartbeat is not None:
+            effects.append(SendHeartbeat(heartbeat, membership.is_coordinator_unknown))
+            membership.is_coordinator_unknown = False
+
+    def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
+        if membership.state is MemberState.LOSING and not self._is_telling_loss:
+            self._is_telling_loss = True
+            effects.append(RevokePartitions(tuple(self.partitions), is_lost=True))
+            return
+        if membership.state is not MemberState.LOSING:
+            self._is_telling_loss = False
+        if membership.state is not MemberState.RECONCILING:
+            return
+        revoked = membership.partitions_to_revoke()
+        if revoked:
+            effects.append(RevokePartitions(tuple(self._places(revoked)), is_lost=False))
+            return
+        wanted = membership.target - membership.owned
+        known = frozenset(each for each in wanted if each[0] in self.view.names_by_id)
+        if known != wanted:
+            self._needs_metadata = True
+        if known or not wanted:
+            places = self._places(known)
+            for place in places:
+                self._add(place)
+            membership.take(known, now_ms)
+            if places:
+                effects.append(PartitionsAssigned(tuple(places)))
+
+    def _places(self, partitions: Iterable[TopicIdPartition]) -> list[TopicPartition]:
+        names = self.view.names_by_id
+        return sorted(
+            TopicPartition(names[topic_id], index) for topic_id, index in partitions if topic_id in names
+        )
+
+    def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
+        committed: list[TopicPartition] = []
+        timestamps: dict[TopicPartition, int] = {}
+        for place, partition in self.partitions.items():
+            if partition.is_looked_up or now_ms < partition.not_before_ms:
+                continue
+            if partition.state is PositionState.UNKNOWN:
+                if self.settings.group_id is None:
+                    self._reset_by_policy(partition)
+                else:
+                    partition.is_looked_up = True
+                    committed.append(place)
+            if partition.state is PositionState.RESETTING:
+                if self.view.leader(place).leader == NO_LEADER:
+                    self._needs_metadata = True
+                else:
+                    partition.is_looked_up = True
+                    timestamps[place] = partition.reset_timestamp
+        if committed:
+            effects.append(LookUpCommitted(tuple(committed)))
+        if timestamps:
+            effects.append(LookUpOffsets(timestamps))
+
+    def _fetch(self, now_ms: int, effects: list[Effect]) -> None:
+        by_node: dict[int, dict[TopicPartition, tuple[int, int, int]]] = {}
+        for place, partition in self.partitions.items():
+            if not partition.can_fetch or now_ms < partition.not_before_ms:
+                continue
+            found = self.view.leader(place)
+            node_id = found.leader
+            if partition.preferred_replica in self.view.nodes:
+                if now_ms < partition.preferred_until_ms:
+                    node_id = partition.preferred_replica
+                else:
+                    partition.preferred_replica = -1
+            if node_id not in self.view.nodes:
+                self._needs_metadata = True
+            elif node_id not in self._busy_nodes:
+                by_node.setdefault(node_id, {})[place] = (
+                    partition.fetch_offset,
+                    found.leader_epoch,
+                    partition.position_epoch if not partition.fetched else UNKNOWN_EPOCH,
+                )
+        for node_id, offsets in by_node.items():
+            self._last_request_id += 1
+            for place in offsets:
+                self.partitions[place].is_fetching = True
+            self._fetches[self._last_request_id] = (
+                node_id,
+                {self.partitions[place]: self.partitions[place].generation for place in offsets},
+            )
+            self._busy_nodes.add(node_id)
+            effects.append(SendFetch(self._last_request_id, node_id, offsets))
+
+    def _commit(self, now_ms: int, effects: list[Effect]) -> None:
+        if not self.settings.enable_auto_commit or self.settings.group_id is None or not self.partitions:
+            self._next_commit_ms = None
+            return
+        if self._next_commit_ms is None:
+            self._next_commit_ms = now_ms + self.settings.auto_commit_interval_ms
+        if now_ms < self._next_commit_ms:
+            return
+        self._next_commit_ms = now_ms + max(1, self.settings.auto_commit_interval_ms)
+        offsets = self.commitable()
+        if offsets:
+            effects.append(CommitConsumed(offsets))
+
+
+def _end_of(records: memoryview, start: int) -> int:
+    """Returns the offset after the last whole batch."""
+    end = start
+    for _, header in iterate_headers(records):
+        end = max(end, header.last_offset + 1)
+    return end

@@ -1,0 +1,249 @@
+"""The membership of a consumer in a group of KIP-848: heartbeats, and the steps to a new assignment.
+
+The coordinator sends the partitions that the member shall have. The member first gives up the partitions that
+it shall not have any more, then takes the new ones, then says what it has. Kafka's class is
+`ConsumerMembershipManager`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from tidelog.client.core.delivery_errors import request_error
+from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.model.errors import ErrorCode, KafkaError
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+STATIC_LEAVE_EPOCH: Final = -2
+FIRST_INTERVAL_MS: Final = 5_000
+
+TopicIdPartition = tuple[UUID, int]
+
+_REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
+_OTHER_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+
+
+class MemberState(Enum):
+    OUTSIDE = "outside"
+    """Without a subscription, or after a leave."""
+    JOINING = "joining"
+    STABLE = "stable"
+    """The member has what the coordinator wants."""
+    RECONCILING = "reconciling"
+    """The member has to give up or take partitions."""
+    REVOKING = "revoking"
+    """The application is giving up partitions."""
+    LOSING = "losing"
+    """The coordinator removed the member, and the application is told that it lost its partitions."""
+    FAILED = "failed"
+    """An error that no repetition cures."""
+
+
+TRANSITIONS: Final[dict[MemberState, frozenset[MemberState]]] = {
+    MemberState.OUTSIDE: frozenset({MemberState.JOINING}),
+    MemberState.JOINING: frozenset(
+        {MemberState.STABLE, MemberState.RECONCILING, MemberState.OUTSIDE, MemberState.FAILED}
+    ),
+    MemberState.STABLE: frozenset(
+        {MemberState.RECONCILING, MemberState.LOSING, MemberState.OUTSIDE, MemberState.FAILED}
+    ),
+    MemberState.RECONCILING: frozenset(
+        {
+            MemberState.REVOKING,
+            MemberState.STABLE,
+            MemberState.LOSING,
+            MemberState.OUTSIDE,
+            MemberState.FAILED,
+        }
+    ),
+    MemberState.REVOKING: frozenset(
+        {MemberState.RECONCILING, MemberState.LOSING, MemberState.OUTSIDE, MemberState.FAILED}
+    ),
+    MemberState.LOSING: frozenset({MemberState.JOINING, MemberState.OUTSIDE, MemberState.FAILED}),
+    MemberState.FAILED: frozenset({MemberState.OUTSIDE}),
+}
+
+
+class Heartbeat(NamedTuple):
+    """A heartbeat. None means that the field did not change since the last one that was answered."""
+
+    member_epoch: int
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    owned: frozenset[TopicIdPartition] | None
+
+
+class HeartbeatAnswered(NamedTuple):
+    error_code: int
+    message: str | None
+    member_epoch: int
+    interval_ms: int
+    assignment: frozenset[TopicIdPartition] | None
+
+
+class Membership:
+    """A member. The consumer's core calls it and performs what it returns."""
+
+    def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
+        self.group_id = group_id
+        self.state = MemberState.OUTSIDE
+        self.epoch = JOIN_EPOCH
+        self.error: KafkaError | None = None
+        self.target: frozenset[TopicIdPartition] = frozenset()
+        self.owned: frozenset[TopicIdPartition] = frozenset()
+        self._revoking: frozenset[TopicIdPartition] = frozenset()
+        self.is_coordinator_unknown = False
+        """Whether the shell has to look up the coordinator before the next heartbeat."""
+        self.last_answer_ms: int | None = None
+        self._topics: tuple[str, ...] = ()
+        self._pattern: str | None = None
+        self._backoff = backoff
+        self._interval_ms = FIRST_INTERVAL_MS
+        self._due_ms = 0
+        self._attempts = 0
+        self._is_in_flight = False
+        self._has_to_say_all = True
+        self._has_to_say_owned = False
+        self._has_to_say_topics = False
+
+    def move_to(self, state: MemberState) -> None:
+        assert state in TRANSITIONS[self.state], (
+            f"a member cannot become {state.value} from {self.state.value}"
+        )
+        self.state = state
+
+    @property
+    def is_active(self) -> bool:
+        return self.state not in (MemberState.OUTSIDE, MemberState.FAILED)
+
+    def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
+        """Sets the topics, and joins the group if the member is outside."""
+        self._topics, self._pattern = topics, pattern
+        self._has_to_say_topics = True
+        self._due_ms = now_ms
+        if self.state is MemberState.OUTSIDE:
+            self.epoch = JOIN_EPOCH
+            self._has_to_say_all = True
+            self.move_to(MemberState.JOINING)
+
+    def leave(self) -> None:
+        """Forgets the membership; the shell says goodbye with the previous epoch."""
+        self.epoch = JOIN_EPOCH
+        self.owned = self.target = frozenset()
+        if self.state is not MemberState.OUTSIDE:
+            self.move_to(MemberState.OUTSIDE)
+
+    def heartbeat(self, now_ms: int) -> Heartbeat | None:
+        """Returns the heartbeat that is due, if any."""
+        if self._is_in_flight or not self.is_active or now_ms < self._due_ms:
+            return None
+        if self.state is MemberState.LOSING:
+            return None
+        self._is_in_flight = True
+        says_all = self._has_to_say_all or self.epoch == JOIN_EPOCH
+        says_topics = says_all or self._has_to_say_topics
+        says_owned = says_all or self._has_to_say_owned
+        self._has_to_say_all = self._has_to_say_topics = self._has_to_say_owned = False
+        return Heartbeat(
+            self.epoch,
+            self._topics if says_topics else None,
+            self._pattern if says_topics else None,
+            (frozenset() if self.epoch == JOIN_EPOCH else self.owned) if says_owned else None,
+        )
+
+    def next_wake_ms(self) -> int | None:
+        """Returns the time of the next heartbeat, if no event comes before."""
+        if self._is_in_flight or not self.is_active or self.state is MemberState.LOSING:
+            return None
+        return self._due_ms
+
+    def failed(self, now_ms: int) -> None:
+        """No response arrived. The next heartbeat says everything again."""
+        self._is_in_flight = False
+        self._has_to_say_all = True
+        self.is_coordinator_unknown = True
+        self._retry_later(now_ms)
+
+    def answered(self, answer: HeartbeatAnswered, now_ms: int) -> None:
+        """Takes a response. `state` says what has to follow."""
+        self._is_in_flight = False
+        if not self.is_active:
+            return
+        code = answer.error_code
+        if code == ErrorCode.NONE:
+            self._accepted(answer, now_ms)
+        elif code in _REJOIN:
+            self._has_to_say_all = True
+            self.epoch = JOIN_EPOCH
+            self._due_ms = now_ms
+            if self.state is not MemberState.JOINING and self.state is not MemberState.LOSING:
+                self.move_to(MemberState.LOSING)
+        elif code in _OTHER_COORDINATOR:
+            self._has_to_say_all = True
+            self.is_coordinator_unknown = True
+            self._retry_later(now_ms)
+        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or code == ErrorCode.UNRELEASED_INSTANCE_ID:
+            self._has_to_say_all = True
+            self._retry_later(now_ms)
+        else:
+            self.error = request_error(code, f"group '{self.group_id}'", answer.message)
+            self.move_to(MemberState.FAILED)
+
+    def _accepted(self, answer: HeartbeatAnswered, now_ms: int) -> None:
+        self._attempts = 0
+        self.last_answer_ms = now_ms
+        self._interval_ms = answer.interval_ms or FIRST_INTERVAL_MS
+        self._due_ms = now_ms + self._interval_ms
+        if self.state is MemberState.LOSING:
+            return
+        self.epoch = answer.member_epoch
+        if self._has_to_say_owned or self._has_to_say_topics:
+            self._due_ms = now_ms
+        if answer.assignment is not None:
+            self.target = answer.assignment
+        wanted = MemberState.STABLE if self.target == self.owned else MemberState.RECONCILING
+        if self.state in (MemberState.JOINING, MemberState.STABLE) and self.state is not wanted:
+            self.move_to(wanted)
+
+    def _retry_later(self, now_ms: int) -> None:
+        self._attempts += 1
+        self._due_ms = now_ms + self._backoff.delay_ms(self._attempts)
+
+    # -- the steps to a new assignment
+
+    def partitions_to_revoke(self) -> frozenset[TopicIdPartition]:
+        """Returns the partitions to give up, in state RECONCILING; then the state is REVOKING."""
+        self._revoking = self.owned - self.target
+        if self._revoking:
+            self.move_to(MemberState.REVOKING)
+        return self._revoking
+
+    def revoked(self, now_ms: int) -> None:
+        """The application has given up the partitions of `partitions_to_revoke`."""
+        if self.state is MemberState.REVOKING:
+            self.owned -= self._revoking
+            self._say_owned(now_ms)
+            self.move_to(MemberState.RECONCILING)
+
+    def take(self, partitions: frozenset[TopicIdPartition], now_ms: int) -> None:
+        """Takes new partitions whose topics are known, in state RECONCILING."""
+        self.owned |= partitions
+        self._say_owned(now_ms)
+        if self.owned == self.target:
+            self.move_to(MemberState.STABLE)
+
+    def lost(self, now_ms: int) -> None:
+        """The application knows that it has lost its partitions. The member joins again."""
+        self.owned = self.target = frozenset()
+        self.epoch = JOIN_EPOCH
+        self._has_to_say_all = True
+        self._due_ms = now_ms
+        if self.state is MemberState.LOSING:
+            self.move_to(MemberState.JOINING)
+
+    def _say_owned(self, now_ms: int) -> None:
+        self._has_to_say_owned = True
+        self._due_ms = now_ms

@@ -1,0 +1,704 @@
+"""The consumer on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from tidelog.client.core.cluster_view import PartitionLeader
+from tidelog.client.core.consumed_partition import PositionState
+from tidelog.client.core.consumer import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CommitConsumed,
+    CommittedFound,
+    ConsumerCore,
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchedPartition,
+    FetchFailed,
+    HeartbeatFailed,
+    LeaveGroup,
+    LookUpCommitted,
+    LookupFailed,
+    LookUpOffsets,
+    MetadataFailed,
+    OffsetsFound,
+    PartitionsAssigned,
+    RecordsReady,
+    RequestMetadata,
+    RevocationDone,
+    RevokePartitions,
+    SendFetch,
+    SendHeartbeat,
+)
+from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
+from tidelog.client.core.delivery_errors import (
+    ClosedError,
+    RequestTimeoutError,
+    StaleMemberError,
+    request_error,
+)
+from tidelog.client.core.membership import (
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    HeartbeatAnswered,
+    MemberState,
+)
+from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.errors import ClientError
+from tidelog.client.security import parse_security
+from tidelog.client.serializers import Deserializer
+from tidelog.client.shell.consumer_record import ConsumerRecord
+from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls
+from tidelog.client.shell.network import Network
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+
+K = TypeVar("K")
+V = TypeVar("V")
+logger: Final = logging.getLogger("tidelog.client")
+
+RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
+"""Gets partitions; it may be a coroutine function."""
+
+RECONCILE_EACH_MS: Final = 50
+"""A consumer that always finds records lets the core work at least this often."""
+MISSED_HEARTBEATS: Final = 3
+HEARTBEAT_INTERVAL_MS: Final = 5_000
+POSITION_CHECK_S: Final = 0.01
+NO_MEMBER_EPOCH: Final = -1
+_FETCH_SINCE: Final = 4
+_LAST_FETCH_BY_NAME: Final = 12
+_EMPTY: Final = memoryview(b"")
+
+
+class ConsumerHealth(NamedTuple):
+    """The state of a consumer, with the reason in one sentence.
+
+    `state` is `joining`, `joined`, `lagging`, `stuck`, `failed` or `closed`.
+    """
+
+    state: str
+    reason: str
+    assigned_partitions: int
+    lag: int
+    """The records up to the ends of the partitions that the application has not got."""
+    since_last_poll_ms: int
+    since_last_heartbeat_ms: int | None
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.state in ("joining", "joined", "lagging")
+
+
+class Consumer(Generic[K, V]):
+    """A consumer of topics. Use it in one event loop, and from one task at a time.
+
+        async with Consumer("127.0.0.1:9092", {"group.id": "billing"}) as consumer:
+            consumer.subscribe(["flights"])
+            async for record in consumer:
+                print(record.value)
+
+    An automatic commit stores the offsets of records that the application has dealt with: it has asked for
+    the next record, or the next poll, since it got them.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        settings: Properties | None = None,
+        *,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> None:
+        """`bootstrap` is HOST:PORT,... and precedes `bootstrap.servers`. Without deserializers, keys and
+        values are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
+        """
+        properties = settings or {}
+        self.settings = parse_settings(ConsumerSettings, properties)
+        self._network = Network(
+            bootstrap or str(properties.get(BOOTSTRAP, "")),
+            self.settings,
+            parse_security(security_texts(properties)),
+        )
+        self._core = ConsumerCore(self.settings, jitter=random.random)
+        self._calls = GroupCalls(self._network, self.settings, self._core.view)
+        self._read_key, self._read_value = key_deserializer, value_deserializer
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ready = asyncio.Event()
+        self._last_full_poll_ms = 0
+        self._on_assigned: RebalanceCallback | None = None
+        self._on_revoked: RebalanceCallback | None = None
+        self._on_lost: RebalanceCallback | None = None
+        self._commit_lock = asyncio.Lock()
+        self._record_count = 0
+        self._commit_count = 0
+        self._calls.member_epoch = self._member_epoch
+
+    async def __aenter__(self) -> Consumer[K, V]:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(commits=kind is None)
+
+    async def start(self) -> None:
+        """Connects to a broker. Raises ClientError."""
+        self._loop = asyncio.get_running_loop()
+        await self._network.start()
+
+    async def close(self, *, commits: bool = True) -> None:
+        """Commits what the application has dealt with, if commits are automatic, and leaves the group.
+
+        The records of the last poll count as dealt with only if another poll has followed.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._ready.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
+                await self._commit_quietly(self._core.commitable())
+            membership = self._core.membership
+            if membership is not None and membership.is_active:
+                is_static = self.settings.group_instance_id is not None
+                try:
+                    await self._calls.leave(STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH)
+                except (KafkaError, ClientError) as error:
+                    logger.warning("the consumer could not leave its group: %s", error)
+        finally:
+            await self._network.close()
+
+    # -- topics and partitions
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Joins the group with these topics, and those whose names match `pattern` (RE2, on the broker).
+
+        `on_revoked` is awaited before partitions go to another member: commit in it. `on_lost` gets
+        partitions that other members may have already. They run while the application waits for records.
+        Raises ValueError without `group.id`.
+        """
+        if self.settings.group_id is None:
+            raise ValueError("subscribe needs the setting group.id; assign needs none")
+        if isinstance(topics, str):
+            raise ValueError("subscribe needs a list of topics, as in ['flights']")
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+        self._core.subscribe(tuple(topics), text, _now_ms())
+        self._calls.member_epoch = self._member_epoch
+        self._pump()
+
+    async def unsubscribe(self) -> None:
+        """Commits what the application has dealt with, if commits are automatic, and leaves the group."""
+        if self.settings.enable_auto_commit:
+            await self._commit_quietly(self._core.commitable())
+        membership = self._core.membership
+        if membership is not None and membership.is_active:
+            self._core.unsubscribe()
+            await self._calls.leave(LEAVE_EPOCH)
+        self._core.unsubscribe()
+
+    def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Reads these partitions without a group's assignment. `seek` sets their positions."""
+        self._core.assign(TopicPartition(*place) for place in places)
+        self._pump()
+
+    def assignment(self) -> list[TopicPartition]:
+        return list(self._core.partitions)
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Delivers no records of these partitions until `resume`."""
+        self._core.pause(places)
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        self._core.resume(places)
+        self._ready.set()
+        self._pump()
+
+    def paused(self) -> list[TopicPartition]:
+        return [place for place, partition in self._core.partitions.items() if partition.is_paused]
+
+    # -- positions
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        """Sets the next offset to read. Raises KeyError if the partition is not assigned."""
+        if offset < 0:
+            raise ValueError(f"{offset} is not an offset")
+        self._core.partitions[place].seek(offset)
+        self._pump()
+
+    def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
+        self._reset(places, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
+        self._reset(places, LATEST_TIMESTAMP)
+
+    def _reset(self, places: Iterable[TopicPartition] | None, timestamp: int) -> None:
+        for place in list(self._core.partitions) if places is None else places:
+            self._core.partitions[place].reset(timestamp)
+        self._pump()
+
+    async def position(self, place: TopicPartition) -> int:
+        """Returns the offset of the next record that the application gets. Raises KeyError, KafkaError."""
+        deadline_ms = _now_ms() + self.settings.default_api_timeout_ms
+        while True:
+            partition = self._core.partitions[place]
+            if partition.error is not None:
+                raise partition.error
+            if partition.state is PositionState.KNOWN:
+                return partition.position
+            await self._wait(deadline_ms, f"position of {place}")
+
+    async def _wait(self, deadline_ms: int, subject: str) -> None:
+        if _now_ms() >= deadline_ms:
+            raise RequestTimeoutError(f"{subject}: no answer in {self.settings.default_api_timeout_ms} ms")
+        self._pump()
+        await asyncio.sleep(POSITION_CHECK_S)
+
+    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Returns the committed offset of each partition, None if there is none."""
+        found = await self._calls.committed(places)
+        return {place: offset if offset >= 0 else None for place, (offset, _) in found.items()}
+
+    async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits the next offset to read of each partition; by default the positions of all partitions.
+
+        The positions include all records that the application got. Raises KafkaError; StaleMemberError if
+        the group has given a partition to another member.
+        """
+        if self.settings.group_id is None:
+            raise ValueError("commit needs the setting group.id")
+        if offsets is None:
+            self._core.finish_delivered()
+            rows = self._core.commitable()
+        else:
+            rows = {place: (offset, -1) for place, offset in offsets.items()}
+        if rows:
+            await self._commit(rows)
+
+    async def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return await self._calls.offsets(dict.fromkeys(places, EARLIEST_TIMESTAMP))
+
+    async def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the offset after the last visible record (the LSO with `read_committed`)."""
+        return await self._calls.offsets(dict.fromkeys(places, LATEST_TIMESTAMP))
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int | None]:
+        """Returns the first offset at or after each time (milliseconds since 1970), None if there is none."""
+        found = await self._calls.offsets(timestamps)
+        return {place: offset if offset >= 0 else None for place, offset in found.items()}
+
+    def high_watermark(self, place: TopicPartition) -> int | None:
+        """Returns the high watermark of the last fetch, None before it."""
+        return self._core.partitions[place].high_watermark
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Returns the records between position and high watermark, None before the first fetch."""
+        return {place: partition.lag for place, partition in self._core.partitions.items()}
+
+    # -- records
+
+    async def poll(
+        self, timeout_s: float = 1.0, *, max_records: int | None = None
+    ) -> list[ConsumerRecord[K, V]]:
+        """Returns up to `max.poll.records` records, and waits up to `timeout_s` for the first.
+
+        Records of earlier polls count as dealt with. Raises KafkaError: an error of a partition, or the
+        reason why the consumer cannot be a member of its group.
+        """
+        most = max_records or self.settings.max_poll_records
+        deadline_ms = _now_ms() + int(timeout_s * 1000)
+        while True:
+            found = self._begin_poll()
+            records: list[ConsumerRecord[K, V]] = []
+            while found is not None:
+                records.append(self._record(*found))
+                if len(records) == most:
+                    break
+                found = self._core.next_record()
+            if records:
+                self._end_poll()
+                return records
+            left_s = (deadline_ms - _now_ms()) / 1000
+            if left_s <= 0:
+                self._end_poll()
+                return []
+            await self._await_records(left_s)
+
+    def __aiter__(self) -> Consumer[K, V]:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord[K, V]:
+        core = self._core
+        if _now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
+            core.finish_delivered()
+            found = core.next_record()
+            if found is not None:
+                return self._record(*found)
+        while True:
+            found = self._begin_poll()
+            if found is not None:
+                self._end_poll()
+                await asyncio.sleep(0)  # fetches and heartbeats get their turn
+                return self._record(*found)
+            await self._await_records(None)
+            if self._is_closed:
+                raise StopAsyncIteration
+
+    def _begin_poll(self) -> Any:  # of the core: a partition and a record, or None
+        if self._is_closed:
+            raise ClosedError("the consumer is closed")
+        if self._loop is None:
+            raise ClosedError("the consumer was not started: use `async with`, or await `start`")
+        if not self._core.topics and self._core.pattern is None:
+            raise ValueError("the consumer has no topics: call subscribe or assign first")
+        self._ready.clear()
+        self._last_full_poll_ms = _now_ms()
+        self._perform(self._core.begin_poll(self._last_full_poll_ms))
+        membership = self._core.membership
+        if membership is not None and membership.state is MemberState.FAILED:
+            assert membership.error is not None
+            raise membership.error
+        return self._core.next_record()
+
+    def _end_poll(self) -> None:
+        self._core.end_poll(_now_ms())
+        self._pump()
+
+    async def _await_records(self, timeout_s: float | None) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._core.end_poll(_now_ms())
+
+    def _record(self, partition: Any, record: Any) -> ConsumerRecord[K, V]:
+        self._record_count += 1
+        return ConsumerRecord(partition.place, record, self._read_key, self._read_value)
+
+    # -- health
+
+    def health(self, *, lagging_records: int = 10_000) -> ConsumerHealth:
+        """Returns whether the consumer has joined, is lagging, or is stuck, and why.
+
+        `lagging` means a lag of more than `lagging_records`.
+        """
+        core, now_ms = self._core, _now_ms()
+        lag = sum(partition.lag or 0 for partition in core.partitions.values())
+        membership = core.membership if core.pattern or core.topics else None
+        if (
+            membership is not None
+            and membership.state is MemberState.OUTSIDE
+            and not core.is_removed_for_slowness
+        ):
+            membership = None
+        since_poll_ms = 0 if core.is_polling else now_ms - core.last_poll_ms
+        heartbeat_ms = (
+            None
+            if membership is None or membership.last_answer_ms is None
+            else now_ms - membership.last_answer_ms
+        )
+        state, reason = self._judge(since_poll_ms, heartbeat_ms, lag, lagging_records)
+        return ConsumerHealth(state, reason, len(core.partitions), lag, since_poll_ms, heartbeat_ms)
+
+    def _judge(
+        self, since_poll_ms: int, heartbeat_ms: int | None, lag: int, lagging_records: int
+    ) -> tuple[str, str]:
+        core = self._core
+        membership = core.membership
+        if self._is_closed:
+            return "closed", "The consumer is closed."
+        if membership is not None and membership.state is MemberState.FAILED:
+            return "failed", f"The coordinator refuses the member: {membership.error}."
+        if core.is_removed_for_slowness:
+            return "stuck", (
+                f"The application did not poll for {since_poll_ms} ms, more than max.poll.interval.ms "
+                f"({self.settings.max_poll_interval_ms}), so the consumer left its group."
+            )
+        if heartbeat_ms is not None and heartbeat_ms > MISSED_HEARTBEATS * HEARTBEAT_INTERVAL_MS:
+            return "stuck", f"The coordinator has not answered a heartbeat for {heartbeat_ms} ms."
+        without_leader = [place for place in core.partitions if core.view.leader(place).leader < 0]
+        if without_leader:
+            return "stuck", f"{without_leader[0]} has no leader."
+        if membership is not None and membership.state is MemberState.JOINING:
+            return "joining", "The coordinator has not given partitions yet."
+        if membership is not None and membership.state in (
+            MemberState.RECONCILING,
+            MemberState.REVOKING,
+            MemberState.LOSING,
+        ):
+            return "joining", "The assignment is changing; it changes only while the application polls."
+        if lag > lagging_records:
+            return "lagging", f"{lag} records are behind the positions."
+        return "joined", f"{len(core.partitions)} partitions are assigned, {lag} records are left."
+
+    def metrics(self) -> dict[str, float]:
+        """Returns totals since the start, and the present lag."""
+        return {
+            "records-consumed-total": self._record_count,
+            "commit-total": self._commit_count,
+            "assigned-partitions": len(self._core.partitions),
+            "records-lag": sum(partition.lag or 0 for partition in self._core.partitions.values()),
+        }
+
+    # -- the core's effects
+
+    def _member_epoch(self) -> int:
+        membership = self._core.membership
+        if membership is None or not membership.is_active:
+            return NO_MEMBER_EPOCH
+        return membership.epoch
+
+    def _pump(self) -> None:
+        if not self._is_closed and self._loop is not None:
+            self._perform(self._core.poll(_now_ms()))
+
+    def _step(self, event: Event) -> None:
+        if not self._is_closed:
+            self._perform(self._core.step(event, _now_ms()))
+
+    def _perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendFetch():
+                    self._spawn(self._fetch(effect))
+                case RecordsReady():
+                    self._ready.set()
+                case RequestMetadata(topics, has_unknown_ids):
+                    self._spawn(self._request_metadata(None if has_unknown_ids else topics))
+                case SendHeartbeat(heartbeat, finds_coordinator):
+                    self._spawn(self._send_heartbeat(heartbeat, finds_coordinator))
+                case LookUpCommitted(places):
+                    self._spawn(self._look_up_committed(places))
+                case LookUpOffsets(timestamps):
+                    self._spawn(self._look_up_offsets(timestamps))
+                case CommitConsumed(offsets):
+                    self._spawn(self._commit_quietly(offsets))
+                case RevokePartitions(places, is_lost):
+                    self._spawn(self._revoke(places, is_lost))
+                case PartitionsAssigned(places):
+                    if self._on_assigned is not None:
+                        self._spawn(_call_back(self._on_assigned, places))
+                case LeaveGroup():
+                    self._spawn(self._leave())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._is_closed and self._loop is not None:
+            now_ms = _now_ms()
+            wake_ms = self._core.next_wake_ms(now_ms)
+            if wake_ms is not None:
+                self._timer = self._loop.call_later(max(1, wake_ms - now_ms) / 1000, self._pump)
+
+    def _spawn(self, work: Any) -> None:
+        assert self._loop is not None
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a request of the consumer failed", exc_info=task.exception())
+
+    async def _fetch(self, effect: SendFetch) -> None:
+        settings = self.settings
+        topics: dict[str, FetchTopic] = {}
+        has_ids = True
+        for place, (offset, leader_epoch, last_epoch) in effect.offsets.items():
+            topic = topics.get(place.topic)
+            if topic is None:
+                view = self._core.view.topics.get(place.topic)
+                topic_id = ZERO_TOPIC_ID if view is None else view.topic_id
+                has_ids = has_ids and topic_id != ZERO_TOPIC_ID
+                topic = topics[place.topic] = FetchTopic(place.topic, topic_id)
+            row = FetchPartition(place.partition, leader_epoch, offset, last_epoch)
+            row.partition_max_bytes = settings.max_partition_fetch_bytes
+            topic.partitions.append(row)
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=settings.isolation,
+            session_id=NO_SESSION,
+            session_epoch=FINAL_EPOCH,
+            topics=list(topics.values()),
+            rack_id=settings.client_rack,
+        )
+        request.replica_id = -1
+        try:
+            connection = await self._network.broker(effect.node_id)
+            answer: FetchResponse = await connection.call(
+                request,
+                self._network.timeout_s + settings.fetch_max_wait_ms / 1000,
+                at_least=_FETCH_SINCE,
+                at_most=None if has_ids else _LAST_FETCH_BY_NAME,
+            )
+        except ClientError as error:
+            logger.info("a fetch failed: %s", error)
+            self._step(FetchFailed(effect.request_id))
+            return
+        partitions: dict[TopicPartition, FetchedPartition] = {}
+        for topic_row in answer.responses:
+            name = topic_row.topic or self._core.view.names_by_id.get(topic_row.topic_id, "")
+            for data in topic_row.partitions:
+                partitions[TopicPartition(name, data.partition_index)] = _fetched(data, settings.isolation)
+        self._step(FetchAnswered(effect.request_id, answer.error_code, partitions))
+
+    async def _request_metadata(self, topics: tuple[str, ...] | None) -> None:
+        try:
+            received = await self._network.metadata(topics, creates=self.settings.allow_auto_create_topics)
+        except ClientError as error:
+            logger.warning("no metadata: %s", error)
+            self._step(MetadataFailed())
+            return
+        self._step(received)
+
+    async def _send_heartbeat(self, heartbeat: Any, finds_coordinator: bool) -> None:
+        if finds_coordinator:
+            self._calls.coordinator.forget()
+        try:
+            answer = await self._calls.heartbeat(heartbeat)
+        except KafkaError as error:
+            if error.is_retriable:
+                self._step(HeartbeatFailed())
+                return
+            answer = _refused(error)
+        except ClientError as error:
+            if not isinstance(error, PERMANENT_ERRORS):
+                self._step(HeartbeatFailed())
+                return
+            answer = _refused(KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)))
+        self._step(answer)
+
+    async def _look_up_committed(self, places: tuple[TopicPartition, ...]) -> None:
+        try:
+            found = await self._calls.committed(places)
+        except (KafkaError, ClientError) as error:
+            self._step(LookupFailed(places, _kafka_error(error)))
+            return
+        self._step(CommittedFound(found))
+
+    async def _look_up_offsets(self, timestamps: Mapping[TopicPartition, int]) -> None:
+        try:
+            found = await self._calls.offsets(timestamps)
+        except (KafkaError, ClientError) as error:
+            self._step(LookupFailed(tuple(timestamps), _kafka_error(error)))
+            return
+        self._step(OffsetsFound(found))
+
+    async def _revoke(self, places: tuple[TopicPartition, ...], is_lost: bool) -> None:
+        if not is_lost and self.settings.enable_auto_commit:
+            await self._commit_quietly(self._core.commitable(places))
+        callback = self._on_lost if is_lost else self._on_revoked
+        if callback is not None and places:
+            await _call_back(callback, places)
+        self._step(RevocationDone(places, is_lost))
+
+    async def _leave(self) -> None:
+        logger.warning(
+            "the application did not poll for max.poll.interval.ms (%d), so the consumer leaves its group",
+            self.settings.max_poll_interval_ms,
+        )
+        try:
+            await self._calls.leave(LEAVE_EPOCH)
+        except (KafkaError, ClientError) as error:
+            logger.warning("the consumer could not leave its group: %s", error)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        if self._core.is_removed_for_slowness:
+            raise StaleMemberError(
+                f"commit for group '{self.settings.group_id}': the consumer left the group, because the "
+                "application did not poll for max.poll.interval.ms"
+            )
+        async with self._commit_lock:  # a later commit must not overtake an earlier one
+            await self._calls.commit(offsets)
+        self._commit_count += 1
+        self._core.committed(offsets)
+
+    async def _commit_quietly(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        if not offsets:
+            return
+        try:
+            await self._commit(offsets)
+        except (KafkaError, ClientError) as error:
+            logger.warning("an automatic commit failed: %s", error)
+
+
+async def _call_back(callback: RebalanceCallback, places: tuple[TopicPartition, ...]) -> None:
+    try:
+        waiting = callback(list(places))
+        if inspect.isawaitable(waiting):
+            await waiting
+    except Exception:  # the group must go on whatever the application's function raises
+        logger.exception("a rebalance callback failed")
+
+
+def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:
+    aborted: list[tuple[int, int]] = []
+    if isolation == READ_COMMITTED:
+        rows = data.aborted_transactions or ()
+        aborted = sorted(((row.first_offset, row.producer_id) for row in rows), reverse=True)
+    leader = data.current_leader
+    return FetchedPartition(
+        data.error_code,
+        memoryview(data.records) if data.records else _EMPTY,  # type: ignore[arg-type]  # decoded: a view
+        data.high_watermark,
+        data.last_stable_offset,
+        data.log_start_offset,
+        aborted,
+        data.preferred_read_replica,
+        None
+        if leader is None or leader.leader_id < 0
+        else PartitionLeader(leader.leader_id, leader.leader_epoch),
+    )
+
+
+def _refused(error: KafkaError) -> HeartbeatAnswered:
+    return HeartbeatAnswered(error.code, error.message, 0, 0, None)
+
+
+def _kafka_error(error: KafkaError | ClientError) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    code = (
+        ErrorCode.UNSUPPORTED_VERSION if isinstance(error, PERMANENT_ERRORS) else ErrorCode.NETWORK_EXCEPTION
+    )
+    return request_error(code, "offsets", str(error))
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

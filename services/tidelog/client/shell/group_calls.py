@@ -1,0 +1,317 @@
+"""The requests of a consumer to its group's coordinator, and those about offsets, with their retries."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
+from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.delivery_errors import NetworkError, StaleMemberError, request_error
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.errors import (
+    AuthenticationFailedError,
+    ClientError,
+    NotKafkaError,
+    NotTrustedError,
+    UnsupportedApiError,
+)
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.network import Network
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+COORDINATOR_LANE: Final = "coordinator"
+"""Requests to a coordinator have a connection of their own, because fetches wait at the broker."""
+PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaError, UnsupportedApiError)
+"""The failures of a connection that no repetition cures."""
+_NO_MEMBER_EPOCH: Final = -1
+_LAST_BY_NAME: Final = 9
+_CONSUMER: Final = -1
+_COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_MEMBER_ERRORS: Final = frozenset(
+    {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+)
+T = TypeVar("T")
+
+
+async def until_answered(
+    settings: ConnectionSettings, timeout_ms: int, subject: str, ask: Callable[[], Awaitable[T]]
+) -> T:
+    """Repeats `ask` while its errors are temporary, up to `timeout_ms`. Raises KafkaError, ClientError."""
+    backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, random.random)
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + timeout_ms / 1000
+    attempts = 0
+    while True:
+        try:
+            return await ask()
+        except KafkaError as error:
+            if not error.is_retriable or loop.time() >= deadline_s:
+                raise
+        except ClientError as error:
+            if isinstance(error, PERMANENT_ERRORS):
+                raise
+            if loop.time() >= deadline_s:
+                raise NetworkError(f"{subject}: {error}") from error
+        attempts += 1
+        await asyncio.sleep(backoff.delay_ms(attempts) / 1000)
+
+
+class Coordinator:
+    """The location of one coordinator, which is looked up again after an error."""
+
+    def __init__(self, network: Network, kind: int, key: str) -> None:
+        self._network = network
+        self._kind = kind
+        self._key = key
+        self._node_id: int | None = None
+
+    async def connection(self) -> AsyncConnection:
+        """Raises KafkaError, ClientError."""
+        if self._node_id is None:
+            request = FindCoordinatorRequest(self._key, self._kind, [self._key])
+            answer: FindCoordinatorResponse = await self._network.call_any(request)
+            found = answer.coordinators[0] if answer.coordinators else answer
+            if found.error_code:
+                raise request_error(found.error_code, f"coordinator of '{self._key}'", found.error_message)
+            self._network.learn_node(found.node_id, found.host, found.port)
+            self._node_id = found.node_id
+        try:
+            return await self._network.broker(self._node_id, COORDINATOR_LANE)
+        except ClientError:
+            self.forget()
+            raise
+
+    def forget(self) -> None:
+        self._node_id = None
+
+    def check(self, code: int, subject: str, message: str | None = None) -> None:
+        """Raises the error of a response, and forgets the coordinator if the error says that it moved."""
+        if code in _COORDINATOR_ERRORS:
+            self.forget()
+        if code:
+            raise request_error(code, subject, message)
+
+
+class GroupCalls:
+    def __init__(self, network: Network, settings: ConsumerSettings, view: ClusterView) -> None:
+        self._network = network
+        self._settings = settings
+        self._view = view
+        self.group_id = settings.group_id or ""
+        self.coordinator = Coordinator(network, GROUP, self.group_id)
+        self.member_id = str(uuid.uuid4())
+        self.member_epoch: Callable[[], int] = lambda: _NO_MEMBER_EPOCH
+
+    # -- membership
+
+    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
+        """Raises KafkaError, ClientError."""
+        settings = self._settings
+        is_full = heartbeat.topics is not None
+        request = ConsumerGroupHeartbeatRequest(
+            self.group_id,
+            self.member_id,
+            heartbeat.member_epoch,
+            settings.group_instance_id,
+            settings.client_rack or None if is_full else None,
+            settings.max_poll_interval_ms if is_full else -1,
+            None if heartbeat.topics is None else list(heartbeat.topics),
+            heartbeat.pattern,
+            settings.group_remote_assignor if is_full else None,
+            None if heartbeat.owned is None else _topic_partitions(heartbeat.owned),
+        )
+        connection = await self.coordinator.connection()
+        answer: ConsumerGroupHeartbeatResponse = await connection.call(
+            request, self._network.timeout_s, at_least=1 if heartbeat.pattern is not None else 0
+        )
+        assignment = None
+        if answer.assignment is not None:
+            assignment = frozenset(
+                (topic.topic_id, index)
+                for topic in answer.assignment.topic_partitions
+                for index in topic.partitions
+            )
+        if answer.error_code in _COORDINATOR_ERRORS:
+            self.coordinator.forget()
+        return HeartbeatAnswered(
+            answer.error_code,
+            answer.error_message,
+            answer.member_epoch,
+            answer.heartbeat_interval_ms,
+            assignment,
+        )
+
+    async def leave(self, epoch: int) -> None:
+        """Says goodbye with -1, or -2 for a static member that comes back. Raises KafkaError, ClientError."""
+        request = ConsumerGroupHeartbeatRequest(
+            self.group_id, self.member_id, epoch, self._settings.group_instance_id
+        )
+        connection = await self.coordinator.connection()
+        await connection.call(request, self._network.timeout_s)
+
+    # -- committed offsets
+
+    async def commit(self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = "") -> None:
+        """Commits offsets with the epochs of the records before them. Raises KafkaError, ClientError."""
+
+        async def ask() -> None:
+            rows = {
+                name: [
+                    OffsetCommitRequestPartition(index, *offsets[TopicPartition(name, index)], metadata)
+                    for index in indexes
+                ]
+                for name, indexes in partitions_by_topic(offsets).items()
+            }
+            epoch = self.member_epoch()
+            request = OffsetCommitRequest(
+                self.group_id,
+                epoch,
+                self.member_id if epoch != _NO_MEMBER_EPOCH else "",
+                self._settings.group_instance_id if epoch != _NO_MEMBER_EPOCH else None,
+                topics=[OffsetCommitRequestTopic(name, partitions=found) for name, found in rows.items()],
+            )
+            connection = await self.coordinator.connection()
+            answer: OffsetCommitResponse = await connection.call(
+                request, self._network.timeout_s, at_least=6, at_most=_LAST_BY_NAME
+            )
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    subject = f"commit of {topic.name}-{row.partition_index} for group '{self.group_id}'"
+                    if row.error_code in _MEMBER_ERRORS:
+                        if epoch != self.member_epoch():  # a heartbeat has changed it meanwhile
+                            raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+                        raise StaleMemberError(f"{subject}: the group gave the partition to another member")
+                    self.coordinator.check(row.error_code, subject)
+
+        await self._until_answered(f"commit for group '{self.group_id}'", ask)
+
+    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Returns the committed offsets and epochs; the offset is -1 if there is none. Raises KafkaError,
+        ClientError.
+        """
+        wanted = partitions_by_topic(places)
+
+        async def ask() -> dict[TopicPartition, tuple[int, int]]:
+            topics = [OffsetFetchRequestTopics(name, partition_indexes=rows) for name, rows in wanted.items()]
+            epoch = self.member_epoch()
+            group = OffsetFetchRequestGroup(
+                self.group_id, self.member_id if epoch != _NO_MEMBER_EPOCH else None, epoch, topics=topics
+            )
+            request = OffsetFetchRequest(groups=[group], require_stable=True)
+            connection = await self.coordinator.connection()
+            answer: OffsetFetchResponse = await connection.call(
+                request, self._network.timeout_s, at_least=8, at_most=_LAST_BY_NAME
+            )
+            found = answer.groups[0]
+            subject = f"committed offsets of group '{self.group_id}'"
+            if found.error_code in _MEMBER_ERRORS:
+                raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+            self.coordinator.check(found.error_code, subject)
+            offsets: dict[TopicPartition, tuple[int, int]] = {}
+            for topic in found.topics:
+                for row in topic.partitions:
+                    self.coordinator.check(row.error_code, f"{subject}, {topic.name}-{row.partition_index}")
+                    offsets[TopicPartition(topic.name, row.partition_index)] = (
+                        row.committed_offset,
+                        row.committed_leader_epoch,
+                    )
+            return offsets
+
+        return await self._until_answered(f"committed offsets of group '{self.group_id}'", ask)
+
+    # -- offsets of times
+
+    async def offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Returns the offsets of times: -1 is the end, -2 the beginning, others are milliseconds since 1970.
+
+        The offset of a time after the last record is -1. Raises KafkaError, ClientError.
+        """
+        found: dict[TopicPartition, int] = {}
+
+        async def ask() -> dict[TopicPartition, int]:
+            left = {place: timestamp for place, timestamp in timestamps.items() if place not in found}
+            if any(self._view.leader(place).leader < 0 for place in left):
+                self._view.update(await self._network.metadata({place.topic for place in left}))
+            by_node: dict[int, list[TopicPartition]] = {}
+            for place in left:
+                leader = self._view.leader(place).leader
+                if leader < 0:
+                    code = self._view.errors.get(place.topic, ErrorCode.LEADER_NOT_AVAILABLE)
+                    raise request_error(code, f"offset of {place}")
+                by_node.setdefault(leader, []).append(place)
+            for node_id, places in by_node.items():
+                await self._ask_leader(node_id, places, left, found)
+            return found
+
+        return await self._until_answered("offsets", ask)
+
+    async def _ask_leader(
+        self,
+        node_id: int,
+        places: list[TopicPartition],
+        timestamps: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, int],
+    ) -> None:
+        topics = [
+            ListOffsetsTopic(
+                name,
+                [
+                    ListOffsetsPartition(index, timestamp=timestamps[TopicPartition(name, index)])
+                    for index in indexes
+                ],
+            )
+            for name, indexes in partitions_by_topic(places).items()
+        ]
+        request = ListOffsetsRequest(_CONSUMER, self._settings.isolation, topics)
+        connection = await self._network.broker(node_id, COORDINATOR_LANE)
+        answer: ListOffsetsResponse = await connection.call(request, self._network.timeout_s, at_least=1)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                place = TopicPartition(topic.name, row.partition_index)
+                if row.error_code:
+                    self._view.forget(topic.name)
+                    raise request_error(row.error_code, f"offset of {place}")
+                found[place] = row.offset
+
+    async def _until_answered(self, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
+        return await until_answered(self._settings, self._settings.default_api_timeout_ms, subject, ask)
+
+
+def _topic_partitions(owned: Iterable[tuple[uuid.UUID, int]]) -> list[TopicPartitions]:
+    grouped: dict[uuid.UUID, list[int]] = {}
+    for topic_id, index in sorted(owned, key=lambda each: (each[0].bytes, each[1])):
+        grouped.setdefault(topic_id, []).append(index)
+    return [TopicPartitions(topic_id, indexes) for topic_id, indexes in grouped.items()]

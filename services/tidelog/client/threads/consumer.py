@@ -1,0 +1,207 @@
+"""The consumer for threads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from tidelog.client.core.delivery_errors import ClosedError
+from tidelog.client.core.properties import Properties
+from tidelog.client.serializers import Deserializer
+from tidelog.client.shell import consumer as asynchronous
+from tidelog.client.shell.consumer_record import ConsumerRecord
+from tidelog.client.threads.loop_thread import LoopThread
+from tidelog.model.topics import TopicPartition
+
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
+
+
+class Consumer(Generic[K, V]):
+    """A consumer of topics. Use it from one thread at a time.
+
+        with Consumer("127.0.0.1:9092", {"group.id": "billing"}) as consumer:
+            consumer.subscribe(["flights"])
+            for record in consumer:
+                print(record.value)
+
+    It has the settings and guarantees of `tidelog.aio.Consumer`, and the same methods without `await`. A
+    thread of the consumer sends the heartbeats. Rebalance callbacks run in that thread, so they must not call
+    the consumer.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        settings: Properties | None = None,
+        *,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+    ) -> None:
+        """The parameters are those of `tidelog.aio.Consumer`."""
+        self._consumer: asynchronous.Consumer[K, V] | None = None
+        self._arguments = (bootstrap, settings, key_deserializer, value_deserializer)
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Consumer[K, V]:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(commits=kind is None)
+
+    def start(self) -> None:
+        """Connects to a broker. Raises ClientError, SettingsError."""
+        self._thread = LoopThread("tidelog-consumer")
+        try:
+            self._consumer = self._thread.call(self._started())
+        except BaseException:
+            self.close(commits=False)
+            raise
+
+    async def _started(self) -> asynchronous.Consumer[K, V]:
+        bootstrap, settings, read_key, read_value = self._arguments
+        made: asynchronous.Consumer[K, V] = asynchronous.Consumer(
+            bootstrap, settings, key_deserializer=read_key, value_deserializer=read_value
+        )
+        await made.start()
+        return made
+
+    def close(self, *, commits: bool = True) -> None:
+        """Commits and leaves the group. See `tidelog.aio.Consumer.close`."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                if self._consumer is not None:
+                    thread.call(self._consumer.close(commits=commits))
+            finally:
+                thread.stop()
+
+    # -- topics and partitions
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_assigned: asynchronous.RebalanceCallback | None = None,
+        on_revoked: asynchronous.RebalanceCallback | None = None,
+        on_lost: asynchronous.RebalanceCallback | None = None,
+    ) -> None:
+        """Joins the group. See `tidelog.aio.Consumer.subscribe`."""
+        consumer = self._running()
+
+        async def work() -> None:
+            consumer.subscribe(
+                topics, pattern=pattern, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+            )
+
+        self._call(work())
+
+    def unsubscribe(self) -> None:
+        """Leaves the group."""
+        self._call(self._running().unsubscribe())
+
+    def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        """Reads these partitions without a group's assignment."""
+        self._in_loop(lambda consumer: consumer.assign(places))
+
+    def assignment(self) -> list[TopicPartition]:
+        return self._in_loop(lambda consumer: consumer.assignment())
+
+    def pause(self, places: Iterable[TopicPartition]) -> None:
+        """Delivers no records of these partitions until `resume`."""
+        self._in_loop(lambda consumer: consumer.pause(places))
+
+    def resume(self, places: Iterable[TopicPartition]) -> None:
+        self._in_loop(lambda consumer: consumer.resume(places))
+
+    def paused(self) -> list[TopicPartition]:
+        return self._in_loop(lambda consumer: consumer.paused())
+
+    # -- positions
+
+    def seek(self, place: TopicPartition, offset: int) -> None:
+        """Sets the next offset to read. Raises KeyError if the partition is not assigned."""
+        self._in_loop(lambda consumer: consumer.seek(place, offset))
+
+    def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
+        self._in_loop(lambda consumer: consumer.seek_to_beginning(places))
+
+    def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
+        self._in_loop(lambda consumer: consumer.seek_to_end(places))
+
+    def position(self, place: TopicPartition) -> int:
+        """Returns the offset of the next record. Raises KeyError, KafkaError."""
+        return self._call(self._running().position(place))
+
+    def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Returns the committed offset of each partition, None if there is none."""
+        return self._call(self._running().committed(places))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Commits offsets, by default the positions. See `tidelog.aio.Consumer.commit`."""
+        self._call(self._running().commit(offsets))
+
+    def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._call(self._running().beginning_offsets(places))
+
+    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return self._call(self._running().end_offsets(places))
+
+    def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """Returns the first offset at or after each time (milliseconds since 1970)."""
+        return self._call(self._running().offsets_for_times(timestamps))
+
+    def high_watermark(self, place: TopicPartition) -> int | None:
+        return self._in_loop(lambda consumer: consumer.high_watermark(place))
+
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """Returns the records between position and high watermark, None before the first fetch."""
+        return self._in_loop(lambda consumer: consumer.lag())
+
+    # -- records
+
+    def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:
+        """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.Consumer.poll`."""
+        return self._call(self._running().poll(timeout_s, max_records=max_records))
+
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
+        """Yields records for ever. An automatic commit stores only what was yielded before the last poll:
+        the records of a poll count as dealt with when the next poll begins.
+        """
+        while self._thread is not None:
+            yield from self.poll()
+
+    def health(self, *, lagging_records: int = 10_000) -> asynchronous.ConsumerHealth:
+        """Returns whether the consumer has joined, is lagging, or is stuck, and why."""
+        return self._in_loop(lambda consumer: consumer.health(lagging_records=lagging_records))
+
+    def metrics(self) -> dict[str, float]:
+        """Returns totals since the start, and the present lag."""
+        return self._in_loop(lambda consumer: consumer.metrics())
+
+    # -- the loop
+
+    def _running(self) -> asynchronous.Consumer[K, V]:
+        if self._thread is None or self._consumer is None:
+            raise ClosedError("the consumer is closed or was not started: use `with`, or call `start`")
+        return self._consumer
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._thread is not None
+        return self._thread.call(work)
+
+    def _in_loop(self, function: Callable[[asynchronous.Consumer[K, V]], T]) -> T:
+        """Calls a method that does not wait, in the thread of the loop."""
+        consumer = self._running()
+
+        async def work() -> T:
+            return function(consumer)
+
+        return self._call(work())

@@ -1,0 +1,259 @@
+"""Our own consumer against real brokers, on asyncio and in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerlab.clients import produce_values
+from tidelog.aio import Consumer, DeserializationError, Producer, TopicPartition
+from tidelog.client import Consumer as ThreadConsumer
+from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, StaleMemberError
+from tidelog.client.serializers import json_deserializer
+
+pytestmark = pytest.mark.integration
+EARLIEST = {"auto.offset.reset": "earliest"}
+DEADLINE_S = 60.0
+
+
+async def read(consumer: Consumer[Any, Any], count: int) -> list[bytes]:
+    """Polls until `count` records arrived."""
+    values: list[bytes] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(values) < count:
+        assert time.monotonic() < deadline, f"{len(values)} of {count} records: {consumer.health()}"
+        values += [record.value for record in await consumer.poll(1)]
+    return values
+
+
+def test_a_group_reads_commits_and_continues(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic(3)
+    settings = {**EARLIEST, "group.id": topic, "enable.auto.commit": False}
+
+    async def consume() -> None:
+        async with Producer[bytes, bytes](served) as producer:
+            for number in range(300):
+                await producer.send(topic, b"%d" % number, key=b"%d" % number)
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            seen = []
+            async for record in consumer:
+                seen.append(int(record.value))
+                if len(seen) == 300:
+                    break
+            assert sorted(seen) == list(range(300))
+            assert sum(consumer.lag()[place] or 0 for place in consumer.assignment()) == 0
+            health = consumer.health()
+            assert health.state == "joined" and health.assigned_partitions == 3, health
+            await consumer.commit()
+            committed = await consumer.committed(consumer.assignment())
+            assert sum(offset or 0 for offset in committed.values()) == 300
+        async with Producer[bytes, bytes](served) as producer:
+            await producer.send(topic, b"new")
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            assert await read(consumer, 1) == [b"new"]
+
+    asyncio.run(consume())
+
+
+def test_assigned_partitions_seek_and_pause(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic(2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+
+    async def consume() -> None:
+        async with Producer[bytes, bytes](served) as producer:
+            for number in range(50):
+                await producer.send(topic, b"%d" % number, partition=0, timestamp=1_000 + number)
+            await producer.send(topic, b"other", partition=1)
+        async with Consumer[bytes, bytes](served, EARLIEST) as consumer:
+            consumer.assign([first, second])
+            consumer.pause([first])
+            assert await read(consumer, 1) == [b"other"]
+            assert consumer.paused() == [first]
+            consumer.resume([first])
+            consumer.seek(first, 45)
+            assert await read(consumer, 5) == [b"%d" % number for number in range(45, 50)]
+            assert await consumer.position(first) == 50
+            assert consumer.high_watermark(first) == 50
+            assert await consumer.beginning_offsets([first]) == {first: 0}
+            assert await consumer.end_offsets([first, second]) == {first: 50, second: 1}
+            assert await consumer.offsets_for_times({first: 1_030, second: 2**50}) == {
+                first: 30,
+                second: None,
+            }
+            consumer.seek_to_beginning([first])
+            assert (await read(consumer, 50))[0] == b"0"
+            consumer.seek_to_end([first])
+            assert await consumer.poll(0.3) == []
+
+    asyncio.run(consume())
+
+
+def test_a_second_member_gets_its_share_and_gives_it_back(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic(4)
+    settings = {**EARLIEST, "group.id": topic}
+
+    async def consume() -> None:
+        seen: list[int] = []
+        revoked: list[TopicPartition] = []
+
+        async def loop(consumer: Consumer[bytes, bytes], is_over: asyncio.Event) -> None:
+            while not is_over.is_set():
+                seen.extend(int(record.value) for record in await consumer.poll(0.2))
+
+        async def until(is_true: Callable[[], bool]) -> None:
+            deadline = time.monotonic() + DEADLINE_S
+            while not is_true():
+                assert time.monotonic() < deadline, (first.health(), first.assignment())
+                await asyncio.sleep(0.05)
+
+        async with (
+            Producer[bytes, bytes](served) as producer,
+            Consumer[bytes, bytes](served, settings) as first,
+        ):
+            first.subscribe([topic], on_revoked=revoked.extend)
+            first_ends = asyncio.Event()
+            first_reads = asyncio.create_task(loop(first, first_ends))
+            await until(lambda: len(first.assignment()) == 4)
+            async with Consumer[bytes, bytes](served, settings) as second:
+                second.subscribe([topic])
+                second_ends = asyncio.Event()
+                second_reads = asyncio.create_task(loop(second, second_ends))
+                await until(lambda: len(first.assignment()) == len(second.assignment()) == 2)
+                assert len(revoked) == 2
+                for number in range(200):
+                    await producer.send(topic, b"%d" % number, partition=number % 4)
+                await producer.flush()
+                await until(lambda: len(seen) >= 200)
+                second_ends.set()
+                await second_reads
+            await until(lambda: len(first.assignment()) == 4)
+            for number in range(200, 300):
+                await producer.send(topic, b"%d" % number, partition=number % 4)
+            await until(lambda: len(set(seen)) >= 300)
+            first_ends.set()
+            await first_reads
+        assert sorted(set(seen)) == list(range(300))
+
+    asyncio.run(consume())
+
+
+def test_a_pattern_subscribes_to_topics(served: str, served_topic: Callable[..., str]) -> None:
+    topics = [served_topic(), served_topic()]
+    prefix = topics[0].rsplit("-", 1)[0]
+
+    async def consume() -> None:
+        async with Producer[bytes, bytes](served) as producer:
+            for topic in topics:
+                await producer.send(topic, topic.encode())
+        async with Consumer[bytes, bytes](served, {**EARLIEST, "group.id": prefix}) as consumer:
+            consumer.subscribe(pattern=f"{prefix}-[0-9]+")
+            assert sorted(await read(consumer, 2)) == sorted(topic.encode() for topic in topics)
+
+    asyncio.run(consume())
+
+
+def test_a_bad_record_does_not_hide_the_others(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic()
+    produce_values(served, topic, [b'{"n":1}', b"not JSON", b'{"n":3}'])
+
+    async def consume() -> None:
+        async with Consumer[bytes, Any](served, EARLIEST, value_deserializer=json_deserializer) as consumer:
+            consumer.assign([(topic, 0)])
+            records = []
+            while len(records) < 3:
+                records += await consumer.poll(1)
+        assert [record.error is None for record in records] == [True, False, True]
+        assert records[0].value == {"n": 1} and records[2].value == {"n": 3}
+        assert records[1].value_bytes == b"not JSON"
+        with pytest.raises(DeserializationError, match="offset 1 can't be read"):
+            _ = records[1].value
+
+    asyncio.run(consume())
+
+
+def test_automatic_commits_store_only_what_was_dealt_with(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic()
+    place = TopicPartition(topic, 0)
+    produce_values(served, topic, [b"%d" % number for number in range(10)])
+    settings = {**EARLIEST, "group.id": topic, "auto.commit.interval.ms": 50, "max.poll.records": 4}
+
+    async def consume() -> None:
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            records = []
+            while not records:
+                records = await consumer.poll(1)
+            await asyncio.sleep(0.5)  # several automatic commits
+            assert (await consumer.committed([place]))[place] in (None, 0)
+            await consumer.poll(1)
+            deadline = time.monotonic() + DEADLINE_S
+            while await consumer.committed([place]) != {place: 4}:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.05)
+
+    asyncio.run(consume())
+
+
+def test_no_committed_offset_and_no_reset_policy(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic()
+
+    async def consume() -> None:
+        settings = {"group.id": topic, "auto.offset.reset": "none"}
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.assign([(topic, 0)])
+            with pytest.raises(OffsetOutOfRangeError, match=r"auto\.offset\.reset is none"):
+                for _ in range(20):
+                    await consumer.poll(1)
+
+    asyncio.run(consume())
+
+
+def test_a_slow_application_leaves_its_group_and_joins_again(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic()
+    produce_values(served, topic, [b"1", b"2"])
+    settings = {**EARLIEST, "group.id": topic, "max.poll.interval.ms": 1_000, "max.poll.records": 1}
+
+    async def consume() -> None:
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            assert await read(consumer, 1) == [b"1"]
+            await asyncio.sleep(1.5)
+            health = consumer.health()
+            assert health.state == "stuck" and "max.poll.interval.ms" in health.reason, health
+            assert not health.is_healthy
+            with pytest.raises(StaleMemberError):
+                await consumer.commit({TopicPartition(topic, 0): 1})
+            assert await read(consumer, 1) == [b"1"], "the first record was not committed"
+            assert consumer.health().state == "joined"
+
+    asyncio.run(consume())
+
+
+def test_the_consumer_for_threads(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic()
+    produce_values(served, topic, [b"%d" % number for number in range(100)])
+    place = TopicPartition(topic, 0)
+    with ThreadConsumer[bytes, bytes](served, {**EARLIEST, "group.id": topic}) as consumer:
+        consumer.subscribe([topic])
+        seen = []
+        for record in consumer:
+            seen.append(int(record.value))
+            if len(seen) == 100:
+                break
+        assert seen == list(range(100))
+        assert consumer.position(place) == 100
+        consumer.commit()
+        assert consumer.committed([place]) == {place: 100}
+        assert consumer.health().state == "joined"
