@@ -375,13 +375,9 @@ class ProducerCore:
                     self._fail(queue, batch, error, effects)
         return effects
 
-    def drop_waiting(self, error: KafkaError) -> list[Effect]:
-        """Ends the batches that were never sent."""
-        effects: list[Effect] = []
-        for queue in self._active:
-            while queue.waiting:
-                self._finish(queue.waiting.popleft(), effects, error=error)
-        return effects
+    @property
+    def identity(self) -> ProducerIdReceived:
+        return ProducerIdReceived(self._producer_id, self._producer_epoch)
 
     def _answered(self, event: ProduceAnswered, now_ms: int, effects: list[Effect]) -> None:
         request = self._end_request(event.request_id)
@@ -671,7 +667,9 @@ class ProducerCore:
             return False
         if self._is_idempotent:
             queue.adopt(self._producer_id, self._producer_epoch)
-            if queue.producer_id != self._producer_id:
+            if queue.producer_id != self._producer_id or (
+                self._is_transactional and queue.producer_epoch != self._producer_epoch
+            ):
                 return False  # batches with the previous identity are not answered yet
         if len(queue.waiting) > 1 or queue.waiting[0].state is BatchState.CLOSED:
             return True

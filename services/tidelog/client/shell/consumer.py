@@ -60,6 +60,7 @@ from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consumer_record import ConsumerRecord
 from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls
 from tidelog.client.shell.network import Network
+from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -283,6 +284,20 @@ class Consumer(Generic[K, V]):
             raise RequestTimeoutError(f"{subject}: no answer in {self.settings.default_api_timeout_ms} ms")
         self._pump()
         await asyncio.sleep(POSITION_CHECK_S)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Returns the known positions, for `Producer.send_offsets`."""
+        return {
+            place: partition.position
+            for place, partition in self._core.partitions.items()
+            if partition.state is PositionState.KNOWN
+        }
+
+    def group_metadata(self) -> GroupMetadata:
+        """Returns the membership, for `Producer.send_offsets`."""
+        epoch = self._member_epoch()
+        member_id = "" if epoch == NO_MEMBER_EPOCH else self._calls.member_id
+        return GroupMetadata(self._calls.group_id, member_id, epoch, self.settings.group_instance_id)
 
     async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the committed offset of each partition, None if there is none."""

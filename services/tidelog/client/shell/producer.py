@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
@@ -17,6 +18,8 @@ from tidelog.client.core.delivery_errors import (
     BufferFullError,
     ClosedError,
     MetadataTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
     request_error,
 )
 from tidelog.client.core.producer import (
@@ -37,20 +40,17 @@ from tidelog.client.core.producer import (
 from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
-from tidelog.client.errors import (
-    AuthenticationFailedError,
-    ClientError,
-    NotKafkaError,
-    NotTrustedError,
-    UnsupportedApiError,
-)
+from tidelog.client.core.transaction import Transaction, TransactionState
+from tidelog.client.errors import ClientError
 from tidelog.client.handshake import Reply
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.shell.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.network import Network
+from tidelog.client.shell.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.compression import Compression
@@ -68,9 +68,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 logger: Final = logging.getLogger("tidelog.client")
 
-PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaError, UnsupportedApiError)
-"""The failures of a connection that no repetition cures."""
 _PRODUCE_SINCE: Final = 3
+_PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
 _LAST_PRODUCE_BY_NAME: Final = 12
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
@@ -132,6 +131,10 @@ class Producer(Generic[K, V]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._progress: asyncio.Future[None] | None = None
         self._flush_count = 0
+        self._transaction = Transaction()
+        self._transaction_calls = (
+            None if self.settings.transactional_id is None else TransactionCalls(self._network, self.settings)
+        )
         self._lock = threading.Lock()
         """Held while the core works, because the producer for threads appends from other threads."""
 
@@ -145,19 +148,27 @@ class Producer(Generic[K, V]):
         await self.close(flushes=kind is None or issubclass(kind, Exception))
 
     async def start(self) -> None:
-        """Connects to a broker. Raises ClientError."""
+        """Connects to a broker, and claims the transactional id if there is one. Raises ClientError,
+        KafkaError.
+        """
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         await self._network.start()
+        if self._transaction_calls is not None:
+            self._step(await self._transaction_calls.initialise())
+            self._transaction.move_to(TransactionState.READY)
 
     async def close(self, *, flushes: bool = True) -> None:
-        """Sends what is in the buffer, then closes the connections.
+        """Aborts an open transaction, sends what is in the buffer, then closes the connections.
 
         Without `flushes`, the records that are not acknowledged fail with ClosedError's message.
         """
         if self._is_closed or self._loop is None:
             return
         try:
+            if self._transaction_calls is not None and self.is_in_transaction:
+                with contextlib.suppress(KafkaError, ClientError):
+                    await self.abort_transaction()
             if flushes:
                 await self.flush()
         finally:
@@ -236,6 +247,95 @@ class Producer(Generic[K, V]):
             self._flush_count -= 1
             self._core.is_flushing = self._flush_count > 0
 
+    # -- transactions
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """Commits what its body sends, or aborts it if the body or the commit raises an exception.
+
+        async with producer.transaction():
+            await producer.send("flights", b"LH400")
+        """
+        self.begin_transaction()
+        try:
+            yield
+            await self.commit_transaction()
+        except BaseException:
+            if self.is_in_transaction:
+                await self.abort_transaction()
+            raise
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._transaction.state is TransactionState.OPEN
+
+    def begin_transaction(self) -> None:
+        """Raises InvalidTransactionStateError."""
+        self._transaction.move_to(TransactionState.OPEN)
+        self._transaction.has_content = False
+
+    async def commit_transaction(self) -> None:
+        """Waits for all records and commits them. Raises KafkaError.
+
+        After TransactionAbortableError the transaction is still open and must be aborted. After another error
+        the outcome is unknown, and the producer must be closed.
+        """
+        self._transaction.check_open()
+        await self.flush()
+        if self._core.abort_error is not None:
+            raise self._core.abort_error
+        await self._end_transaction(commits=True)
+
+    async def abort_transaction(self) -> None:
+        """Drops the records of the transaction. Raises KafkaError."""
+        self._transaction.check_open()
+        aborted = TransactionAbortableError("the transaction was aborted")
+        with self._lock:
+            effects = self._core.fail_all(aborted)
+        self._perform(effects)
+        await self._end_transaction(commits=False)
+
+    async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """Commits a consumer's positions in the transaction: `await producer.send_offsets(
+        consumer.positions(), consumer.group_metadata())`. Raises KafkaError.
+        """
+        self._transaction.check_open()
+        if self._transaction_calls is None or not offsets:
+            return
+        self._transaction.has_content = True
+        try:
+            await self._transaction_calls.commit_offsets(self._core.identity, offsets, group)
+        except KafkaError as error:
+            self._core.abort_error = TransactionAbortableError(f"the transaction must be aborted: {error}")
+            raise
+
+    async def _end_transaction(self, *, commits: bool) -> None:
+        calls = self._transaction_calls
+        if calls is None:
+            return
+        self._transaction.move_to(TransactionState.ENDING)
+        try:
+            if self._transaction.has_content:
+                identity = await calls.end(self._core.identity, commits=commits)
+                self._core.abort_error = None
+                self._step(identity)
+            self._core.abort_error = None
+            self._transaction.move_to(TransactionState.READY)
+        except TransactionAbortableError as error:
+            self._core.abort_error = error
+            self._transaction.move_to(TransactionState.OPEN)
+            raise
+        except (KafkaError, ClientError) as error:
+            self._core.abort_error = (
+                error
+                if isinstance(error, KafkaError)
+                else ProducerFencedError(f"the outcome of the transaction is unknown: {error}")
+            )
+            self._transaction.move_to(TransactionState.FENCED)
+            raise
+
+    # -- the rest
+
     async def partitions_for(self, topic: str) -> list[int]:
         """Returns the partitions of a topic. Raises UnknownTopicError, MetadataTimeoutError."""
         return list(range(await self._partition_count(topic)))
@@ -293,6 +393,9 @@ class Producer(Generic[K, V]):
         core = self._core
         if self._is_closed:
             raise ClosedError("the producer is closed")
+        if self._transaction_calls is not None:
+            self._transaction.check_open()
+            self._transaction.has_content = True
         with self._lock:
             if partition is None and (key is not None or self._partitioner is not by_key):
                 count = core.partition_count(topic)
@@ -519,9 +622,10 @@ class Producer(Generic[K, V]):
             self.settings.request_timeout_ms,
             list(topics.values()),
         )
+        at_least = _ZSTD_SINCE if self.settings.compression is Compression.ZSTD else _PRODUCE_SINCE
         version = connection.version_for(
             request,
-            at_least=_ZSTD_SINCE if self.settings.compression is Compression.ZSTD else _PRODUCE_SINCE,
+            at_least=_PRODUCE_OF_TRANSACTIONS_SINCE if is_transactional else at_least,
             at_most=None if has_ids else _LAST_PRODUCE_BY_NAME,
         )
         return request, version

@@ -12,6 +12,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell import consumer as asynchronous
 from tidelog.client.shell.consumer_record import ConsumerRecord
+from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.topics import TopicPartition
 
@@ -139,6 +140,14 @@ class Consumer(Generic[K, V]):
     def position(self, place: TopicPartition) -> int:
         """Returns the offset of the next record. Raises KeyError, KafkaError."""
         return self._call(self._running().position(place))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Returns the known positions, for `Producer.send_offsets`."""
+        return self._in_loop(lambda consumer: consumer.positions())
+
+    def group_metadata(self) -> GroupMetadata:
+        """Returns the membership, for `Producer.send_offsets`."""
+        return self._in_loop(lambda consumer: consumer.group_metadata())
 
     def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the committed offset of each partition, None if there is none."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -13,7 +14,9 @@ from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell import producer as asynchronous
 from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
+from tidelog.model.topics import TopicPartition
 from tidelog.records.record_writer import Header
 
 K = TypeVar("K")
@@ -124,6 +127,26 @@ class Producer(Generic[K, V]):
     def flush(self) -> None:
         """Sends all batches now and waits until the outcome of each earlier record is known."""
         self._running().call(self._producer.flush())
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits what its body sends, or aborts it if the body or the commit raises an exception.
+
+        A producer has one transaction at a time, which all its threads share.
+        """
+        thread = self._running()
+        self._producer.begin_transaction()
+        try:
+            yield
+            thread.call(self._producer.commit_transaction())
+        except BaseException:
+            if self._producer.is_in_transaction:
+                thread.call(self._producer.abort_transaction())
+            raise
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """Commits a consumer's positions in the transaction. See `tidelog.aio.Producer.send_offsets`."""
+        self._running().call(self._producer.send_offsets(offsets, group))
 
     def partitions_for(self, topic: str) -> list[int]:
         """Returns the partitions of a topic. Raises UnknownTopicError, MetadataTimeoutError."""

@@ -1,0 +1,55 @@
+"""The states of a transactional producer."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from tidelog.client.core.delivery_errors import InvalidTransactionStateError
+
+
+class TransactionState(Enum):
+    UNINITIALISED = "uninitialised"
+    """Without a producer id."""
+    READY = "ready"
+    """Between two transactions."""
+    OPEN = "open"
+    ENDING = "ending"
+    """The coordinator has not answered the commit or abort."""
+    FENCED = "fenced"
+    """A newer producer has the transactional id, or the outcome is unknown. The producer must be closed."""
+
+
+TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
+    TransactionState.UNINITIALISED: frozenset({TransactionState.READY, TransactionState.FENCED}),
+    TransactionState.READY: frozenset({TransactionState.OPEN, TransactionState.FENCED}),
+    TransactionState.OPEN: frozenset({TransactionState.ENDING, TransactionState.FENCED}),
+    TransactionState.ENDING: frozenset(
+        {TransactionState.READY, TransactionState.OPEN, TransactionState.FENCED}
+    ),
+    TransactionState.FENCED: frozenset(),
+}
+
+
+class Transaction:
+    """The present transaction of a producer."""
+
+    def __init__(self) -> None:
+        self.state = TransactionState.UNINITIALISED
+        self.has_content = False
+        """Whether a record or an offset was sent, so that the coordinator knows the transaction."""
+
+    def move_to(self, state: TransactionState) -> None:
+        """Raises InvalidTransactionStateError."""
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransactionStateError(
+                f"the transaction is {self.state.value}, so it cannot become {state.value}"
+            )
+        self.state = state
+
+    def check_open(self) -> None:
+        """Raises InvalidTransactionStateError unless a transaction is open."""
+        if self.state is not TransactionState.OPEN:
+            raise InvalidTransactionStateError(
+                f"this needs an open transaction, and the transaction is {self.state.value}"
+            )

@@ -1,0 +1,139 @@
+"""The requests of a transactional producer to its coordinator (KIP-890, transaction.version 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from tidelog.client.core.cluster_view import partitions_by_topic
+from tidelog.client.core.delivery_errors import ProducerFencedError
+from tidelog.client.core.producer import ProducerIdReceived
+from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
+from tidelog.client.shell.network import Network
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
+from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tidelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
+
+TRANSACTION_FEATURE: Final = "transaction.version"
+TRANSACTION_VERSION: Final = 2
+_END_SINCE: Final = 5
+_TXN_OFFSET_COMMIT_OF_V2: Final = 5
+_LAST_INIT_OF_V2: Final = 5
+_FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer's membership, with which a transaction commits its offsets."""
+
+    group_id: str
+    member_id: str = ""
+    member_epoch: int = -1
+    instance_id: str | None = None
+
+
+class TransactionCalls:
+    """Each call is repeated while the coordinator moves, up to `max.block.ms`."""
+
+    def __init__(self, network: Network, settings: ProducerSettings) -> None:
+        assert settings.transactional_id is not None
+        self._network = network
+        self._settings = settings
+        self._id = settings.transactional_id
+        self._subject = f"transactional id '{self._id}'"
+        self._coordinator = Coordinator(network, TRANSACTION, self._id)
+
+    async def initialise(self) -> ProducerIdReceived:
+        """Claims the transactional id: fences its previous producer and aborts that one's transaction.
+
+        Raises KafkaError, ClientError (UnsupportedApiError for a cluster without transaction.version 2).
+        """
+
+        async def ask() -> ProducerIdReceived:
+            connection = await self._coordinator.connection()
+            self._check_version(connection)
+            request = InitProducerIdRequest(self._id, self._settings.transaction_timeout_ms)
+            answer: InitProducerIdResponse = await connection.call(
+                request, self._network.timeout_s, at_most=_LAST_INIT_OF_V2
+            )
+            self._check(answer.error_code)
+            return ProducerIdReceived(answer.producer_id, answer.producer_epoch)
+
+        return await until_answered(self._settings, self._settings.max_block_ms, self._subject, ask)
+
+    async def end(self, identity: ProducerIdReceived, *, commits: bool) -> ProducerIdReceived:
+        """Ends the transaction, and returns the identity for the next one. Raises KafkaError, ClientError."""
+
+        async def ask() -> ProducerIdReceived:
+            connection = await self._coordinator.connection()
+            request = EndTxnRequest(self._id, identity.producer_id, identity.producer_epoch, commits)
+            answer: EndTxnResponse = await connection.call(
+                request, self._network.timeout_s, at_least=_END_SINCE
+            )
+            self._check(answer.error_code)
+            return ProducerIdReceived(answer.producer_id, answer.producer_epoch)
+
+        return await until_answered(self._settings, self._settings.max_block_ms, self._subject, ask)
+
+    async def commit_offsets(
+        self, identity: ProducerIdReceived, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+    ) -> None:
+        """Commits offsets of a group in the transaction. Raises KafkaError, ClientError."""
+        coordinator = Coordinator(self._network, GROUP, group.group_id)
+        topics = [
+            TxnOffsetCommitRequestTopic(
+                name,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(index, offsets[TopicPartition(name, index)], -1, "")
+                    for index in indexes
+                ],
+            )
+            for name, indexes in partitions_by_topic(offsets).items()
+        ]
+
+        async def ask() -> None:
+            connection = await coordinator.connection()
+            request = TxnOffsetCommitRequest(
+                self._id,
+                group.group_id,
+                identity.producer_id,
+                identity.producer_epoch,
+                group.member_epoch,
+                group.member_id,
+                group.instance_id,
+                topics,
+            )
+            answer: TxnOffsetCommitResponse = await connection.call(
+                request,
+                self._network.timeout_s,
+                at_least=_TXN_OFFSET_COMMIT_OF_V2,
+                at_most=_TXN_OFFSET_COMMIT_OF_V2,
+            )
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    coordinator.check(
+                        row.error_code, f"offset of {topic.name}-{row.partition_index} in {self._subject}"
+                    )
+
+        await until_answered(self._settings, self._settings.max_block_ms, self._subject, ask)
+
+    def _check_version(self, connection: AsyncConnection) -> None:
+        level = connection.served.features.get(TRANSACTION_FEATURE, 0)
+        if level < TRANSACTION_VERSION:
+            raise UnsupportedApiError(
+                f"the cluster's {TRANSACTION_FEATURE} is {level}; this client needs {TRANSACTION_VERSION}"
+            )
+
+    def _check(self, code: int) -> None:
+        if code in _FENCED:
+            raise ProducerFencedError(f"{self._subject}: a newer producer uses it")
+        self._coordinator.check(code, self._subject)

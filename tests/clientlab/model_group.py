@@ -1,0 +1,351 @@
+"""A model of a group of KIP-848 whose members are the cores of our consumer, in virtual time.
+
+The coordinator gives a partition to a member only when its previous member no longer has it. Faults are lost
+requests and responses, late answers, members that crash, leave, and join. The model checks each commit: every
+record before a committed offset was dealt with by an application.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumer import (
+    CommitConsumed,
+    CommittedFound,
+    ConsumerCore,
+    Effect,
+    Event,
+    FetchAnswered,
+    FetchedPartition,
+    FetchFailed,
+    HeartbeatFailed,
+    LeaveGroup,
+    LookUpCommitted,
+    LookupFailed,
+    LookUpOffsets,
+    MetadataFailed,
+    OffsetsFound,
+    PartitionsAssigned,
+    RecordsReady,
+    RequestMetadata,
+    RevocationDone,
+    RevokePartitions,
+    SendFetch,
+    SendHeartbeat,
+)
+from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+
+TOPIC = "t"
+TOPIC_ID = UUID(int=7)
+SESSION_TIMEOUT_MS = 3_000
+HEARTBEAT_INTERVAL_MS = 300
+POLL_WAIT_MS = 200
+CHECK_MS = 40
+"""The time between two looks at whether a core has something to do."""
+
+
+@dataclass
+class GroupFaults:
+    lost: float = 0.0
+    """The probability that a request or its response is lost."""
+    late: float = 0.0
+    member_changes: float = 0.0
+    """The probability that a member crashes, leaves or joins, for each poll of a member."""
+
+
+@dataclass
+class CoordinatedMember:
+    epoch: int
+    target: frozenset[int] = frozenset()
+    last_seen_ms: int = 0
+
+
+@dataclass
+class Application:
+    """One process: a consumer and a loop that polls and deals with records."""
+
+    name: str
+    core: ConsumerCore
+    is_alive: bool = True
+    delivered: list[tuple[int, int]] = field(default_factory=list)
+    """The records of the last poll, which are dealt with when the next poll begins."""
+    waits: bool = False
+
+
+class ModelGroup:
+    """Members, a coordinator and the logs of a topic. Everything follows from the seed."""
+
+    def __init__(
+        self, settings: ConsumerSettings, seed: int, faults: GroupFaults, partition_count: int = 4
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.settings = settings
+        self.faults = faults
+        self.now_ms = 0
+        self.is_healed = False
+        self.logs: list[list[bytes]] = [[] for _ in range(partition_count)]
+        self.ends = [0] * partition_count
+        self.dealt_with: set[tuple[int, int]] = set()
+        self.deliveries: dict[tuple[int, int], int] = {}
+        self.committed: dict[int, int] = {}
+        self.applications: list[Application] = []
+        self.members: dict[str, CoordinatedMember] = {}
+        self.holders: dict[int, str] = {}
+        self.group_epoch = 0
+        self._order = 0
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._names = 0
+
+    # -- time
+
+    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, what))
+
+    def run(self, until_ms: int) -> None:
+        while self._agenda and self._agenda[0][0] <= until_ms:
+            self.now_ms, _, what = heapq.heappop(self._agenda)
+            what()
+        self.now_ms = until_ms
+
+    def produce(self, partition: int, count: int) -> None:
+        start = self.ends[partition]
+        records = [Record(start + index, 1_000, None, b"v") for index in range(count)]
+        self.logs[partition].append(bytes(build_batch(records, leader_epoch=0)))
+        self.ends[partition] += count
+
+    # -- applications
+
+    def start_member(self) -> Application:
+        self._names += 1
+        core = ConsumerCore(self.settings, jitter=self.chance.random)
+        application = Application(f"m{self._names}", core)
+        self.applications.append(application)
+        core.subscribe((TOPIC,), None, self.now_ms)
+        self.at(0, lambda: self._poll(application))
+        self.at(0, lambda: self._wake(application))
+        return application
+
+    def stop_member(self, application: Application, *, leaves: bool) -> None:
+        application.is_alive = False
+        self.applications.remove(application)
+        if leaves and application.name in self.members:
+            self._remove(application.name)
+
+    def _wake(self, application: Application) -> None:
+        """Polls the core when its time comes. It checks often, which is simple and safe."""
+        if application.is_alive:
+            wake_ms = application.core.next_wake_ms(self.now_ms)
+            if wake_ms is not None and wake_ms <= self.now_ms:
+                self._perform(application, application.core.poll(self.now_ms))
+            self.at(CHECK_MS, lambda: self._wake(application))
+
+    def _poll(self, application: Application) -> None:
+        if not application.is_alive:
+            return
+        application.waits = False
+        for place in application.delivered:
+            self.dealt_with.add(place)
+        application.delivered.clear()
+        self._perform(application, application.core.begin_poll(self.now_ms))
+        for _ in range(self.chance.randint(1, 8)):
+            found = application.core.next_record()
+            if found is None:
+                break
+            place = (found[0].place.partition, found[1].offset)
+            assert self._may_deliver(application, place[0]), f"{application.name} does not have {place[0]}"
+            application.delivered.append(place)
+            self.deliveries[place] = self.deliveries.get(place, 0) + 1
+        if application.delivered:
+            application.core.end_poll(self.now_ms)
+            if self._happens(self.faults.member_changes):
+                self._change_members(application)
+            self.at(self.chance.choice((0, 1, 30, 400)), lambda: self._poll(application))
+        else:
+            application.waits = True
+            self.at(POLL_WAIT_MS, lambda: self._end_wait(application))
+
+    def _end_wait(self, application: Application) -> None:
+        if application.waits:
+            self._poll(application)
+
+    def _may_deliver(self, application: Application, partition: int) -> bool:
+        """A member that the coordinator has removed may not know it yet."""
+        return application.name not in self.members or self.holders.get(partition) == application.name
+
+    def _change_members(self, application: Application) -> None:
+        match self.chance.randrange(3):
+            case 0 if len(self.applications) < 4:
+                self.start_member()
+            case 1:
+                self.stop_member(application, leaves=False)
+                self.at(self.chance.randint(0, 500), self._start_replacement)
+            case 2 if len(self.applications) > 1:
+                self.stop_member(application, leaves=True)
+
+    def _start_replacement(self) -> None:
+        self.start_member()
+
+    def _happens(self, probability: float) -> bool:
+        return not self.is_healed and self.chance.random() < probability
+
+    # -- effects
+
+    def _perform(self, application: Application, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._perform_one(application, effect)
+
+    def _perform_one(self, application: Application, effect: Effect) -> None:
+        match effect:
+            case SendFetch():
+                self._ask(application, lambda: self._fetch(effect), FetchFailed(effect.request_id))
+            case RequestMetadata():
+                view = TopicView(TOPIC, TOPIC_ID, (PartitionLeader(1, 0),) * len(self.logs))
+                received = MetadataReceived((Node(1, "model", 9092),), (view,))
+                self._ask(application, lambda: received, MetadataFailed())
+            case LookUpCommitted(places):
+                lost = LookupFailed(places, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                self._ask(application, lambda: self._committed(places), lost)
+            case LookUpOffsets(timestamps):
+                lost = LookupFailed(tuple(timestamps), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                self._ask(application, lambda: OffsetsFound(dict.fromkeys(timestamps, 0)), lost)
+            case SendHeartbeat(heartbeat, _):
+                self._ask(application, lambda: self._heartbeat(application, heartbeat), HeartbeatFailed())
+            case CommitConsumed(offsets):
+                self.at(self._delay(), lambda: self._commit(application, dict(offsets)))
+            case RevokePartitions(places, is_lost):
+                if not is_lost:
+                    self._commit(application, application.core.commitable(places))
+                self.at(self._delay(), lambda: self._step(application, RevocationDone(places, is_lost)))
+            case LeaveGroup():
+                self._remove(application.name)
+            case RecordsReady():
+                if application.waits:
+                    application.waits = False
+                    self.at(0, lambda: self._poll(application))
+            case PartitionsAssigned():
+                pass
+
+    def _delay(self) -> int:
+        return self.chance.randint(0, 500) if self._happens(self.faults.late) else self.chance.randint(0, 10)
+
+    def _ask(self, application: Application, answer: Callable[[], Event], lost: Event) -> None:
+        """Sends a request: it is lost, or it takes effect and then its response may be lost."""
+
+        def arrive() -> None:
+            if not application.is_alive:
+                return
+            if self._happens(self.faults.lost):
+                self.at(self._delay(), lambda: self._step(application, lost))
+                return
+            event = answer()
+            if self._happens(self.faults.lost):
+                event = lost
+            self.at(self._delay(), lambda: self._step(application, event))
+
+        self.at(self._delay(), arrive)
+
+    def _step(self, application: Application, event: Event) -> None:
+        if application.is_alive:
+            self._perform(application, application.core.step(event, self.now_ms))
+
+    # -- brokers
+
+    def _fetch(self, effect: SendFetch) -> FetchAnswered:
+        partitions = {}
+        for place, (offset, _, _) in effect.offsets.items():
+            data = bytearray()
+            for batch in self.logs[place.partition]:
+                count = int.from_bytes(batch[57:61], "big")
+                base = int.from_bytes(batch[:8], "big")
+                if base + count > offset and len(data) < 300:
+                    data += batch
+            end = self.ends[place.partition]
+            partitions[place] = FetchedPartition(0, memoryview(bytes(data)), end, end, 0, [], -1, None)
+        return FetchAnswered(effect.request_id, 0, partitions)
+
+    # -- the coordinator
+
+    def _committed(self, places: tuple[TopicPartition, ...]) -> CommittedFound:
+        return CommittedFound({place: (self.committed.get(place.partition, -1), -1) for place in places})
+
+    def _commit(self, application: Application, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
+        if self._happens(self.faults.lost):
+            return
+        member = self.members.get(application.name)
+        membership = application.core.membership
+        assert membership is not None
+        if member is None or member.epoch != membership.epoch or not application.is_alive:
+            return
+        for place, (offset, _) in offsets.items():
+            for earlier in range(self.committed.get(place.partition, 0), offset):
+                assert (place.partition, earlier) in self.dealt_with, (
+                    f"{place} was committed up to {offset}, but nobody dealt with {earlier}"
+                )
+            self.committed[place.partition] = offset
+        application.core.committed(offsets)
+
+    def _heartbeat(self, application: Application, heartbeat: Heartbeat) -> HeartbeatAnswered:
+        self._expire()
+        name = application.name
+        member = self.members.get(name)
+        if heartbeat.member_epoch == 0:
+            if member is not None:
+                self._release(name)
+            else:
+                self.members[name] = CoordinatedMember(0)
+                self._rebalance()
+            member = self.members[name]
+        elif member is None:
+            return HeartbeatAnswered(ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
+        elif heartbeat.member_epoch > member.epoch:
+            return HeartbeatAnswered(ErrorCode.FENCED_MEMBER_EPOCH, None, 0, 0, None)
+        member.last_seen_ms = self.now_ms
+        if heartbeat.owned is not None and heartbeat.member_epoch > 0:
+            owned = {index for _, index in heartbeat.owned}
+            for partition, holder in list(self.holders.items()):
+                if holder == name and partition not in owned and partition not in member.target:
+                    del self.holders[partition]
+        held = {partition for partition, holder in self.holders.items() if holder == name}
+        if held <= member.target:
+            member.epoch = self.group_epoch
+            for partition in member.target:
+                self.holders.setdefault(partition, name)
+        assigned = frozenset(
+            (TOPIC_ID, partition) for partition in member.target if self.holders.get(partition) == name
+        )
+        return HeartbeatAnswered(0, None, member.epoch, HEARTBEAT_INTERVAL_MS, assigned)
+
+    def _expire(self) -> None:
+        for name, member in list(self.members.items()):
+            if self.now_ms - member.last_seen_ms > SESSION_TIMEOUT_MS and member.epoch:
+                self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        if self.members.pop(name, None) is not None:
+            self._release(name)
+            self._rebalance()
+
+    def _release(self, name: str) -> None:
+        for partition in [partition for partition, holder in self.holders.items() if holder == name]:
+            del self.holders[partition]
+
+    def _rebalance(self) -> None:
+        self.group_epoch += 1
+        names = sorted(self.members)
+        self.chance.shuffle(names)
+        for member in self.members.values():
+            member.target = frozenset()
+        for partition in range(len(self.logs) if names else 0):
+            member = self.members[names[partition % len(names)]]
+            member.target |= {partition}

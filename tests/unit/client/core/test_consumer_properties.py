@@ -1,0 +1,97 @@
+"""A group of our consumers loses no record, and commits no record before its application dealt with it.
+
+The coordinator is a model (clientlab.model_group). Planted faults must be found, so the test can fail.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clientlab.model_group import GroupFaults, ModelGroup
+from tidelog.client.core.consumed_partition import ConsumedPartition
+from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.membership import Membership
+
+SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)
+HEALING_MS = 20_000
+FAULTS = st.builds(
+    GroupFaults,
+    lost=st.sampled_from([0.0, 0.05, 0.2]),
+    late=st.sampled_from([0.0, 0.1, 0.3]),
+    member_changes=st.sampled_from([0.0, 0.02, 0.1]),
+)
+
+
+def run(seed: int, faults: GroupFaults) -> ModelGroup:
+    group = ModelGroup(SETTINGS, seed, faults)
+    for _ in range(group.chance.randint(1, 3)):
+        group.start_member()
+    for _ in range(25):
+        group.produce(group.chance.randrange(len(group.logs)), group.chance.randint(1, 6))
+        group.run(group.now_ms + group.chance.choice((0, 10, 100, 500)))
+    group.is_healed = True
+    group.run(group.now_ms + HEALING_MS)
+    for partition, end in enumerate(group.ends):
+        missing = [offset for offset in range(end) if (partition, offset) not in group.dealt_with]
+        assert not missing, f"nobody got {missing} of partition {partition}"
+        assert group.committed.get(partition, 0) == end, f"partition {partition} is not committed"
+    return group
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), FAULTS)
+def test_no_record_is_lost_or_committed_too_early(seed: int, faults: GroupFaults) -> None:
+    run(seed, faults)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_without_faults_each_record_comes_once(seed: int) -> None:
+    group = run(seed, GroupFaults())
+    assert set(group.deliveries.values()) <= {1}
+
+
+def _commit_before_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit stores the position, although the application has not dealt with the last records."""
+    original = ConsumerCore.commitable
+
+    def commitable(core: ConsumerCore, places: Any = None) -> Any:
+        core.finish_delivered()
+        return original(core, places)
+
+    monkeypatch.setattr(ConsumerCore, "commitable", commitable)
+
+
+def _commit_of_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit stores the offset up to which records were fetched."""
+
+    def finish_delivered(partition: ConsumedPartition) -> None:
+        partition.consumed = partition.fetch_offset
+
+    monkeypatch.setattr(ConsumedPartition, "finish_delivered", finish_delivered)
+
+
+def _revoked_partitions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member says that it gave up partitions, and goes on to deliver their records."""
+    monkeypatch.setattr(ConsumerCore, "_remove", lambda core, place: None)
+
+
+def _revocation_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The member never says what it gave up, so the other members wait for ever."""
+    monkeypatch.setattr(Membership, "_say_owned", lambda membership, now_ms: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [_commit_before_delivery, _commit_of_fetched, _revoked_partitions_are_kept, _revocation_not_said],
+)
+def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(200):
+            run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1))
