@@ -43,13 +43,13 @@ def run(seed: int, faults: GroupFaults) -> ModelGroup:
     return group
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), FAULTS)
 def test_no_record_is_lost_or_committed_too_early(seed: int, faults: GroupFaults) -> None:
     run(seed, faults)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**32))
 def test_without_faults_each_record_comes_once(seed: int) -> None:
     group = run(seed, GroupFaults())
