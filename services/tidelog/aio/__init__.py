@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consumer import Consumer, ConsumerHealth
 from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.delivery import Delivery, RecordMetadata
 from tidelog.client.shell.producer import Producer, ProducerInterceptor
+from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.topics import TopicPartition
 
 __all__ = [
+    "Admin",
+    "GroupMetadata",
     "Consumer",
     "ConsumerHealth",
     "ConsumerRecord",

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
     from tidelog.client.shell.consumer import ConsumerHealth
     from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.delivery import Delivery, RecordMetadata
+    from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
     from tidelog.client.threads.producer import Producer
     from tidelog.model.topics import TopicPartition
 
 __all__ = [
+    "Admin",
     "Consumer",
     "ConsumerHealth",
     "ConsumerRecord",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerHealth": "tidelog.client.shell.consumer",
     "ConsumerRecord": "tidelog.client.shell.consumer_record",

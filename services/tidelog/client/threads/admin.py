@@ -1,0 +1,156 @@
+"""The admin client for threads: topics, settings, groups and offsets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+
+from tidelog.client import admin, configs, coordinators
+from tidelog.client.cluster import Cluster, ClusterView, Topic
+from tidelog.client.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ResourceType
+from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.security import parse_security
+from tidelog.model.topics import TopicPartition
+
+
+class Admin:
+    """A client for administration. Threads may share it; their calls run one after another.
+
+        with Admin("127.0.0.1:9092") as admin:
+            admin.create_topic("flights", num_partitions=6)
+
+    It has the functions of the command `tidelog`. Calls raise KafkaError for an error in a response, and
+    ClientError without a response.
+    """
+
+    def __init__(self, bootstrap: str = "", settings: Properties | None = None) -> None:
+        """`bootstrap` is HOST:PORT,... and precedes `bootstrap.servers`. Connects at the first call. Raises
+        SettingsError, SecurityConfigError.
+        """
+        properties = settings or {}
+        self._bootstrap = bootstrap or str(properties.get(BOOTSTRAP, ""))
+        self._settings = parse_settings(ConnectionSettings, properties)
+        self._security = parse_security(security_texts(properties))
+        self._cluster: Cluster | None = None
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._cluster is not None:
+                self._cluster.close()
+                self._cluster = None
+
+    def _connected(self) -> Cluster:
+        if self._cluster is None:
+            self._cluster = Cluster(
+                self._bootstrap,
+                client_id=self._settings.client_id,
+                timeout_s=self._settings.request_timeout_ms / 1000,
+                security=self._security,
+            )
+        return self._cluster
+
+    # -- topics
+
+    def describe_cluster(self) -> ClusterView:
+        """Returns the brokers and the controller."""
+        with self._lock:
+            return self._connected().describe()
+
+    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
+        """Returns the existing ones of the named topics, None for all."""
+        with self._lock:
+            return self._connected().topics(names)
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        num_partitions: int = admin.BROKER_DEFAULT,
+        replication_factor: int = admin.BROKER_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+    ) -> admin.CreatedTopic:
+        """Creates a topic and waits until its partitions have leaders. -1 is the broker's default."""
+        with self._lock:
+            cluster = self._connected()
+            created = admin.create_topic(
+                cluster,
+                name,
+                num_partitions=num_partitions,
+                replication_factor=replication_factor,
+                configs=configs,
+            )
+            cluster.topic(name, creates=True)
+            return created
+
+    def delete_topic(self, name: str) -> None:
+        with self._lock:
+            admin.delete_topic(self._connected(), name)
+
+    def create_partitions(self, name: str, total_count: int) -> None:
+        """Increases the number of partitions to `total_count`."""
+        with self._lock:
+            admin.create_partitions(self._connected(), name, total_count)
+
+    def offsets(self, topic: str, timestamp: int = admin.LATEST_TIMESTAMP) -> dict[int, int]:
+        """Returns for each partition the first offset at or after a time in milliseconds since 1970.
+
+        -1 is the end and -2 the beginning. The offset of a time after the last record is -1.
+        """
+        with self._lock:
+            cluster = self._connected()
+            found = admin.list_offsets(cluster, cluster.topic(topic), timestamp)
+            return {partition: offset.offset for partition, offset in found.items()}
+
+    # -- settings
+
+    def topic_configs(self, topic: str) -> dict[str, ConfigEntry]:
+        """Returns the settings of a topic by name."""
+        with self._lock:
+            resource = ConfigResource(ResourceType.TOPIC, topic)
+            return {entry.name: entry for entry in configs.describe_configs(self._connected(), resource)}
+
+    def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
+        """Sets settings of a topic; None removes the topic's own value."""
+        rows = [
+            ConfigChange(name, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
+            for name, value in changes.items()
+        ]
+        with self._lock:
+            configs.alter_configs(self._connected(), ConfigResource(ResourceType.TOPIC, topic), rows)
+
+    # -- groups
+
+    def groups(self) -> list[coordinators.ListedGroup]:
+        with self._lock:
+            return coordinators.list_groups(self._connected(), [], [])
+
+    def describe_group(self, group_id: str) -> coordinators.Group:
+        with self._lock:
+            return coordinators.describe_group(self._connected(), group_id)
+
+    def delete_group(self, group_id: str) -> None:
+        with self._lock:
+            coordinators.delete_group(self._connected(), group_id)
+
+    def committed(self, group_id: str) -> dict[TopicPartition, int]:
+        """Returns all offsets that a group has committed."""
+        with self._lock:
+            return coordinators.committed_offsets(self._connected(), group_id)
+
+    def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Sets the offsets of a group without members."""
+        with self._lock:
+            rows = {place: CommittedOffset(offset) for place, offset in offsets.items()}
+            commit_offsets(self._connected(), group_id, rows)
