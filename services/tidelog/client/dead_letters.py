@@ -18,7 +18,8 @@ from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.record import Header, Record
+from tidelog.records.record import Record
+from tidelog.records.record_writer import Header
 from tidelog.wire.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
