@@ -46,6 +46,8 @@ MAX_WAITING: Final = 5_000
 """The most records of one share partition that wait. At this number, no new records are acquired or looked
 at until some of them are available. They do not count as records in flight.
 """
+MAX_ENDED_RANGES: Final = 1_000
+"""The most ranges whose locks or waits end at once, about 5 ms of work. Those of others end soon after."""
 MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
 WAITING, AVAILABLE, ACQUIRED = DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
@@ -329,9 +331,12 @@ class SharePartitionCore:
                     last = min(last, ranges.end - 1)
                 self._pass_gap(first)
                 if last >= ranges.end:
-                    ranges.append(RecordRange(first, last))
-                for found in ranges.within(first, last):
-                    self._screen_range(found, upcoming, now_ms)
+                    added = RecordRange(first, last)
+                    ranges.append(added)
+                    self._screen_range(added, upcoming, now_ms)
+                else:
+                    for found in ranges.within(first, last):
+                        self._screen_range(found, upcoming, now_ms)
                 screening.screened_to = last + 1
             if last == upcoming.last:
                 staged.popleft()
@@ -373,12 +378,13 @@ class SharePartitionCore:
         screening = self._screening
         assert screening is not None
         assert screening.order is not None
-        for first, last in ended:
-            for offset in screening.order.finish(first, last):
-                (found,) = ranges.within(offset, offset)
-                if found.state is WAITING and found.available_at_ms == NO_DEADLINE:
-                    ranges.set_state(found, AVAILABLE)
-                ranges.join(offset, offset)
+        offsets = [offset for span in ended for offset in screening.order.finish(*span)]
+        for offset in offsets:
+            found = self._record_at(offset)
+            if found.state is WAITING and found.available_at_ms == NO_DEADLINE:
+                ranges.set_state(found, AVAILABLE)
+        if offsets:
+            ranges.join(min(offsets), max(offsets))
 
     # -- acknowledging
 
@@ -484,7 +490,7 @@ class SharePartitionCore:
             end_ms = _end_of_state(found)
             if end_ms is None:
                 continue
-            if end_ms > now_ms:
+            if end_ms > now_ms or len(expired) >= MAX_ENDED_RANGES:
                 self._wake_at(end_ms)
             else:
                 expired.append(found)
@@ -508,17 +514,22 @@ class SharePartitionCore:
         if screening is None:
             self.ranges.set_state(found, AVAILABLE)
             return
-        for part in self.ranges.within(found.first, found.last):
-            part.available_at_ms = NO_DEADLINE
+        found.available_at_ms = NO_DEADLINE
         last = min(found.last, screening.screened_to - 1)
-        if screening.order is None:
-            for part in self.ranges.within(found.first, last):
+        order = screening.order
+        if order is None:
+            whole = [found] if last == found.last else self.ranges.within(found.first, last)
+            for part in whole:
                 self.ranges.set_state(part, AVAILABLE)
             return
         for offset in range(found.first, last + 1):
-            if screening.order.is_first(offset):
-                (part,) = self.ranges.within(offset, offset)
-                self.ranges.set_state(part, AVAILABLE)
+            if order.is_first(offset):
+                self.ranges.set_state(self._record_at(offset), AVAILABLE)
+
+    def _record_at(self, offset: int) -> RecordRange:
+        """Returns the range of one record."""
+        found = self.ranges.overlapping(offset, offset)
+        return found[0] if len(found[0]) == 1 else self.ranges.within(offset, offset)[0]
 
     def _wake_at(self, end_ms: MonotonicMs) -> None:
         if self._wake_at_ms is None or end_ms < self._wake_at_ms:

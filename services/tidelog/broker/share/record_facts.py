@@ -15,7 +15,7 @@ digits.
 """
 MAX_HEADERS: Final = 100
 """The number of headers of a record among which DELIVER_AT is searched."""
-MAX_RECORDS: Final = 2_000
+MAX_RECORDS: Final = 1_000
 """The most records of one look at the log. To let them into a window takes about 10 ms of the event loop."""
 MAX_DIGITS: Final = 19
 
