@@ -213,7 +213,6 @@ class Rounds:
         task = self._progress.add_task("", total=(fresh_rounds + warm_rounds) * len(self._cases) * 2)
         began_s, limit_s = time.monotonic(), self._contest.limit_s
         for number in range(fresh_rounds):
-            is_last = number == fresh_rounds - 1 or time.monotonic() - began_s > limit_s / 2
             directory = self._work_dir / f"round-{number}"
             directory.mkdir()
             sides = self._contest.sides(directory)
@@ -227,6 +226,7 @@ class Rounds:
                     if self._cases:
                         self._bench.run(self._contest.warm_up, side)
                 self._run_cases(sides, number, self.fresh, task)
+                is_last = number == fresh_rounds - 1 or time.monotonic() - began_s > limit_s / 2
                 if is_last:
                     for warm_number in range(warm_rounds):
                         if warm_number and time.monotonic() - began_s > limit_s:

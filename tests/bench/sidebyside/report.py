@@ -184,7 +184,7 @@ of Apache Kafka and tidelog on one partition: with one broker each (RF 1), and w
 `min.insync.replicas` 2). The state of a share group has the same number of replicas.
 
 The client is the same for both sides: tests/bench/sidebyside/share_cases.py sends the requests of share
-consumers from one process. It needs about a twentieth of a core, so the brokers are measured. Each consumer
+consumers from one process. It needs about a tenth of a core, so the brokers are measured. Each consumer
 is a member of the group with a connection of its own. It fetches up to 500 records, the default of
 `max.poll.records`, and accepts them with its next fetch. The topic has two million records of 100 bytes in
 batches of 100. All settings of share groups have their defaults, and every case has a new group.
@@ -205,12 +205,12 @@ There are two tables, because a JVM compiles Kafka's code while it runs: one wit
 warm JVM. Read both.
 """
 COLD_JVM = """\
-{rounds} rounds. Each round starts both sides and warms each up with one case. Kafka's JVM is still compiling
-its code, and a part of its CPU time is the compiler's, so this table favours tidelog.
+Number of rounds: {rounds}. Each round starts both sides and warms each up with one case. Kafka's JVM is still
+compiling its code, and a part of its CPU time is the compiler's, so this table favours tidelog.
 """
 WARM_JVM = """\
-{rounds} more rounds with the brokers of the last round. This is closer to a Kafka that has been running
-for days.
+Number of rounds: {rounds}, with the brokers of the last round. This is closer to a Kafka that has been
+running for days.
 """
 HOW_TO_RUN = """\
 ## Run it
