@@ -131,6 +131,29 @@ _DELIVERIES = Row(
     ],
 )
 
+_DEAD_LETTERS = Row(
+    "Dead letters",
+    [
+        graph(
+            "Dead letters",
+            {"{{group}}": _rate("dead_letters")},
+            "Records per second that were copied to the group's dead letter topic",
+            unit="ops",
+        ),
+        graph(
+            "Waiting",
+            {"{{group}}": _of_groups("dead_letters_waiting")},
+            "Records that were given up and are not in the dead letter topic yet",
+        ),
+        graph(
+            "Failures",
+            {"{{group}}": _rate("dead_letter_failures")},
+            "Attempts to copy records that failed; a log line states the reason",
+            unit="ops",
+        ),
+    ],
+)
+
 _SERVICE = Row(
     "Requests and states",
     [
@@ -165,5 +188,5 @@ DASHBOARD = Dashboard(
     "tidelog / Share Groups",
     "Share groups: what waits, what is in flight, and what becomes of deliveries.",
     [*OF_RELEASES, SHARE_GROUP],
-    [_GLANCE, _RECORDS, _DELIVERIES, _SERVICE],
+    [_GLANCE, _RECORDS, _DELIVERIES, _DEAD_LETTERS, _SERVICE],
 )
