@@ -175,10 +175,11 @@ class Hosting:
         replica = self._hosted.close(topic_partition)
         if replica is None:
             return
-        await self._fetchers.forget(topic_partition)
-        await self._log_cleaner.forget(topic_partition)
+        # Nothing is acknowledged from here on. A flush that is under way would still move the high watermark.
         replica.resign(self._clock.monotonic_ms())
         self._waiting.leadership_changed(topic_partition)
+        await self._fetchers.forget(topic_partition)
+        await self._log_cleaner.forget(topic_partition)
         if not any(hosted.topic == topic_partition.topic for hosted in self._hosted.replicas):
             self._telemetry.forget_topic(topic_partition.topic)
         directory = self._log_directory

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300)]
 FSYNC_S = 3.0
 LOAD_S = 12.0
 SESSION_MS = 2000

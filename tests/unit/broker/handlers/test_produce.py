@@ -133,6 +133,33 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
     assert lab.runner.run(scenario()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
+def test_a_leader_that_is_closed_during_the_flush_acknowledges_nothing(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t", configs={"flush.messages": "1"})
+    replica = lab.broker.hosted.leader_replica("t", 0)
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+
+    def flush(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        is_waiting.set()
+        may_go_on.wait(5)
+        real_flush(self, up_to_offset, now_ms=now_ms)
+
+    async def scenario() -> int:
+        answering = asyncio.ensure_future(answer_to(lab, acks=-1))
+        await asyncio.to_thread(is_waiting.wait, 5)
+        closing = asyncio.ensure_future(lab.broker.hosting.close(replica.topic_partition, delete=False))
+        await asyncio.sleep(0)
+        may_go_on.set()
+        await closing
+        return error_of(await answering)
+
+    real_flush = PartitionLog.flush
+    monkeypatch.setattr(PartitionLog, "flush", flush)
+    assert lab.runner.run(scenario()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert replica.core.high_watermark == 0
+
+
 def test_acks_0_waits_for_nothing(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     assert send(lab, acks=0)[0] is NO_REPLY
