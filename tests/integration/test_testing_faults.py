@@ -132,6 +132,14 @@ def test_a_consumer_reads_on_after_its_fetches_failed(tidelog: Cluster) -> None:
     assert fault.hits == 2
 
 
+def test_a_producer_waits_for_a_leader_that_metadata_does_not_name(tidelog: Cluster) -> None:
+    topic = tidelog.create_topic("flights")
+    fault = tidelog.fail("Metadata", "LEADER_NOT_AVAILABLE", times=3)
+    assert sent(producer_of(tidelog, topic_metadata_refresh_fast_interval_ms=10), topic, b"a") is None
+    assert fault.hits == 3
+    assert values_in(tidelog, topic) == [b"a"]
+
+
 def test_a_lost_response_duplicates_a_record_unless_the_producer_is_idempotent(tidelog: Cluster) -> None:
     topic = tidelog.create_topic("flights")
     tidelog.lose_response("Produce")

@@ -21,6 +21,7 @@ from tidelog.testing.faults import INTERNAL_LISTENER, Fault, Faults, FetchWatch
 from tidelog.testing.quiet_log import log_quietly
 from tidelog.testing.rebalance import Rebalance, begin_rebalance
 from tidelog.testing.requests import Broker, Keyed, Record, RequestFailedError, Requests, Value
+from tidelog.wire.messages.metadata import MetadataResponseBroker
 
 HOST: Final = "127.0.0.1"
 MAX_BROKERS: Final = 16
@@ -374,6 +375,9 @@ class Cluster:
             raise ValueError(f"broker {broker_id} does not run; those that run are {self.brokers}")
 
     def _update_brokers(self) -> None:
+        self._faults.brokers = tuple(
+            MetadataResponseBroker(broker_id, HOST, self._port(broker_id)) for broker_id in self.brokers
+        )
         self._requests.brokers = tuple(
             Broker(broker_id, self._port(broker_id, is_internal=True))
             for broker_id in self.brokers

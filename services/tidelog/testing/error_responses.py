@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidelog.broker.coordination.refusals import refuse_message
@@ -16,6 +16,7 @@ from tidelog.wire.messages import (
     fetch,
     find_coordinator,
     list_offsets,
+    metadata,
     offset_for_leader_epoch,
     produce,
 )
@@ -27,8 +28,18 @@ _MESSAGE: Final = "tidelog.testing made this request fail."
 # `Any`: each function takes the request class of its API.
 
 
-def error_response(api_key: ApiKey, version: int, request: Any, code: ErrorCode) -> Message:
-    """Returns the response that carries the error. Raises ValueError for an API that has no place for it."""
+def error_response(
+    api_key: ApiKey,
+    version: int,
+    request: Any,
+    code: ErrorCode,
+    brokers: Sequence[metadata.MetadataResponseBroker] = (),
+) -> Message:
+    """Returns the response that carries the error. Metadata also names the brokers. Raises ValueError for an
+    API that has no place for an error.
+    """
+    if api_key == ApiKey.METADATA:
+        return _metadata(request, code, brokers)
     make = _RESPONSES.get(api_key)
     if make is not None:
         return make(request, version, code)
@@ -47,9 +58,22 @@ def error_response(api_key: ApiKey, version: int, request: Any, code: ErrorCode)
         raise refused from error
     body = b"".join(codec.response_encoder(api_key, version)(response))
     # An old version may lack the field, and the client would take the response for a success.
-    if api_key == ApiKey.METADATA or codec.response_decoder(api_key, version)(body, 0)[0].error_code != code:
+    if codec.response_decoder(api_key, version)(body, 0)[0].error_code != code:
         raise refused
     return response
+
+
+def _metadata(
+    request: metadata.MetadataRequest, code: ErrorCode, brokers: Sequence[metadata.MetadataResponseBroker]
+) -> Message:
+    """The error is at each topic that the request names. A request for all topics finds none."""
+    return metadata.MetadataResponse(
+        brokers=list(brokers),
+        controller_id=brokers[0].node_id if brokers else -1,
+        topics=[
+            metadata.MetadataResponseTopic(code, topic.name, topic.topic_id) for topic in request.topics or ()
+        ],
+    )
 
 
 def _produce(request: produce.ProduceRequest, version: int, code: ErrorCode) -> Message:

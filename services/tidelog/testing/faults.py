@@ -25,6 +25,7 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, request_class, request_decoder
 from tidelog.wire.headers import decode_request_header
 from tidelog.wire.messages.fetch import FetchRequest
+from tidelog.wire.messages.metadata import MetadataResponseBroker
 
 INTERNAL_LISTENER: Final = "INTERNAL"
 MAX_HELD_REQUESTS: Final = 1_000
@@ -141,6 +142,8 @@ class Faults:
         self.in_force: tuple[Fault, ...] = ()
         self.paused: frozenset[int] = frozenset()
         """The ids of the brokers that hold back all requests."""
+        self.brokers: tuple[MetadataResponseBroker, ...] = ()
+        """The running brokers, for responses to Metadata."""
         self.watches: tuple[FetchWatch, ...] = ()
         self._held: dict[int, list[tuple[Connection, Callable[[], None]]]] = {}
         self._clients: dict[Connection, str | None] = {}
@@ -275,5 +278,5 @@ class _Interceptor:
         if api_key == ApiKey.PRODUCE and not message.acks:
             raise ClosedByProtocolError("tidelog.testing made a Produce request with acks=0 fail")
         context = RequestContext(connection, route, correlation_id, client_id, connection.last_active)
-        answer = error_response(api_key, version, message, code)
+        answer = error_response(api_key, version, message, code, self._faults.brokers)
         connection.answer_now(context, route.encode_answer(context, answer))

@@ -108,7 +108,7 @@ def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) 
         (lambda cluster: cluster.create_topic("flights", 0), "INVALID_PARTITIONS"),
         (lambda cluster: cluster.fail("Prodce", "NOT_ENOUGH_REPLICAS"), "Prodce is no API"),
         (lambda cluster: cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=0), "times is 0"),
-        (lambda cluster: cluster.fail("Metadata", "NOT_ENOUGH_REPLICAS"), "no error response for Metadata"),
+        (lambda cluster: cluster.fail("DescribeConfigs", "NOT_CONTROLLER"), "no error response for Describe"),
         (lambda cluster: cluster.delay("Produce", -1.0), "is negative"),
         (lambda cluster: cluster.kill_broker(2), "broker 2 does not run"),
         (lambda cluster: cluster.start_broker(1), "broker 1 is not one that was killed"),

@@ -14,7 +14,6 @@ from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 WITHOUT = {
-    ApiKey.METADATA,
     ApiKey.DESCRIBE_CONFIGS,
     ApiKey.ALTER_CONFIGS,
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
