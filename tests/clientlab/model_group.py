@@ -50,6 +50,8 @@ TOPIC_ID = UUID(int=7)
 SESSION_TIMEOUT_MS = 3_000
 HEARTBEAT_INTERVAL_MS = 300
 POLL_WAIT_MS = 200
+COMMIT_ATTEMPTS = 10
+RETRY_MS = 20
 CHECK_MS = 40
 """The time between two looks at whether a core has something to do."""
 
@@ -159,10 +161,10 @@ class ModelGroup:
         application.delivered.clear()
         self._perform(application, application.core.begin_poll(self.now_ms))
         for _ in range(self.chance.randint(1, 8)):
-            found = application.core.next_record()
+            found = application.core.take(1)
             if found is None:
                 break
-            place = (found[0].place.partition, found[1].offset)
+            place = (found[0].place.partition, found[1][0].offset)
             assert self._may_deliver(application, place[0]), f"{application.name} does not have {place[0]}"
             application.delivered.append(place)
             self.deliveries[place] = self.deliveries.get(place, 0) + 1
@@ -224,9 +226,7 @@ class ModelGroup:
             case CommitConsumed(offsets):
                 self.at(self._delay(), lambda: self._commit(application, dict(offsets)))
             case RevokePartitions(places, is_lost):
-                if not is_lost:
-                    self._commit(application, application.core.commitable(places))
-                self.at(self._delay(), lambda: self._step(application, RevocationDone(places, is_lost)))
+                self._revoke(application, places, is_lost, COMMIT_ATTEMPTS)
             case LeaveGroup():
                 self._remove(application.name)
             case RecordsReady():
@@ -278,6 +278,20 @@ class ModelGroup:
 
     def _committed(self, places: tuple[TopicPartition, ...]) -> CommittedFound:
         return CommittedFound({place: (self.committed.get(place.partition, -1), -1) for place in places})
+
+    def _revoke(
+        self, application: Application, places: tuple[TopicPartition, ...], is_lost: bool, attempts: int
+    ) -> None:
+        """Commits, again if a heartbeat with a new epoch is under way, and then confirms the revocation."""
+        membership = application.core.membership
+        member = self.members.get(application.name)
+        if not is_lost:
+            assert membership is not None
+            if member is not None and member.epoch != membership.epoch and attempts:
+                self.at(RETRY_MS, lambda: self._revoke(application, places, is_lost, attempts - 1))
+                return
+            self._commit(application, application.core.commitable(places))
+        self.at(self._delay(), lambda: self._step(application, RevocationDone(places, is_lost)))
 
     def _commit(self, application: Application, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
         if self._happens(self.faults.lost):

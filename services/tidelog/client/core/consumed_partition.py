@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
+from itertools import islice
 from typing import Final
 
 from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.record import Record, iterate_records
+from tidelog.records.record import Record, iterate_records, records_of
+from tidelog.records.record_reader import read_plain_records
 
 UNKNOWN_EPOCH: Final = -1
+RECORDS_A_CHUNK: Final = 1_000
+"""The most records of an unusual batch that are decoded at once."""
 MAX_BUFFERED_FETCHES: Final = 2
 """The most fetches of a partition whose records wait: one that is read, and the next one."""
 
@@ -30,7 +34,7 @@ class PositionState(Enum):
 class FetchedBatches:
     """The records of one fetch, decoded batch by batch."""
 
-    __slots__ = ("_batches", "_raw", "_records", "epoch", "following", "start")
+    __slots__ = ("_batches", "_begun", "_chunk", "_raw", "epoch", "following", "start")
 
     def __init__(self, raw: memoryview, start: int, aborted: list[tuple[int, int]]) -> None:
         self.start = start
@@ -39,23 +43,49 @@ class FetchedBatches:
         self.epoch = UNKNOWN_EPOCH
         self._raw = raw
         self._batches = iterate_visible(raw, aborted)
-        self._records: Iterator[Record] = iter(())
+        self._begun: Iterator[Record] = iter(())
+        self._chunk: list[Record] = []
+        """Decoded records, the first one last."""
 
-    def next_record(self) -> Record | None:
-        """Returns the next visible record from `start` on, None at the end. Raises ValueError for damaged
-        bytes.
+    def take(self, most: int) -> list[Record]:
+        """Returns up to `most` visible records from `start` on, none at the end. Raises ValueError for
+        damaged bytes.
         """
-        while True:
-            for record in self._records:
-                if record.offset >= self.start:
-                    return record
-            batch = next(self._batches, None)
-            if batch is None:
-                return None
-            position, header, is_visible = batch
-            self.following = max(self.following, header.last_offset + 1)
-            self.epoch = header.partition_leader_epoch
-            self._records = iterate_records(self._raw, position) if is_visible else iter(())
+        while not self._chunk:
+            self._chunk = list(islice(self._begun, RECORDS_A_CHUNK))
+            if not self._chunk and not self._begin_batch():
+                return []
+            if self._chunk and self._chunk[0].offset < self.start:
+                self._chunk = [record for record in self._chunk if record.offset >= self.start]
+            self._chunk.reverse()
+        if most == 1:
+            return [self._chunk.pop()]
+        found = self._chunk[: -most - 1 : -1]
+        del self._chunk[-most:]
+        return found
+
+    def _begin_batch(self) -> bool:
+        """Decodes the next batch if it is small, or begins it. Returns whether there was one."""
+        batch = next(self._batches, None)
+        if batch is None:
+            return False
+        position, header, is_visible = batch
+        self.following = max(self.following, header.last_offset + 1)
+        self.epoch = header.partition_leader_epoch
+        if not is_visible:
+            return True
+        plain = read_plain_records(
+            bytes(records_of(self._raw, header, position)),
+            header.record_count,
+            header.base_offset,
+            header.base_timestamp,
+            header.max_timestamp if header.is_log_append_time else None,
+        )
+        if plain is None:
+            self._begun = iterate_records(self._raw, position)
+        else:
+            self._chunk = plain
+        return True
 
 
 class ConsumedPartition:
@@ -76,6 +106,7 @@ class ConsumedPartition:
         "is_fetching",
         "is_looked_up",
         "is_paused",
+        "is_revoked",
         "last_stable_offset",
         "log_start_offset",
         "not_before_ms",
@@ -96,6 +127,8 @@ class ConsumedPartition:
         self.generation = 0
         """It changes with each seek, so that responses to earlier requests are ignored."""
         self.is_paused = self.is_fetching = self.is_looked_up = False
+        self.is_revoked = False
+        """Whether the application is giving up the partition."""
         self.not_before_ms = 0
         self.fetched: deque[FetchedBatches] = deque()
         self.high_watermark: int | None = None
@@ -134,22 +167,25 @@ class ConsumedPartition:
         return (
             self.state is PositionState.KNOWN
             and not self.is_paused
+            and not self.is_revoked
             and not self.is_fetching
             and len(self.fetched) < MAX_BUFFERED_FETCHES
         )
 
-    def next_record(self) -> Record | None:
-        """Returns the next record and moves the position behind it. Raises ValueError for damaged bytes."""
+    def take(self, most: int) -> list[Record]:
+        """Returns up to `most` next records and moves the position behind them. Raises ValueError for damaged
+        bytes.
+        """
         while self.fetched:
             current = self.fetched[0]
-            record = current.next_record()
-            if record is not None:
-                self.position = record.offset + 1
+            records = current.take(most)
+            if records:
+                self.position = records[-1].offset + 1
                 self.position_epoch = current.epoch
-                return record
+                return records
             self.position = max(self.position, current.following)
             self.fetched.popleft()
-        return None
+        return []
 
     def finish_delivered(self) -> None:
         """The application asks for more, so it has dealt with what it got."""

@@ -277,8 +277,10 @@ class ConsumerCore:
         while self._delivered:
             self._delivered.popitem()[0].finish_delivered()
 
-    def next_record(self) -> tuple[ConsumedPartition, Record] | None:
-        """Returns the next fetched record, None if there is none. Raises KafkaError of a partition."""
+    def take(self, most: int) -> tuple[ConsumedPartition, list[Record]] | None:
+        """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
+        a partition.
+        """
         while self._turn:
             partition = self._turn[0]
             if partition.error is not None:
@@ -288,16 +290,16 @@ class ConsumerCore:
                 raise error
             if not partition.is_paused:
                 try:
-                    record = partition.next_record()
+                    records = partition.take(most)
                 except ValueError as error:
                     partition.seek(partition.position)
                     self._turn.pop(0)
                     raise KafkaError(
                         ErrorCode.CORRUPT_MESSAGE, f"{partition.place} near {partition.position}: {error}"
                     ) from error
-                if record is not None:
+                if records:
                     self._delivered[partition] = None
-                    return partition, record
+                    return partition, records
             self._turn.pop(0)
         return None
 
@@ -346,7 +348,7 @@ class ConsumerCore:
                 self._turn.remove(partition)
 
     def _wait_turn(self, partition: ConsumedPartition) -> None:
-        if partition not in self._turn:
+        if partition not in self._turn and not partition.is_revoked:
             self._turn.append(partition)
 
     # -- events
@@ -592,7 +594,7 @@ class ConsumerCore:
     def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
         if membership.state is MemberState.LOSING and not self._is_telling_loss:
             self._is_telling_loss = True
-            effects.append(RevokePartitions(tuple(self.partitions), is_lost=True))
+            effects.append(self._stop_delivery(self.partitions, is_lost=True))
             return
         if membership.state is not MemberState.LOSING:
             self._is_telling_loss = False
@@ -600,7 +602,7 @@ class ConsumerCore:
             return
         revoked = membership.partitions_to_revoke()
         if revoked:
-            effects.append(RevokePartitions(tuple(self._places(revoked)), is_lost=False))
+            effects.append(self._stop_delivery(self._places(revoked), is_lost=False))
             return
         wanted = membership.target - membership.owned
         known = frozenset(each for each in wanted if each[0] in self.view.names_by_id)
@@ -613,6 +615,15 @@ class ConsumerCore:
             membership.take(known, now_ms)
             if places:
                 effects.append(PartitionsAssigned(tuple(places)))
+
+    def _stop_delivery(self, places: Iterable[TopicPartition], *, is_lost: bool) -> RevokePartitions:
+        """Delivers no more records of these partitions, so that a commit covers all delivered ones."""
+        told = tuple(places)
+        for partition in self._known(told):
+            partition.is_revoked = True
+            if partition in self._turn:
+                self._turn.remove(partition)
+        return RevokePartitions(told, is_lost)
 
     def _places(self, partitions: Iterable[TopicIdPartition]) -> list[TopicPartition]:
         names = self.view.names_by_id

@@ -36,6 +36,8 @@ REQUEST_OVERHEAD_BYTES: Final = 512
 ROW_OVERHEAD_BYTES: Final = 320
 """The most bytes of a partition in a request beside its batch: the name of a topic and some numbers."""
 
+_OPEN: Final = BatchState.OPEN  # a member of an Enum is slow to look up
+
 _SEQUENCE_ERRORS: Final = frozenset(
     {
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -255,8 +257,8 @@ class ProducerCore:
         waiting = queue.waiting
         if waiting:
             batch = waiting[-1]
-            if batch.state is BatchState.OPEN:
-                if batch.payload_bytes + size <= self._batch_limit:
+            if batch.state is _OPEN:
+                if batch.payload_bytes() + size <= self._batch_limit:
                     batch.append(timestamp, key, value, headers)
                     return batch
                 batch.close()

@@ -69,6 +69,7 @@ class ProducerBatch:
         "max_timestamp",
         "not_before_ms",
         "ordinal",
+        "payload_bytes",
         "place",
         "producer_epoch",
         "producer_id",
@@ -102,14 +103,11 @@ class ProducerBatch:
         """Functions to call when the batch is DONE. `when_done` adds one."""
         self._payload = bytearray()
         self._body: Buffer = b""
+        self.payload_bytes: Callable[[], int] = self._payload.__len__
+        """Returns the bytes of the records before compression. It is called for each record."""
 
     def __repr__(self) -> str:
         return f"<batch {self.place} {self.state.value} sequence {self.base_sequence} +{self.count}>"
-
-    @property
-    def payload_bytes(self) -> int:
-        """The bytes of the records before compression."""
-        return len(self._payload)
 
     @property
     def wire_bytes(self) -> int:

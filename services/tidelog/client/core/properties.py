@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar, cast
 from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.settings.setting import settings_of
 
-Properties = Mapping[str, str | int | float | bool]
-"""Settings by Kafka's names, as in `{"linger.ms": 20}`. Text is read as in a properties file."""
+Properties = Mapping[str, object]
+"""Settings by Kafka's names, as in `{"linger.ms": 20}`. Values are text, numbers or booleans."""
 
 BOOTSTRAP: Final = "bootstrap.servers"
 SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.client.core.cluster_view import PartitionLeader
-from tidelog.client.core.consumed_partition import PositionState
+from tidelog.client.core.consumed_partition import ConsumedPartition, PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -64,6 +64,7 @@ from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.records.record import Record
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
 K = TypeVar("K")
@@ -355,13 +356,10 @@ class Consumer(Generic[K, V]):
         most = max_records or self.settings.max_poll_records
         deadline_ms = _now_ms() + int(timeout_s * 1000)
         while True:
-            found = self._begin_poll()
+            self._begin_poll()
             records: list[ConsumerRecord[K, V]] = []
-            while found is not None:
-                records.append(self._record(*found))
-                if len(records) == most:
-                    break
-                found = self._core.next_record()
+            while (left := most - len(records)) and (found := self._core.take(left)) is not None:
+                records += self._records(*found)
             if records:
                 self._end_poll()
                 return records
@@ -378,20 +376,21 @@ class Consumer(Generic[K, V]):
         core = self._core
         if _now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
             core.finish_delivered()
-            found = core.next_record()
+            found = core.take(1)
             if found is not None:
-                return self._record(*found)
+                return self._records(*found)[0]
         while True:
-            found = self._begin_poll()
+            self._begin_poll()
+            found = core.take(1)
             if found is not None:
                 self._end_poll()
                 await asyncio.sleep(0)  # fetches and heartbeats get their turn
-                return self._record(*found)
+                return self._records(*found)[0]
             await self._await_records(None)
             if self._is_closed:
                 raise StopAsyncIteration
 
-    def _begin_poll(self) -> Any:  # of the core: a partition and a record, or None
+    def _begin_poll(self) -> None:
         if self._is_closed:
             raise ClosedError("the consumer is closed")
         if self._loop is None:
@@ -405,7 +404,6 @@ class Consumer(Generic[K, V]):
         if membership is not None and membership.state is MemberState.FAILED:
             assert membership.error is not None
             raise membership.error
-        return self._core.next_record()
 
     def _end_poll(self) -> None:
         self._core.end_poll(_now_ms())
@@ -420,9 +418,10 @@ class Consumer(Generic[K, V]):
         finally:
             self._core.end_poll(_now_ms())
 
-    def _record(self, partition: Any, record: Any) -> ConsumerRecord[K, V]:
-        self._record_count += 1
-        return ConsumerRecord(partition.place, record, self._read_key, self._read_value)
+    def _records(self, partition: ConsumedPartition, records: list[Record]) -> list[ConsumerRecord[K, V]]:
+        self._record_count += len(records)
+        place, read_key, read_value = partition.place, self._read_key, self._read_value
+        return [ConsumerRecord(place, record, read_key, read_value) for record in records]
 
     # -- health
 

@@ -48,8 +48,12 @@ class ConsumerRecord(Generic[K, V]):
         self.offset, self.timestamp, self.key_bytes, self.value_bytes, headers, _ = record
         self.headers: tuple[Header, ...] = headers
         self.error: DeserializationError | None = None
-        self._key: K | None = None
-        self._value: V | None = None
+        self._key: K | None
+        self._value: V | None
+        if read_key is None and read_value is None:
+            self._key, self._value = cast("K", self.key_bytes), cast("V", self.value_bytes)
+            return
+        self._key = self._value = None
         try:
             self._key = (
                 cast("K", self.key_bytes) if read_key is None else read_key(self.topic, self.key_bytes)

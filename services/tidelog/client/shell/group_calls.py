@@ -210,9 +210,10 @@ class GroupCalls:
             for topic in answer.topics:
                 for row in topic.partitions:
                     subject = f"commit of {topic.name}-{row.partition_index} for group '{self.group_id}'"
+                    if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and epoch > 0:
+                        # A heartbeat brings the new epoch, or says that the member is out.
+                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
                     if row.error_code in _MEMBER_ERRORS:
-                        if epoch != self.member_epoch():  # a heartbeat has changed it meanwhile
-                            raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
                         raise StaleMemberError(f"{subject}: the group gave the partition to another member")
                     self.coordinator.check(row.error_code, subject)
 

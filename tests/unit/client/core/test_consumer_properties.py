@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from clientlab.model_group import GroupFaults, ModelGroup
 from tidelog.client.core.consumed_partition import ConsumedPartition
-from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer import ConsumerCore, RevokePartitions
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import Membership
 
@@ -95,3 +95,15 @@ def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -
     with pytest.raises(AssertionError):
         for seed in range(200):
             run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1))
+
+
+def test_delivery_during_a_revocation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that delivers records of a partition while it commits them delivers them to two members."""
+    monkeypatch.setattr(
+        ConsumerCore,
+        "_stop_delivery",
+        lambda core, places, is_lost: RevokePartitions(tuple(places), is_lost),
+    )
+    with pytest.raises(AssertionError):
+        for seed in (822144, *range(100)):
+            assert set(run(seed, GroupFaults()).deliveries.values()) <= {1}

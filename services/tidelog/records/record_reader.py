@@ -1,0 +1,76 @@
+"""Reads the records of a batch fast, for consumers.
+
+It reads only sound records without headers, and leaves all others to `iterate_records`, which it must agree
+with. mypyc compiles it (ADR 0020).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.records.record import Record
+from tidelog.records.varint import CorruptVarintError, continue_varint
+
+MAX_RECORDS_AT_ONCE: Final = 100_000
+"""The largest batch that is read at once. A small compressed batch can contain millions of records."""
+
+
+def read_plain_records(
+    body: bytes, record_count: int, base_offset: int, base_timestamp: int, append_time: int | None
+) -> list[Record] | None:
+    """Returns the decompressed records of a batch, or None if `iterate_records` has to read them.
+
+    `append_time` replaces the timestamps in a batch with LogAppendTime.
+    """
+    if record_count > MAX_RECORDS_AT_ONCE:
+        return None
+    records: list[Record] = []
+    position, limit = 0, len(body)
+    try:
+        for _ in range(record_count):
+            zigzag = body[position]
+            position += 1
+            if zigzag > 0x7F:
+                zigzag, position = continue_varint(body, position, zigzag)
+            end = position + (zigzag >> 1)
+            if zigzag & 1 or end > limit:
+                return None
+            zigzag = body[position + 1]  # after the attributes
+            position += 2
+            if zigzag > 0x7F:
+                zigzag, position = continue_varint(body, position, zigzag)
+            timestamp = base_timestamp + ((zigzag >> 1) ^ -(zigzag & 1))
+            zigzag = body[position]
+            position += 1
+            if zigzag > 0x7F:
+                zigzag, position = continue_varint(body, position, zigzag)
+            offset = base_offset + ((zigzag >> 1) ^ -(zigzag & 1))
+            zigzag = body[position]
+            position += 1
+            key: bytes | None = None
+            if zigzag != 1:
+                if zigzag > 0x7F:
+                    zigzag, position = continue_varint(body, position, zigzag)
+                if zigzag & 1:
+                    return None
+                start = position
+                position += zigzag >> 1
+                key = body[start:position]
+            zigzag = body[position]
+            position += 1
+            value: bytes | None = None
+            if zigzag != 1:
+                if zigzag > 0x7F:
+                    zigzag, position = continue_varint(body, position, zigzag)
+                if zigzag & 1:
+                    return None
+                start = position
+                position += zigzag >> 1
+                value = body[start:position]
+            if position + 1 != end or body[position]:
+                return None
+            position = end
+            records.append(Record(offset, timestamp if append_time is None else append_time, key, value))
+    except (IndexError, CorruptVarintError):
+        return None
+    return records if position == limit else None
