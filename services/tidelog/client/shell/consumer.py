@@ -596,7 +596,7 @@ class Consumer(Generic[K, V]):
         try:
             received = await self._network.metadata(topics, creates=self.settings.allow_auto_create_topics)
         except ClientError as error:
-            logger.warning("no metadata: %s", error)
+            logger.info("no metadata: %s", error)
             self._step(MetadataFailed())
             return
         self._step(received)

@@ -121,6 +121,7 @@ class Producer(Generic[K, V]):
         self._value_serializer = value_serializer
         self._partitioner = partitioner
         self._interceptors = tuple(interceptors)
+        self._sends_bytes = key_serializer is None and value_serializer is None and not self._interceptors
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._is_closed = False
@@ -209,7 +210,8 @@ class Producer(Generic[K, V]):
         delivery = self.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
         if delivery is None:
             delivery = await self.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
-        self.watch(delivery, on_delivery)
+        if on_delivery is not None or self._interceptors:
+            self.watch(delivery, on_delivery)
         if self._is_pump_scheduled:
             await asyncio.sleep(0)  # let batches leave while the application sends in a loop
         return delivery
@@ -360,6 +362,8 @@ class Producer(Generic[K, V]):
         self, topic: str, key: K | None, value: V | None, headers: tuple[Header, ...]
     ) -> tuple[bytes | None, bytes | None]:
         """Returns the bytes of a key and a value, after the interceptors."""
+        if self._sends_bytes:
+            return cast("bytes | None", key), cast("bytes | None", value)
         for interceptor in self._interceptors:
             try:
                 key, value = interceptor.on_send(topic, key, value, headers)
@@ -651,7 +655,7 @@ class Producer(Generic[K, V]):
         try:
             received = await self._network.metadata(topics, creates=True)
         except ClientError as error:
-            logger.warning("no metadata: %s", error)
+            logger.info("no metadata: %s", error)
             self._step(MetadataFailed())
             return
         self._step(received)
