@@ -1,11 +1,11 @@
-"""StreamsGroupDescribe v0 (KIP-1071)."""
+"""StreamsGroupDescribe v0 and v1 (KIP-1071). There are no descriptions of topologies (KIP-1331)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from tidelog.group_coordinator.groups.shared import Groups, answer
-from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
+from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import to_message
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
 from tidelog.group_coordinator.groups.streams.streams_groups import found_group
@@ -44,6 +44,7 @@ class StreamsDescriptions:
             assignment_epoch=group.assignment_epoch,
             topology=_topology(group),
             members=[_member(group, member) for member in group.members.values()],
+            assignor_name=STICKY,
         )
 
 

@@ -1,4 +1,4 @@
-"""The streams groups of a shard: StreamsGroupHeartbeat v0 (KIP-1071, as Kafka 4.3 serves it).
+"""The streams groups of a shard: StreamsGroupHeartbeat v0 and v1 (KIP-1071), as Kafka 4.3 serves it.
 
 A member's first heartbeat creates the group and brings the topology of the application. Every change of
 members, topics or settings increases the group epoch, and the next heartbeat of any member computes the
