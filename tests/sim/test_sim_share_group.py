@@ -54,7 +54,7 @@ def test_a_lost_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         SharePartitionCore, "next_write", _forgets_unfinished_records(SharePartitionCore.next_write)
     )
-    with pytest.raises(ViolationError, match="is lost|is no dead letter"):
+    with pytest.raises(ViolationError, match=r"is lost|is no dead letter"):
         for seed in FIXED_SEEDS:
             simulate(seed)
 
