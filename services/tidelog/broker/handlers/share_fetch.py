@@ -218,7 +218,6 @@ class ShareFetch:
         if used is not None and used.failure is not None:
             raise used.failure
         used = self._used[where] = self._parts.partitions.use(self._key(where), replica, self._session.key)
-        used.look_ahead()
         return replica, used
 
     # -- the response
@@ -277,6 +276,7 @@ class ShareFetch:
         core = partition.core
         if core is None or self._context.connection.is_closed:
             return None
+        partition.look_ahead()
         request = self._request
         wanted = Wanted(
             self._session.key.member_id,

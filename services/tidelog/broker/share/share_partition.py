@@ -19,7 +19,7 @@ from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.backoff import RetryBackoff
-from tidelog.broker.share.breaker import BreakerRules
+from tidelog.broker.share.breaker import BreakerRules, BreakerState
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -159,6 +159,7 @@ class SharePartition:
         "_core",
         "_counts",
         "_is_looking",
+        "_is_paused",
         "_machine",
         "_on_over",
         "_parts",
@@ -191,6 +192,7 @@ class SharePartition:
         self._screens = NO_SCREENS
         """The facts that the core needs before it delivers records."""
         self._is_looking = False
+        self._is_paused = False
         self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
         self._timer_entry: TimerEntry[Callback] | None = None
@@ -215,6 +217,16 @@ class SharePartition:
     def is_over(self) -> bool:
         return self._machine.is_over
 
+    def has_records(self) -> bool:
+        """Returns whether a fetch can get records, or can skip what is no record. If not, the partition
+        begins to look at further records where the group needs that.
+        """
+        core = self.core
+        if core is None:
+            return False
+        self.look_ahead()
+        return log_reader.has_records(self.replica, core, self.isolation_level, self.limits)
+
     @property
     def is_outdated(self) -> bool:
         """Whether the group's settings ask for a core of another kind. It then begins with the stored state.
@@ -233,13 +245,6 @@ class SharePartition:
         """Whether nothing is lost if the partition is forgotten."""
         core = self._core
         return not self.members and not self._results and core is not None and core.is_idle
-
-    def has_records(self) -> bool:
-        """Returns whether a fetch can get records, or can skip what is no record."""
-        core = self.core
-        if core is None:
-            return False
-        return log_reader.has_records(self.replica, core, self.isolation_level, self.limits)
 
     def may_end_fetches(self) -> bool:
         """Returns whether a waiting fetch may have to be answered: with records, or with an error."""
@@ -320,12 +325,24 @@ class SharePartition:
         write = core.next_write()
         if write is not None:
             self._parts.spawn(self._guarded(self._write(write)))
+        self._report_pause(core)
         self._await_deadline()
 
     def dead_letters_changed(self) -> None:
         """Writes what the core has to write after records were archived. Others may be acquired now."""
         self.core_changed()
         self._parts.changed(self.key)
+
+    def _report_pause(self, core: SharePartitionCore) -> None:
+        """Logs that the circuit breaker has opened or closed. Probes are a part of the pause."""
+        is_paused = core.breaker.state is not BreakerState.CLOSED
+        if is_paused == self._is_paused:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            _log.warning("too many deliveries failed; the share partition pauses", key=self.key)
+        else:
+            _log.info("the share partition delivers records again", key=self.key)
 
     def end(self, error: KafkaError) -> None:
         """Forgets the deliveries, because the partition has another leader or its state was changed."""

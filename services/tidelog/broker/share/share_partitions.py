@@ -206,9 +206,6 @@ class SharePartitions:
         """Completes what waits for a share partition."""
         self._waiting.fetch.check_and_complete(AcknowledgementsOf(key))
         partition = self._partitions.get(key)
-        may_others = None
-        if partition is not None:
-            partition.look_ahead()  # waiting fetches are not asked before a record is available
-            # Of many waiting fetches, the first ones take what there is.
-            may_others = partition.may_end_fetches
+        # Of many waiting fetches, the first ones take what there is.
+        may_others = None if partition is None else partition.may_end_fetches
         self._waiting.fetch.check_and_complete(key, may_others)
