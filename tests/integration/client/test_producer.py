@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -172,5 +175,30 @@ def test_a_delivery_that_takes_too_long_is_raised_to_its_caller(own_broker: Brok
             finally:
                 own_broker.start()
             assert (await producer.send_and_wait("t", b"third")).offset == 1
+
+    asyncio.run(produce())
+
+
+def test_requests_to_a_frozen_broker_time_out_and_are_repeated(own_broker: BrokerProcess) -> None:
+    settings = {
+        "request.timeout.ms": 500,
+        "delivery.timeout.ms": 60_000,
+        "socket.connection.setup.timeout.ms": 60_000,
+    }
+
+    async def produce() -> None:
+        async with Producer[bytes, bytes](own_broker.bootstrap, settings) as producer:
+            await producer.send_and_wait("t", b"first")
+            os.kill(own_broker.pid, signal.SIGSTOP)
+            try:
+                delivery = await producer.send("t", b"second")
+                deadline = time.monotonic() + 30
+                while not producer.metrics()["record-retry-total"]:
+                    assert time.monotonic() < deadline, "the request did not time out"
+                    await asyncio.sleep(0.05)
+            finally:
+                os.kill(own_broker.pid, signal.SIGCONT)
+            assert (await delivery).offset == 1
+            assert (await producer.send_and_wait("t", b"third")).offset == 2
 
     asyncio.run(produce())

@@ -115,9 +115,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
             return reply
         now_s = self._loop.time()
         self.last_used_s = now_s
-        self._waiting.append(_Waiting(self._correlation_id, now_s + timeout_s, reply))
-        if self._timer is None:
-            self._timer = self._loop.call_at(now_s + timeout_s, self._check_deadline)
+        deadline_s = now_s + timeout_s
+        self._waiting.append(_Waiting(self._correlation_id, deadline_s, reply))
+        if self._timer is None or self._timer.when() > deadline_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline_s, self._check_deadline)
         return reply
 
     def send_unanswered(self, request: Message, version: int) -> None:
