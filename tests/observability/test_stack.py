@@ -149,7 +149,7 @@ def test_promtool_accepts_the_rules_of_the_chart(monitored: Objects, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rules = [rule for found in made for group in found["spec"]["groups"] for rule in group["rules"]]
-    assert len(rules) == 46
+    assert len(rules) == 51
     for rule in rules:
         assert rule["annotations"]["runbook_url"] == f"https://example.org/{rule['alert']}.md"
         assert "RELEASE_" not in json.dumps(rule)
