@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tidelog.group_coordinator.groups.shared import Group, GroupKind, Groups
+from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.errors import ErrorCode, KafkaError
 
 G = TypeVar("G", bound=Group)
+
+MAX_SUBSCRIBER_BYTES: Final = 1024 * 1024
+"""The largest record of a member of a consumer or share group. It has room for as many topic names of the
+greatest length as a heartbeat may contain. Kafka's default limit for a record of this topic is 1 MiB, too. An
+append that is too large would end the coordinator's session, with the shards of all its groups.
+"""
 
 
 def invalid_request(message: str) -> KafkaError:
@@ -20,6 +27,13 @@ def check_not_empty(**names: str | None) -> None:
     for name, text in names.items():
         if text is not None and not text.strip():
             raise invalid_request(f"{name} can't be empty.")
+
+
+def check_size(what: str, record: CoordinatorRecord, limit_bytes: int) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if the value of the record is too large."""
+    size_bytes = len(record.value or b"")
+    if size_bytes > limit_bytes:
+        raise invalid_request(f"The {what} takes {size_bytes} bytes, and {limit_bytes} bytes are allowed.")
 
 
 def find_group(groups: Groups, group_id: str, group_class: type[G], kind: GroupKind) -> G:

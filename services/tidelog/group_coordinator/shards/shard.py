@@ -88,7 +88,9 @@ from tidelog.wire.messages.create_topics import CreateTopicsRequest
 LOAD_BYTES: Final = 512 * 1024
 """The size of one read. The replay of so many bytes does not block the event loop for long."""
 MAX_BATCH_BYTES: Final = 256 * 1024
-"""The size at which a batch ends; well below the topic's max.message.bytes."""
+"""The size at which a batch ends. One larger record is a batch of its own. The brokers do not compare such a
+batch with max.message.bytes: its limits are segment.bytes and the MAX_UNSENT_BYTES of the session.
+"""
 
 _log = structlog.get_logger(__name__)
 

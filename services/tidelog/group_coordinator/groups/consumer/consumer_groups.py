@@ -45,9 +45,15 @@ from tidelog.group_coordinator.groups.consumer.membership import (
     find_member,
     is_leaving,
 )
-from tidelog.group_coordinator.groups.consumer.records import FORMATS
+from tidelog.group_coordinator.groups.consumer.records import FORMATS, member_record
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
-from tidelog.group_coordinator.groups.heartbeat_checks import check_room, find_group, unknown_member
+from tidelog.group_coordinator.groups.heartbeat_checks import (
+    MAX_SUBSCRIBER_BYTES,
+    check_room,
+    check_size,
+    find_group,
+    unknown_member,
+)
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -114,6 +120,8 @@ class ConsumerGroups:
             check_room(group, groups.settings.group_consumer_max_size)
         found = find_member(group, member_id, message.instance_id, message.member_epoch, reported)
         wanted = _with_request(found.member, request)
+        if wanted != found.member:
+            check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)

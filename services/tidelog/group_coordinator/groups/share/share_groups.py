@@ -14,8 +14,10 @@ from uuid import UUID
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
 from tidelog.group_coordinator.groups.heartbeat_checks import (
+    MAX_SUBSCRIBER_BYTES,
     check_not_empty,
     check_room,
+    check_size,
     find_group,
     invalid_request,
     unknown_member,
@@ -24,7 +26,7 @@ from tidelog.group_coordinator.groups.share.share_assignor import SIMPLE
 from tidelog.group_coordinator.groups.share.share_changes import SESSION_TIMER, STATES_TIMER, ShareChanges
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
-from tidelog.group_coordinator.groups.share.share_records import FORMATS
+from tidelog.group_coordinator.groups.share.share_records import FORMATS, member_record
 from tidelog.group_coordinator.groups.share.share_states import ShareStates
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import (
@@ -75,10 +77,14 @@ class ShareGroups:
         message = request.message
         group = self._group_for(message)
         before = self._member_for(group, message)
+        wanted = _with_request(before, request)
+        if wanted != before:
+            check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
+        # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = ShareChanges(self._groups, group, decision, now_ms)
         self._groups.by_id[group.group_id] = group
-        member = changes.update_member(before, _with_request(before, request))
+        member = changes.update_member(before, wanted)
         self._states.initialize_subscribed(changes)
         changes.extend_session(member)
         is_full = message.member_epoch == JOIN_EPOCH or message.subscribed_topic_names is not None

@@ -19,6 +19,7 @@ from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_E
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
     check_room,
+    check_size,
     find_group,
     invalid_request,
     unknown_member,
@@ -48,7 +49,6 @@ from tidelog.group_coordinator.groups.streams.topology import (
 )
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
-    CoordinatorRecord,
     ReplayedRecord,
     Reply,
     ShardDecision,
@@ -74,8 +74,8 @@ MAX_TASKS: Final = 10_000
 have all its tasks.
 """
 MAX_TOPOLOGY_BYTES: Final = 512 * 1024
-"""The largest record of a topology. The topic of groups takes no records of more than 1 MiB, and a record
-that it refuses would end the ownership of the shard.
+"""The largest record of a topology. A broker appends larger records of coordinators, too: only segment.bytes
+and MAX_UNSENT_BYTES of a session limit an append, and one that exceeds them would end the ownership.
 """
 MAX_MEMBER_BYTES: Final = 64 * 1024
 """The largest record of what a member says about itself."""
@@ -115,7 +115,7 @@ class StreamsGroups:
         before = self._member_for(group, message, reported)
         wanted = _with_request(before, request)
         if not wanted.has_metadata_of(before):
-            _check_size("metadata of a member", member_record(group.group_id, wanted), MAX_MEMBER_BYTES)
+            check_size("metadata of a member", member_record(group.group_id, wanted), MAX_MEMBER_BYTES)
         applied = self._apply_topology(group, message)
         if reported is not None:
             _check_tasks(applied.configured, reported)
@@ -187,7 +187,7 @@ class StreamsGroups:
                 raise invalid_request("Topology updates are not supported yet.")
             if topology is None:
                 _check_subtopology_ids(sent)
-                _check_size("topology", topology_record(group.group_id, sent), MAX_TOPOLOGY_BYTES)
+                check_size("topology", topology_record(group.group_id, sent), MAX_TOPOLOGY_BYTES)
                 topology = sent
         if topology is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
@@ -387,13 +387,6 @@ def _fenced(how: str, epoch: int, member: StreamsMember) -> KafkaError:
         f"The streams group member has a {how} member epoch ({epoch}) than the one known by the group "
         f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
     )
-
-
-def _check_size(what: str, record: CoordinatorRecord, limit_bytes: int) -> None:
-    """Raises KafkaError (INVALID_REQUEST) if the value of the record is too large."""
-    size_bytes = len(record.value or b"")
-    if size_bytes > limit_bytes:
-        raise invalid_request(f"The {what} takes {size_bytes} bytes, and {limit_bytes} bytes are allowed.")
 
 
 def _check_subtopology_ids(topology: Topology) -> None:

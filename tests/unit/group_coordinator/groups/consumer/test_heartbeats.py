@@ -376,3 +376,20 @@ def test_a_regular_expression_over_many_topics_is_resolved_in_steps(monkeypatch:
     lab.beat_all(members)
     assert [len(member.owned) for member in members] == [60, 63, 60]
     assert max(matches) <= MATCHES_AT_ONCE
+
+
+def test_a_member_with_too_large_a_subscription_is_refused() -> None:
+    lab = new_lab(orders=1)
+    names = [f"{number:02}" + "x" * 32_000 for number in range(33)]
+    refused = lab.beat(**joining(subscribed_topic_names=names))
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert GROUP not in lab.core.groups.by_id
+    epoch = lab.beat(**joining()).member_epoch
+    refused = lab.beat(member_id="m", member_epoch=epoch, subscribed_topic_names=names)
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert lab.consumer_group().members["m"].topic_names == {"orders"}
+
+
+def test_a_member_may_subscribe_to_as_many_topics_as_a_request_names() -> None:
+    names = [f"{number:04}" + "x" * 245 for number in range(3_990)]
+    assert new_lab().beat(**joining(subscribed_topic_names=names)).error_code == ErrorCode.NONE

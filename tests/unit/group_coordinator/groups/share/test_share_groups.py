@@ -343,3 +343,19 @@ def test_random_histories_end_with_everything_shared(seed: int) -> None:
     for name in ("epoch", "metadata_hash", "assignment_epoch", "members", "targets", "partitions"):
         assert getattr(again, name) == getattr(group, name), name
     assert group.partitions.initializing == {} == group.partitions.deleting
+
+
+def test_a_member_with_too_large_a_subscription_is_refused(lab: ShareLab) -> None:
+    names = [f"{number:02}" + "x" * 32_000 for number in range(33)]
+    answer = raw(lab, subscribed_topic_names=names)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert SHARERS not in lab.core.groups.by_id
+    member = joined(lab)
+    answer = raw(lab, member_epoch=member.epoch, subscribed_topic_names=names)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert lab.share_group().members["a"].topic_names == {T}
+
+
+def test_a_member_may_subscribe_to_as_many_topics_as_a_request_names(lab: ShareLab) -> None:
+    names = [f"{number:04}" + "x" * 245 for number in range(3_990)]
+    assert raw(lab, subscribed_topic_names=names).error_code == ErrorCode.NONE
