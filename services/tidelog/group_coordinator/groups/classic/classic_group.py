@@ -30,6 +30,11 @@ from tidelog.wire.messages.records.group_metadata import GroupMetadataKey, Group
 
 TIMER_OWNER: Final = "classic"
 SESSION_TIMER: Final = "session"
+MAX_GROUP_BYTES: Final = 16 * 1024 * 1024
+"""The most bytes of metadata and assignments of all members of a group. One record has them, and so has the
+append to the log, which must be well below MAX_UNSENT_BYTES of the coordinator's session. Kafka's default
+limit for that record is 1 MiB.
+"""
 _VALUE_VERSION: Final = 3
 """The version of GroupMetadataValue that Kafka writes. Version 4 differs only in its encoding."""
 
@@ -117,6 +122,11 @@ class ClassicMember:
                 return metadata
         return b""
 
+    def metadata_bytes(self) -> int:
+        """Returns the size of what the member says about itself, over all its protocols."""
+        texts = (self.member_id, self.group_instance_id or "", self.client_id, self.client_host)
+        return sum(len(text.encode()) for text in texts) + protocols_bytes(self.protocols)
+
     def vote(self, candidates: Collection[str]) -> str | None:
         """Returns the candidate that the member prefers."""
         return next((name for name, _ in self.protocols if name in candidates), None)
@@ -152,6 +162,8 @@ class ClassicGroup:
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
         """Maps each group.instance.id to its member id."""
+        self.metadata_bytes = 0
+        """The sum of the members' `metadata_bytes`."""
         self.is_recorded = False
         """Whether the log holds a record of this group."""
 
@@ -197,13 +209,16 @@ class ClassicGroup:
         if self._candidates is not None:
             self._candidates &= _names(member.protocols)
         self.members[member.member_id] = member
+        self.metadata_bytes += member.metadata_bytes()
         self.pending_members.discard(member.member_id)
 
     def remove(self, member_id: str) -> None:
         """Removes a member or pending member. The caller must have answered its requests."""
         member = self.members.pop(member_id, None)
-        if member is not None and member.group_instance_id is not None:
-            del self.static_members[member.group_instance_id]
+        if member is not None:
+            self.metadata_bytes -= member.metadata_bytes()
+            if member.group_instance_id is not None:
+                del self.static_members[member.group_instance_id]
         self._candidates = None
         self.pending_members.discard(member_id)
         self.pending_sync.discard(member_id)
@@ -216,7 +231,9 @@ class ClassicGroup:
         self.members = {
             member_id if known_id == old_id else known_id: known for known_id, known in self.members.items()
         }
+        self.metadata_bytes -= member.metadata_bytes()
         member.member_id = member_id
+        self.metadata_bytes += member.metadata_bytes()
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member_id
         if self.leader == old_id:
@@ -307,8 +324,10 @@ class ClassicGroup:
             return None
         return _decode_topics(member.metadata(self.protocol) for member in self.members.values())
 
-    def protocols_changed(self) -> None:
-        """Drops what was derived from the members' protocols, because a member has replaced its own."""
+    def replace_protocols(self, member: ClassicMember, protocols: tuple[MemberProtocol, ...]) -> None:
+        """Gives a member other protocols, and drops what was derived from the earlier ones."""
+        self.metadata_bytes += protocols_bytes(protocols) - protocols_bytes(member.protocols)
+        member.protocols = protocols
         self._candidates = None
         self._subscribed_topics = (-1, None)
 
@@ -408,6 +427,11 @@ class ClassicGroup:
 def session_key(group_id: str, member_id: str) -> TimerKey:
     """Returns the key of the timer that ends a member's session."""
     return TimerKey(TIMER_OWNER, SESSION_TIMER, group_id, member_id)
+
+
+def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
+    """Returns the size of the names and the metadata of a member's protocols."""
+    return sum(len(name.encode()) + len(metadata) for name, metadata in protocols)
 
 
 def _names(protocols: Iterable[MemberProtocol]) -> set[str]:

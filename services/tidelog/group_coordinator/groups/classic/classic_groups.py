@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import (
+    MAX_GROUP_BYTES,
     ClassicGroup,
     ClassicState,
     decode_group_id,
@@ -104,6 +105,10 @@ class ClassicGroups:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if group.state is ClassicState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
+        if group.state is ClassicState.COMPLETING_REBALANCE and group.leader == message.member_id:
+            given_bytes = sum(len(given.assignment) for given in message.assignments)
+            if group.metadata_bytes + given_bytes > MAX_GROUP_BYTES:
+                return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE
 
     def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> ShardDecision:

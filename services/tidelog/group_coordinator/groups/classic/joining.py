@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import (
+    MAX_GROUP_BYTES,
     ClassicGroup,
     ClassicMember,
     ClassicState,
     MemberProtocol,
     ParkedJoin,
     group_record,
+    protocols_bytes,
 )
 from tidelog.group_coordinator.groups.classic.rebalance import (
     Rebalance,
@@ -55,6 +57,8 @@ class Joining:
             self._reject(group, request, step)
         elif not group.supports(message.protocol_type, [p.name for p in message.protocols]):
             _refuse(request, step, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message.member_id)
+        elif _bytes_with(group, request) > MAX_GROUP_BYTES:
+            _refuse(request, step, ErrorCode.INVALID_REQUEST, message.member_id)
         else:
             self._groups.by_id[group.group_id] = group  # adds the group if it is new
             if message.member_id:
@@ -224,6 +228,20 @@ class Joining:
         self._rebalance.prepare_or_complete(group, step)
 
 
+def _bytes_with(group: ClassicGroup, request: ShardRequest[JoinGroupRequest]) -> int:
+    """Returns the bytes of all members' metadata if this client joins."""
+    message = request.message
+    instance_id = message.group_instance_id
+    known_id = message.member_id if instance_id is None else group.static_members.get(instance_id, "")
+    known = group.members.get(known_id)
+    added = protocols_bytes(_protocols(message))
+    if known is not None:
+        return group.metadata_bytes - protocols_bytes(known.protocols) + added
+    # The id of a new member begins with one of the other two.
+    texts = (request.client_id or "", instance_id or "")
+    return group.metadata_bytes + added + 2 * sum(len(text.encode()) for text in texts)
+
+
 def _is_repeated(group: ClassicGroup, member: ClassicMember, message: JoinGroupRequest) -> bool:
     """Returns whether the client repeats its last join, perhaps because the response was lost.
 
@@ -239,11 +257,10 @@ def _update(
 ) -> None:
     """Updates a member with its new JoinGroup. Its previous JoinGroup, if still waiting, fails."""
     refuse_join(member, step, ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
-    member.protocols = _protocols(request.message)
+    group.replace_protocols(member, _protocols(request.message))
     member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
     member.session_timeout_ms = request.message.session_timeout_ms
     member.join = ParkedJoin(request.reply_to, request.api_version)
-    group.protocols_changed()
 
 
 def _rebalance_timeout_ms(request: ShardRequest[JoinGroupRequest]) -> int:

@@ -18,9 +18,11 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.classic.classic_group import (
+    MAX_GROUP_BYTES,
     ClassicGroup,
     ClassicMember,
     MemberProtocol,
+    protocols_bytes,
 )
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.classic.rebalance import NULLABLE_PROTOCOL_FROM
@@ -439,13 +441,18 @@ def take_over(
 
 
 def may_become_classic(groups: Groups, group: ConsumerGroup, removed_ids: Collection[str]) -> bool:
-    """Returns whether only classic members remain after the removal, and the policy allows a downgrade."""
+    """Returns whether only classic members remain after the removal, and the policy allows a downgrade.
+
+    The one record of a classic group must have room for the metadata of all of them.
+    """
     remaining = [member for member in group.members.values() if member.member_id not in removed_ids]
     return (
         bool(remaining)
         and all(member.classic is not None for member in remaining)
         and groups.settings.group_consumer_migration_policy.lower() in _DOWNGRADE_POLICIES
         and len(remaining) <= groups.settings.group_max_size
+        and sum(protocols_bytes(member.classic.protocols) for member in remaining if member.classic)
+        <= MAX_GROUP_BYTES
     )
 
 

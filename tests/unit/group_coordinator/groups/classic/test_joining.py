@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS, ShardLab, subscription
+from tidelog.group_coordinator.groups.classic import classic_groups, joining
+from tidelog.group_coordinator.groups.classic.classic_group import ClassicMember
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
@@ -189,3 +191,39 @@ def test_a_rejected_join_also_turns_an_empty_consumer_group_into_a_classic_group
     lab.join_with_id()
     lab.pass_time(DELAY_MS)
     assert lab.group().generation == 1
+
+
+def test_a_group_accepts_no_more_metadata_than_its_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_GROUP_BYTES", 2_500)
+    lab = ShardLab()
+    members = lab.stable_group(2, protocols=(("range", bytes(1_000)),))
+    refused = lab.answers[lab.join(version=3, protocols=(("range", bytes(1_000)),))]
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    grown = lab.answers[lab.join(members[1], protocols=(("range", bytes(1_500)),))]
+    assert grown.error_code == ErrorCode.INVALID_REQUEST
+    assert lab.group().state == "Stable"
+    assert lab.join(members[0], protocols=(("range", bytes(1_100)),)) in lab.owed
+    assert lab.group().metadata_bytes == sum(map(ClassicMember.metadata_bytes, lab.group().members.values()))
+    assert lab.leave((members[0], None)) == [ErrorCode.NONE]
+    lab.join(members[1], protocols=(("range", bytes(1_000)),))
+    joined = lab.join_with_id(protocols=(("range", bytes(1_000)),))
+    lab.join(members[1], protocols=(("range", bytes(1_000)),))
+    assert lab.answers[joined[1]].error_code == ErrorCode.NONE
+
+
+def test_an_assignment_beyond_the_record_of_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classic_groups, "MAX_GROUP_BYTES", 2_500)
+    lab = ShardLab()
+    (member_id, number), (_, other) = (lab.join_with_id(protocols=(("range", bytes(500)),)) for _ in range(2))
+    lab.pass_time(2 * DELAY_MS)
+    assert {lab.answers[found].error_code for found in (number, other)} == {ErrorCode.NONE}
+    refused = lab.answers[lab.sync(member_id, 1, {member_id: bytes(2_000)})]
+    assert refused.error_code == ErrorCode.INVALID_REQUEST
+    assert (lab.group().state, lab.log) == ("CompletingRebalance", [])
+    assert lab.answers[lab.sync(member_id, 1, {member_id: bytes(1_000)})].error_code == ErrorCode.NONE
+
+
+def test_a_thousand_members_with_usual_metadata_fit_into_a_group() -> None:
+    lab = ShardLab()
+    lab.stable_group(1_000, protocols=(("range", bytes(5_000)), ("cooperative-sticky", bytes(8_000))))
+    assert len(lab.group().members) == 1_000

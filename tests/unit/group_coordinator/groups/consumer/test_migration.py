@@ -7,6 +7,7 @@ import pytest
 from grouplab.classic_client import ClassicConsumer
 from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS
+from tidelog.group_coordinator.groups.consumer import classic_members
 from tidelog.group_coordinator.groups.shared import GroupKind
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
@@ -126,6 +127,21 @@ def test_a_policy_that_forbids_the_upgrade(policy: str) -> None:
 
 def test_a_policy_that_forbids_the_downgrade() -> None:
     lab = new_lab(group_consumer_migration_policy="upgrade")
+    old: list[Client] = [ClassicConsumer(lab)]
+    run(lab, old)
+    new = ModelConsumer(lab, "new", ["orders"])
+    run(lab, [*old, new])
+    new.leave()
+    run(lab, old)
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CONSUMER
+    assert shares(old) == [4]
+
+
+def test_a_group_with_too_much_metadata_for_one_record_stays_a_consumer_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(classic_members, "MAX_GROUP_BYTES", 10)
+    lab = new_lab()
     old: list[Client] = [ClassicConsumer(lab)]
     run(lab, old)
     new = ModelConsumer(lab, "new", ["orders"])
