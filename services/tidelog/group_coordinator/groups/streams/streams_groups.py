@@ -79,6 +79,10 @@ and MAX_UNSENT_BYTES of a session limit an append, and one that exceeds them wou
 """
 MAX_MEMBER_BYTES: Final = 64 * 1024
 """The largest record of what a member says about itself."""
+MAX_ENDPOINT_HOST_CHARS: Final = 255
+"""The longest name of a host in a user endpoint, as in DNS. An answer names the endpoints of all members."""
+MAX_ENDPOINTS_BYTES: Final = 1024 * 1024
+"""The most bytes of endpoints and their partitions in one answer. Further endpoints are left out."""
 MAX_SUBTOPOLOGY_ID_CHARS: Final = 100
 """Kafka Streams numbers the subtopologies. The record of a member's tasks has each id up to four times."""
 CREATE_TIMEOUT_MS: Final = 30_000
@@ -232,13 +236,24 @@ class StreamsGroups:
             response.standby_tasks = to_message(heartbeats.TaskIds, member.owned.standby)
             response.warmup_tasks = to_message(heartbeats.TaskIds, member.owned.warmup)
         if group.endpoint_epoch != message.endpoint_information_epoch:
-            others = [known for known in group.members.values() if known.member_id != member.member_id]
-            response.partitions_by_user_endpoint = [
-                endpoint
-                for known in (*others, member)
-                for endpoint in self._endpoint(group.configured, known)
-            ]
+            response.partitions_by_user_endpoint = self._endpoints(group, member)
         return response
+
+    def _endpoints(self, group: StreamsGroup, member: StreamsMember) -> list[EndpointToPartitions]:
+        """Returns the partitions behind the members' user endpoints, that of `member` last. Endpoints of
+        others that exceed MAX_ENDPOINTS_BYTES are left out.
+        """
+        own = list(self._endpoint(group.configured, member))
+        others: list[EndpointToPartitions] = []
+        left_bytes = MAX_ENDPOINTS_BYTES - sum(map(_size_bytes, own))
+        for known in group.members.values():
+            if known.member_id != member.member_id:
+                for endpoint in self._endpoint(group.configured, known):
+                    left_bytes -= _size_bytes(endpoint)
+                    if left_bytes < 0:
+                        return others + own
+                    others.append(endpoint)
+        return others + own
 
     def _endpoint(
         self, configured: ConfiguredTopology | None, member: StreamsMember
@@ -341,6 +356,8 @@ def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
         if value is not None:
             raise invalid_request(name)
     check_not_empty(MemberId=message.member_id, GroupId=message.group_id, RackId=message.rack_id)
+    if message.user_endpoint is not None and len(message.user_endpoint.host) > MAX_ENDPOINT_HOST_CHARS:
+        raise invalid_request(f"UserEndpoint.Host has more than {MAX_ENDPOINT_HOST_CHARS} characters.")
     tasks = (message.active_tasks, message.standby_tasks, message.warmup_tasks)
     if message.member_epoch == JOIN_EPOCH:
         if message.rebalance_timeout_ms == -1:
@@ -465,6 +482,14 @@ def _statuses(group: StreamsGroup) -> Iterable[Status]:
             f"Streams group member {group.shutdown_requested_by} encountered a fatal error and requested a "
             "shutdown for the entire application.",
         )
+
+
+def _size_bytes(endpoint: EndpointToPartitions) -> int:
+    """Returns about how many bytes an endpoint takes in an answer."""
+    topics = (*endpoint.active_partitions, *endpoint.standby_partitions)
+    return len(endpoint.user_endpoint.host.encode()) + sum(
+        len(found.topic) + 4 * len(found.partitions) for found in topics
+    )
 
 
 def _creation(topics: Iterable[InternalTopic]) -> CreateTopicsRequest:

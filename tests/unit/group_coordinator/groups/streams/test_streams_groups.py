@@ -24,6 +24,7 @@ from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from tidelog.wire.messages.streams_group_heartbeat import (
+    Endpoint,
     KeyValue,
     Subtopology,
     TaskIds,
@@ -162,6 +163,10 @@ def test_a_topology_with_too_many_tasks_is_refused(lab: StreamsLab, monkeypatch:
         (
             {"client_tags": [KeyValue(str(number), "v" * 30_000) for number in range(3)]},
             "The metadata of a member takes 90053 bytes, and 65536 bytes are allowed.",
+        ),
+        (
+            {"user_endpoint": Endpoint("h" * 256, 1)},
+            "UserEndpoint.Host has more than 255 characters.",
         ),
         ({"member_epoch": -2}, "InstanceId can't be null."),
         ({"member_epoch": -3}, "MemberEpoch is -3, but must be greater than or equal to -2."),
@@ -397,6 +402,19 @@ def test_a_shutdown_reaches_all_members_until_the_group_is_empty(lab: StreamsLab
     assert two.statuses == [StreamsStatus.SHUTDOWN_APPLICATION]
     two.leave()
     assert StreamsStatus.SHUTDOWN_APPLICATION not in joined(lab, "c").statuses
+
+
+def test_an_answer_leaves_out_endpoints_beyond_its_size(
+    lab: StreamsLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = [ModelThread(lab, name, name, endpoint=(f"host-{name}", 1)) for name in "abcd"]
+    lab.beat_threads(threads)
+    size_bytes = 4 * len("host-a" + SOURCE) + 4 * PARTITIONS
+    monkeypatch.setattr(streams_groups, "MAX_ENDPOINTS_BYTES", size_bytes - 1)
+    answer = lab.beat_streams(member_id="d", member_epoch=threads[3].epoch, endpoint_information_epoch=-1)
+    assert answer.partitions_by_user_endpoint is not None
+    named = [each.user_endpoint.host for each in answer.partitions_by_user_endpoint]
+    assert named == ["host-a", "host-b", "host-d"]
 
 
 def test_members_learn_the_partitions_behind_each_endpoint(lab: StreamsLab) -> None:
