@@ -56,6 +56,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import streams_group_heartbeat as heartbeats
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -68,10 +69,15 @@ from tidelog.wire.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from tidelog.wire.request_limits import MAX_ELEMENTS
 
-MAX_TASKS: Final = 10_000
-"""The most tasks that a topology may have, without standby tasks. The records and the descriptions of a group
-have all its tasks.
+MAX_TASKS: Final = 3_500
+"""The most tasks that a topology may have, without standby tasks. One member may have them all. It names them
+in a heartbeat, which contains at most 4,000 elements.
+"""
+MAX_TASK_TOPICS: Final = 100_000
+"""The most topics that all tasks of a topology may read together. The endpoints in an answer name each topic
+of each task.
 """
 MAX_TOPOLOGY_BYTES: Final = 512 * 1024
 """The largest record of a topology. A broker appends larger records of coordinators, too: only segment.bytes
@@ -198,12 +204,7 @@ class StreamsGroups:
         if configured is not None and not group.topics_changed:
             return AppliedTopology(topology, configured, group.metadata_hash)
         configured = configure(topology, self._partition_count)
-        tasks = sum(found.task_count for found in (configured.subtopologies or {}).values())
-        if tasks > MAX_TASKS:
-            raise KafkaError(
-                ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                f"The topology has {tasks} tasks, and a group may have {MAX_TASKS} tasks.",
-            )
+        _check_task_count(configured)
         return AppliedTopology(
             topology,
             configured,
@@ -413,6 +414,31 @@ def _check_subtopology_ids(topology: Topology) -> None:
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
             f"The id of a subtopology has more than {MAX_SUBTOPOLOGY_ID_CHARS} characters.",
         )
+
+
+def _check_task_count(configured: ConfiguredTopology) -> None:
+    """Raises KafkaError (STREAMS_INVALID_TOPOLOGY) if the topology has too many tasks, or if its tasks read
+    too many topics.
+    """
+    subtopologies = (configured.subtopologies or {}).values()
+    tasks = sum(found.task_count for found in subtopologies)
+    # A heartbeat names a subtopology once with its active tasks and once with its standby tasks.
+    elements = tasks + 2 * len(subtopologies)
+    task_topics = sum(
+        found.task_count * (len(found.source_topics) + len(found.repartition_source_topics))
+        for found in subtopologies
+    )
+    max_elements = MAX_ELEMENTS[ApiKey.STREAMS_GROUP_HEARTBEAT]
+    for what, count, limit in (
+        ("tasks", tasks, MAX_TASKS),
+        ("tasks and subtopologies", elements, max_elements),
+        ("topics of tasks", task_topics, MAX_TASK_TOPICS),
+    ):
+        if count > limit:
+            raise KafkaError(
+                ErrorCode.STREAMS_INVALID_TOPOLOGY,
+                f"The topology has {count} {what}, and a group may have {limit} {what}.",
+            )
 
 
 def _check_tasks(configured: ConfiguredTopology, reported: TaskAssignment) -> None:

@@ -15,6 +15,7 @@ from tidelog.group_coordinator.groups.streams.streams_group import StreamsState
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMemberState
 from tidelog.group_coordinator.groups.streams.topology import StreamsStatus
 from tidelog.model.errors import ErrorCode
+from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.list_groups import ListGroupsRequest
@@ -26,6 +27,7 @@ from tidelog.wire.messages.offset_commit import (
 from tidelog.wire.messages.streams_group_heartbeat import (
     Endpoint,
     KeyValue,
+    StreamsGroupHeartbeatRequest,
     Subtopology,
     TaskIds,
     TaskOffset,
@@ -141,6 +143,49 @@ def test_a_topology_with_too_many_tasks_is_refused(lab: StreamsLab, monkeypatch:
     monkeypatch.setattr(streams_groups, "MAX_TASKS", PARTITIONS - 1)
     assert lab.beat_streams(**first()).error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
     assert APPLICATION not in lab.core.groups.by_id
+
+
+def test_a_topology_whose_tasks_read_too_many_topics_is_refused(
+    lab: StreamsLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.set_topic("other", PARTITIONS)
+    topology = Topology(0, [Subtopology("0", [SOURCE, "other"])])
+    monkeypatch.setattr(streams_groups, "MAX_TASK_TOPICS", 2 * PARTITIONS - 1)
+    refused = lab.beat_streams(**first(topology=topology))
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.STREAMS_INVALID_TOPOLOGY,
+        "The topology has 12 topics of tasks, and a group may have 11 topics of tasks.",
+    )
+    monkeypatch.setattr(streams_groups, "MAX_TASK_TOPICS", 2 * PARTITIONS)
+    assert lab.beat_streams(**first(topology=topology)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(("subtopologies", "partitions"), [(1, streams_groups.MAX_TASKS), (1_333, 1)])
+def test_one_member_can_confirm_as_many_tasks_as_a_topology_may_have(
+    lab: StreamsLab, subtopologies: int, partitions: int
+) -> None:
+    def topology(count: int) -> Topology:
+        return Topology(0, [Subtopology(str(number), ["large"]) for number in range(count)])
+
+    lab.set_topic("large", partitions)
+    refused = lab.beat_streams(**first(topology=topology(subtopologies + 1)))
+    assert refused.error_code == ErrorCode.STREAMS_INVALID_TOPOLOGY
+    thread = ModelThread(lab, "a", "p", topology(subtopologies))
+    lab.beat_threads([thread], 6)
+    assert len(thread.owned["active"]) == subtopologies * partitions
+    tasks: dict[str, list[int]] = {}
+    for name, partition in thread.owned["active"]:
+        tasks.setdefault(name, []).append(partition)
+    confirmation = StreamsGroupHeartbeatRequest(
+        APPLICATION,
+        "a",
+        thread.epoch,
+        active_tasks=[TaskIds(name, found) for name, found in tasks.items()],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+    body = b"".join(map(bytes, codec.request_encoder(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)(confirmation)))
+    codec.request_decoder(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)(body, 0)
 
 
 # -- requests
