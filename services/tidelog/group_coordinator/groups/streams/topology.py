@@ -453,10 +453,11 @@ def _repartition_counts(
             counts[topic.name] for topic in subtopology.repartition_source_topics if topic.name in counts
         ]
         known += [count for count in map(partition_count_of, subtopology.source_topics) if count is not None]
+        most = max(known)
         for sink in subtopology.repartition_sink_topics:
             if sink in counts:
                 continue
-            counts[sink] = max(known)
+            counts[sink] = most
             for reader in readers.get(sink, ()):
                 if reader in waiting:
                     waiting.discard(reader)

@@ -57,6 +57,23 @@ def test_internal_topics_follow_the_source_topics() -> None:
     assert not configured.is_ready
 
 
+def test_the_work_grows_with_the_topics_and_not_with_their_square() -> None:
+    compared = 0
+
+    class Count(int):
+        def __gt__(self, other: int) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) > int(other)
+
+    sources, sinks = ([f"{kind}{number}" for number in range(300)] for kind in ("source", "sink"))
+    topology = Topology(0, [Subtopology("0", sources, repartition_sink_topics=sinks)])
+    configured = configure(topology_of_request(topology), dict.fromkeys(sources, Count(3)).get)
+    assert configured.subtopologies is not None
+    assert configured.subtopologies["0"].task_count == 3
+    assert compared < 10 * len(sources)
+
+
 def test_a_topology_is_ready_once_all_topics_exist() -> None:
     configured = configure(topology_of_request(WORD_COUNT), {"lines": 3, "words": 3, "counts": 3}.get)
     assert configured.is_ready
