@@ -275,10 +275,10 @@ class StreamsGroups:
         message = request.message
         group = found_group(self._groups, message.group_id)
         member = group.members.get(message.member_id)
-        if message.shutdown_application and group.shutdown_requested_by is None:
-            group.shutdown_requested_by = message.member_id
         if member is None:
             raise unknown_member(group, message.member_id)
+        if message.shutdown_application and group.shutdown_requested_by is None:
+            group.shutdown_requested_by = message.member_id
         decision = ShardDecision()
         StreamsChanges(self._groups, group, decision, now_ms).remove_member(member)
         response = StreamsGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)

@@ -449,6 +449,19 @@ def test_a_shutdown_reaches_all_members_until_the_group_is_empty(lab: StreamsLab
     assert StreamsStatus.SHUTDOWN_APPLICATION not in joined(lab, "c").statuses
 
 
+def test_a_client_that_is_no_member_cannot_ask_for_a_shutdown(lab: StreamsLab) -> None:
+    one = joined(lab, "a")
+    stranger = ModelThread(lab, "nobody", "p")
+    assert stranger.leave(shutdown_application=True) == ErrorCode.UNKNOWN_MEMBER_ID
+    one.step()
+    assert one.statuses == []
+    one.leave()
+    assert stranger.leave(shutdown_application=True) == ErrorCode.UNKNOWN_MEMBER_ID
+    next_one = ModelThread(lab, "b", "p")
+    next_one.step()
+    assert StreamsStatus.SHUTDOWN_APPLICATION not in next_one.statuses
+
+
 def test_an_answer_leaves_out_endpoints_beyond_its_size(
     lab: StreamsLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
