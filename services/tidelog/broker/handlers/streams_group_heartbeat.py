@@ -114,9 +114,17 @@ class StreamsGroupHeartbeatHandler:
         now_ms = self._clock.monotonic_ms()
         interval_ms = self._group_settings.for_group(group_id).streams_heartbeat_interval_ms
         timeout_ms = interval_ms * HEARTBEATS_OF_A_FAILURE
-        due = [topic for topic in creation.topics if self._is_due(topic.name, now_ms)]
+        due: list[CreatableTopic] = []
+        for topic in creation.topics:
+            if len(self._in_creation) >= MAX_CREATIONS:
+                break
+            if not self._is_due(topic.name, now_ms):
+                continue
+            if context.charge is not None and not context.charge.may_mutate(topic.num_partitions):
+                break  # a client above its quota asks again with a later heartbeat (KIP-599)
+            self._in_creation.add(topic.name)
+            due.append(topic)
         if due:
-            self._in_creation.update(topic.name for topic in due)
             work = self._create_in_background(creation, due, timeout_ms, context)
             task = context.connection.loop.create_task(work)
             self._creations.add(task)
@@ -151,7 +159,7 @@ class StreamsGroupHeartbeatHandler:
             if failure.expires_ms > now_ms:
                 return False
             del self._failures[name]
-        return name not in self._in_creation and len(self._in_creation) < MAX_CREATIONS
+        return name not in self._in_creation
 
     async def _create_in_background(
         self,

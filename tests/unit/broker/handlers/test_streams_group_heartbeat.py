@@ -13,6 +13,7 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import shard_partitions
 from tidelog.broker.handlers import streams_group_heartbeat
 from tidelog.broker.handlers.streams_group_heartbeat import MISSING_INTERNAL_TOPICS
+from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -34,23 +35,28 @@ Beat = Callable[..., Any]
 MISSING = Status(MISSING_INTERNAL_TOPICS, "Internal topics are missing")
 
 
+def answer_with(monkeypatch: pytest.MonkeyPatch, topics: list[str] | None) -> None:
+    """Lets the coordinator answer heartbeats, and miss these topics."""
+    response = StreamsGroupHeartbeatResponse(member_id="m", member_epoch=2)
+    if topics:
+        response.status = [Status(MISSING.status_code, MISSING.status_detail)]
+    body = b"".join(map(bytes, codec.response_encoder(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)(response)))
+    if topics:
+        creation = CreateTopicsRequest([CreatableTopic(name, 4, -1) for name in topics], 30_000)
+        body += b"".join(map(bytes, codec.request_encoder(ApiKey.CREATE_TOPICS, 7)(creation)))
+
+    async def ask(*_: object) -> tuple[bytes, ErrorCode]:
+        return body, ErrorCode.NONE
+
+    monkeypatch.setattr(streams_group_heartbeat, "ask_shard_for_bytes", ask)
+
+
 @pytest.fixture
 def beat(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> Beat:
     """Returns beat(topics), which returns the answer to a heartbeat whose coordinator misses these topics."""
 
     def one(topics: list[str] | None = None) -> Any:
-        response = StreamsGroupHeartbeatResponse(member_id="m", member_epoch=2)
-        if topics:
-            response.status = [Status(MISSING.status_code, MISSING.status_detail)]
-        body = b"".join(map(bytes, codec.response_encoder(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)(response)))
-        if topics:
-            creation = CreateTopicsRequest([CreatableTopic(name, 4, -1) for name in topics], 30_000)
-            body += b"".join(map(bytes, codec.request_encoder(ApiKey.CREATE_TOPICS, 7)(creation)))
-
-        async def ask(*_: object) -> tuple[bytes, ErrorCode]:
-            return body, ErrorCode.NONE
-
-        monkeypatch.setattr(streams_group_heartbeat, "ask_shard_for_bytes", ask)
+        answer_with(monkeypatch, topics)
         answer = lab.call(StreamsGroupHeartbeatRequest(GROUP, "m", 2), 0)
         lab.runner.run(asyncio.sleep(0.01))  # the creation goes on after the answer
         return answer
@@ -132,6 +138,40 @@ def test_many_failures_are_counted(lab: InMemoryBroker, beat: Beat) -> None:
     beat(names)
     answer = beat(names)
     assert answer.status[0].status_detail.endswith("; Creation failed: t0 (no), t1 (no), t2 (no) and 2 more.")
+
+
+def test_no_more_topics_are_created_at_a_time_than_the_limit(
+    lab: InMemoryBroker, beat: Beat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_group_heartbeat, "MAX_CREATIONS", 2)
+    lab.controller.answer = created({})
+    names = [f"t{number}" for number in range(5)]
+    beat(names)
+    beat(names[2:])
+    asked_for = [[topic.name for topic in sent.message.topics] for _, sent in lab.controller.forwarded]
+    assert asked_for == [names[:2], names[2:4]]
+
+
+def test_creations_are_charged_to_the_quota_of_the_client(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer_with(monkeypatch, [f"t{number}" for number in range(20)])
+    lab.controller.answer = created({})
+    quota = ClientQuotaEntry(QuotaEntity((("client-id", "test"),)), {"controller_mutation_rate": 1.0})
+    lab.broker.quotas.quotas.update({quota.key: quota})
+    lab.broker.quotas.is_enforced = True
+
+    async def ask() -> Asked:
+        asked = Asked(lab.broker, StreamsGroupHeartbeatRequest(GROUP, "m", 2), 0)
+        await until(lambda: asked.answer is not None)
+        await asyncio.sleep(0.01)  # the creation goes on after the answer
+        return asked
+
+    asked = lab.runner.run(ask())
+    ((_, forwarded),) = lab.controller.forwarded
+    assert 0 < len(forwarded.message.topics) < 20
+    assert asked.answer.throttle_time_ms > 0
+    assert asked.answer.member_epoch == 2
 
 
 def test_without_an_owner_the_heartbeat_is_refused(lab: InMemoryBroker) -> None:
