@@ -9,7 +9,7 @@ earlier attempts failed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
@@ -47,7 +47,7 @@ MAX_KNOWN_FAILURES: Final = 1_000
 MAX_CREATIONS: Final = 1_000
 """The internal topics that this broker has being created at a time. A later heartbeat asks for the others."""
 MAX_TOLD_FAILURES: Final = 3
-"""The failures that one answer names."""
+"""The failures, or the topics that the client may not create, that one answer names. It counts the others."""
 HEARTBEATS_OF_A_FAILURE: Final = 2
 """The heartbeat intervals for which a failure is remembered, and its topic is not created again."""
 
@@ -109,7 +109,7 @@ class StreamsGroupHeartbeatHandler:
         """Begins to create the topics, and completes the response."""
         denied = self._denied(creation.topics, context)
         if denied:
-            _add_detail(response, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
+            _add_detail(response, f"Unauthorized to CREATE on topics {_told(denied, str)}.")
             return
         now_ms = self._clock.monotonic_ms()
         interval_ms = self._group_settings.for_group(group_id).streams_heartbeat_interval_ms
@@ -129,15 +129,9 @@ class StreamsGroupHeartbeatHandler:
             task = context.connection.loop.create_task(work)
             self._creations.add(task)
             task.add_done_callback(self._creations.discard)
-        failures = [
-            f"{topic.name} ({self._failures[topic.name].reason})"
-            for topic in creation.topics
-            if topic.name in self._failures
-        ]
-        if failures and any(known.status_code == MISSING_INTERNAL_TOPICS for known in response.status or ()):
-            told = ", ".join(failures[:MAX_TOLD_FAILURES])
-            if len(failures) > MAX_TOLD_FAILURES:
-                told += f" and {len(failures) - MAX_TOLD_FAILURES} more"
+        failed = [topic.name for topic in creation.topics if topic.name in self._failures]
+        if failed and any(known.status_code == MISSING_INTERNAL_TOPICS for known in response.status or ()):
+            told = _told(failed, lambda name: f"{name} ({self._failures[name].reason})")
             _add_detail(response, f"Creation failed: {told}.")
 
     def _denied(self, topics: Iterable[CreatableTopic], context: RequestContext) -> list[str]:
@@ -193,6 +187,13 @@ class StreamsGroupHeartbeatHandler:
             self._failures[name] = _Failure(reason, expires_ms)
         while len(self._failures) > MAX_KNOWN_FAILURES:
             del self._failures[next(iter(self._failures))]
+
+
+def _told(names: list[str], text_of: Callable[[str], str]) -> str:
+    """Returns the texts of the first topics, and the number of the others."""
+    told = ", ".join(map(text_of, names[:MAX_TOLD_FAILURES]))
+    further = len(names) - MAX_TOLD_FAILURES
+    return f"{told} and {further} more" if further > 0 else told
 
 
 def _add_detail(response: StreamsGroupHeartbeatResponse, detail: str) -> None:

@@ -140,6 +140,17 @@ def test_many_failures_are_counted(lab: InMemoryBroker, beat: Beat) -> None:
     assert answer.status[0].status_detail.endswith("; Creation failed: t0 (no), t1 (no), t2 (no) and 2 more.")
 
 
+def test_topics_that_the_client_may_not_create_are_counted(
+    lab: InMemoryBroker, beat: Beat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"t{number}" for number in range(5)]
+    handler = streams_group_heartbeat.StreamsGroupHeartbeatHandler
+    monkeypatch.setattr(handler, "_denied", lambda *_: names)
+    (status,) = beat(names).status
+    assert status.status_detail.endswith("; Unauthorized to CREATE on topics t0, t1, t2 and 2 more.")
+    assert lab.controller.forwarded == []
+
+
 def test_no_more_topics_are_created_at_a_time_than_the_limit(
     lab: InMemoryBroker, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:

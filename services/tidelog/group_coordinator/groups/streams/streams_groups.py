@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
@@ -91,6 +92,8 @@ MAX_ENDPOINTS_BYTES: Final = 1024 * 1024
 """The most bytes of endpoints and their partitions in one answer. Further endpoints are left out."""
 MAX_SUBTOPOLOGY_ID_CHARS: Final = 100
 """Kafka Streams numbers the subtopologies. The record of a member's tasks has each id up to four times."""
+MAX_CREATIONS: Final = 1_000
+"""The missing internal topics that one answer asks the broker to create. Later answers ask for the others."""
 CREATE_TIMEOUT_MS: Final = 30_000
 """The time that the controller may take to create internal topics."""
 
@@ -527,7 +530,7 @@ def _creation(topics: Iterable[InternalTopic]) -> CreateTopicsRequest:
                 replication_factor=topic.replication_factor,
                 configs=[CreatableTopicConfig(name, value) for name, value in topic.configs],
             )
-            for topic in topics
+            for topic in islice(topics, MAX_CREATIONS)
         ],
         timeout_ms=CREATE_TIMEOUT_MS,
     )

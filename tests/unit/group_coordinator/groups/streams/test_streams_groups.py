@@ -95,6 +95,23 @@ def test_a_member_gets_its_tasks_when_the_internal_topics_exist(lab: StreamsLab)
     assert len(lab.asked) == 2
 
 
+def test_an_answer_asks_for_a_part_of_many_missing_topics(
+    lab: StreamsLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams_groups, "MAX_CREATIONS", 2)
+    changelogs = [TopicInfo(f"c{number}") for number in range(5)]
+    thread = ModelThread(
+        lab, "a", "p", Topology(0, [Subtopology("0", [SOURCE], state_changelog_topics=changelogs)])
+    )
+    lab.beat_threads([thread], 6)
+    assert [[topic.name for topic in asked.topics] for asked in lab.asked] == [
+        ["c0", "c1"],
+        ["c2", "c3"],
+        ["c4"],
+    ]
+    assert thread.partitions() == set(range(PARTITIONS))
+
+
 def test_missing_and_wrongly_partitioned_topics_are_statuses(lab: StreamsLab) -> None:
     thread = ModelThread(lab, "a", "p", stateful(source="absent"))
     thread.step()
