@@ -234,7 +234,7 @@ def _check_topic_names(message: heartbeat.Topology) -> None:
         )
     invalid = [name for name in names if topic_name_problem(name) is not None]
     if invalid:
-        _refuse(f"Topic names {','.join(invalid)} are not valid topic names.")
+        _refuse(f"Topic names {_first(invalid, ',')} are not valid topic names.")
 
 
 def _check_subtopology(subtopology: Subtopology) -> None:
@@ -372,9 +372,13 @@ def endpoint_partitions(
 
 
 def _summary(topics: Iterable[str]) -> str:
-    names = sorted(topics)
+    return _first(sorted(topics), ", ")
+
+
+def _first(names: list[str], separator: str) -> str:
+    """Returns the first names, and the number of the others."""
     further = len(names) - NAMED_TOPICS
-    return ", ".join(names[:NAMED_TOPICS]) + (f" and {further} additional topics" if further > 0 else "")
+    return separator.join(names[:NAMED_TOPICS]) + (f" and {further} additional topics" if further > 0 else "")
 
 
 def _check_sources(topology: Topology, partition_count_of: PartitionCountOf) -> None:

@@ -57,6 +57,14 @@ def test_internal_topics_follow_the_source_topics() -> None:
     assert not configured.is_ready
 
 
+def test_a_refusal_names_only_some_invalid_topics() -> None:
+    topology = Topology(0, [Subtopology("0", [f"a b{number}" for number in range(5)])])
+    assert refusal(topology) == (
+        ErrorCode.STREAMS_INVALID_TOPOLOGY,
+        "Topic names a b0,a b1,a b2 and 2 additional topics are not valid topic names.",
+    )
+
+
 def test_the_work_grows_with_the_topics_and_not_with_their_square() -> None:
     compared = 0
 
