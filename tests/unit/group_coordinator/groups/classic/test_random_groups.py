@@ -201,6 +201,7 @@ class World:
         syncs = {member.sync for member in members.values() if member.sync is not None}
         assert all(member_id == member.member_id for member_id, member in members.items())
         assert (group.leader in members) if members else group.leader is None
+        assert group.metadata_bytes == sum(member.metadata_bytes() for member in members.values())
         static = {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id}
         assert group.static_members == static
         assert group.pending_sync <= set(members)
