@@ -378,7 +378,9 @@ class SharePartitionCore:
         screening = self._screening
         assert screening is not None
         assert screening.order is not None
-        offsets = [offset for span in ended for offset in screening.order.finish(*span)]
+        # A record that ended together with the one before it may have left the window already.
+        finish, start = screening.order.finish, ranges.start
+        offsets = [offset for span in ended for offset in finish(*span) if offset >= start]
         for offset in offsets:
             found = self._record_at(offset)
             if found.state is WAITING and found.available_at_ms == NO_DEADLINE:

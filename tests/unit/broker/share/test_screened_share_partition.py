@@ -243,6 +243,21 @@ class ScreenedMachine(RuleBasedStateMachine):
             for at, known in self.records.items():
                 known.is_done = known.is_done or at < self.log_start
 
+    @rule(data=st.data())
+    def remove_batch(self, data: st.DataObject) -> None:
+        """Makes the records of a batch undeliverable, perhaps after the core has looked at them."""
+        free = [
+            at
+            for at, batch in enumerate(self.log)
+            if batch.is_deliverable
+            and not any(self.records[offset].member for offset in range(batch.first, batch.last + 1))
+        ]
+        if free:
+            at = data.draw(st.sampled_from(free))
+            batch = self.log[at] = self.log[at]._replace(is_deliverable=False)
+            for offset in range(batch.first, batch.last + 1):
+                del self.records[offset]
+
     @invariant()
     def the_counts_are_right(self) -> None:
         ranges = list(self.core.ranges)
@@ -316,3 +331,13 @@ def test_a_new_leader_looks_at_its_window_before_it_delivers() -> None:
     assert core.next_fetch_offset == 2
     core.expire(MonotonicMs(50), limits)
     assert core.next_fetch_offset == 0
+
+
+def test_records_of_a_key_that_the_log_no_longer_has_do_not_hold_back_later_ones() -> None:
+    """The first two records of the key leave the window together."""
+    core = SharePartitionCore(0, 0, 0, screening=Screening(KeyOrder()))
+    limits, now = DeliveryLimits(LOCK_MS, 3, 100), MonotonicMs(1)
+    core.screen([Upcoming(at, at, key=7) for at in (0, 1, 3)], 4, now, limits)
+    log = [LogBatch(0, 1, is_deliverable=False), LogBatch(2, 2, is_deliverable=False), LogBatch(3, 3)]
+    taken = [core.acquire(Wanted("a", 10, 10), log, now, limits) for _ in range(2)]
+    assert [(found.first, found.last) for fetch in taken for found in fetch] == [(3, 3)]
