@@ -49,7 +49,11 @@ at until some of them are available. They do not count as records in flight.
 MAX_ENDED_RANGES: Final = 1_000
 """The most ranges whose locks or waits end at once, about 5 ms of work. Those of others end soon after."""
 MAX_RANGES: Final = 10_000
-"""The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
+"""The most ranges of one share partition. An acknowledgement that would make more of them is refused."""
+MAX_RANGES_TO_GROW: Final = MAX_RANGES // 2
+"""At this number of ranges, no new records enter the window until old ones end. The rest of MAX_RANGES is for
+acknowledgements, which divide ranges.
+"""
 WAITING, AVAILABLE, ACQUIRED = DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 ARCHIVING = DeliveryState.ARCHIVING
@@ -233,7 +237,7 @@ class SharePartitionCore:
     def _room(self, limits: DeliveryLimits) -> int:
         """Returns how many records may enter the window."""
         ranges = self.ranges
-        if len(ranges) >= MAX_RANGES or ranges.waiting_count >= MAX_WAITING:
+        if len(ranges) >= MAX_RANGES_TO_GROW or ranges.waiting_count >= MAX_WAITING:
             return 0
         return limits.records_in_flight - (ranges.unfinished_count - ranges.waiting_count)
 

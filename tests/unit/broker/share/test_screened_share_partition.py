@@ -341,3 +341,28 @@ def test_records_of_a_key_that_the_log_no_longer_has_do_not_hold_back_later_ones
     log = [LogBatch(0, 1, is_deliverable=False), LogBatch(2, 2, is_deliverable=False), LogBatch(3, 3)]
     taken = [core.acquire(Wanted("a", 10, 10), log, now, limits) for _ in range(2)]
     assert [(found.first, found.last) for fetch in taken for found in fetch] == [(3, 3)]
+
+
+def test_a_key_that_is_held_up_leaves_room_for_acknowledgements() -> None:
+    """Every second record has the key whose first record a slow member keeps. The other ones are accepted one
+    by one, so the ranges are as many as the records.
+    """
+    core = SharePartitionCore(0, 0, 0, screening=Screening(KeyOrder()))
+    limits, now = DeliveryLimits(LOCK_MS, 3, 2_000), MonotonicMs(1)
+    wanted, log = Wanted("a", 500, 500, AcquireMode.RECORD_LIMIT), [LogBatch(0, 10**6)]
+    while True:
+        core.let_in(now, limits)
+        while not core.is_at_limit(limits) and (offset := core.wants_facts_from) is not None:
+            known_to = offset + 1_000
+            keys = (Upcoming(at, at, key=at + 100 if at % 2 else 7) for at in range(offset, known_to))
+            core.screen(keys, known_to, now, limits)
+        taken = core.acquire(wanted, log, now, limits)
+        if not taken:
+            break
+        for found in taken:
+            for at in range(max(found.first, 1), found.last + 1):
+                core.acknowledge("a", [AcknowledgedBatch(at, at, [ACCEPT])], now, limits)
+        assert core.next_write() is not None
+        core.write_succeeded()
+    assert core.is_at_limit(limits)
+    core.acknowledge("a", [AcknowledgedBatch(0, 0, [ACCEPT])], now, limits)
