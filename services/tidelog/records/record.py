@@ -88,6 +88,23 @@ def iterate_records(
         )
 
 
+def scan_offsets(body: Buffer, header: BatchHeader) -> Iterator[tuple[int, RecordSpan]]:
+    """Yields the offset and the positions of each record in `body`, the decompressed records of a batch.
+
+    The producer wrote the offsets. So this raises CorruptRecordError, besides the errors of `scan_records`,
+    at an offset that is not higher than the one before it or that is not in the batch.
+    """
+    before, base_offset, last_offset = header.base_offset - 1, header.base_offset, header.last_offset
+    for span in scan_records(body, header.record_count):
+        offset = base_offset + span.offset_delta
+        if not before < offset <= last_offset:
+            raise CorruptRecordError(
+                f"the offset {offset} does not lie between {before} and {last_offset + 1}"
+            )
+        yield offset, span
+        before = offset
+
+
 def scan_records(body: Buffer, record_count: int) -> Iterator[RecordSpan]:
     """Yields the positions of each record in `body`, the decompressed records of a batch.
 

@@ -22,7 +22,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
 from tidelog.records.compression import Compression
-from tidelog.records.record import CorruptRecordError, RecordSpan, records_of, scan_records
+from tidelog.records.record import CorruptRecordError, RecordSpan, records_of, scan_offsets
 from tidelog.records.varint import CorruptVarintError, append_varint, read_varint
 
 MAX_DECOMPRESSED_BYTES: Final = 32 * 1024 * 1024
@@ -69,16 +69,20 @@ class DeadLetter(NamedTuple):
 def letters_of_batch(
     batch: Buffer, header: BatchHeader, wanted: Sequence[DeadLetters], *, copies: bool
 ) -> Iterator[DeadLetter]:
-    """Yields a dead letter for each record of the batch that is wanted. Offsets without a record, which
-    compaction has removed, yield nothing. Without `copies`, dead letters have no content.
+    """Yields a dead letter for each record of the batch that is wanted; `wanted` is in order. Offsets without
+    a record, which compaction has removed, yield nothing. Without `copies`, dead letters have no content.
 
     Raises ValueError if the batch cannot be decoded, perhaps after some dead letters.
     """
     body = records_of(batch, header, max_bytes=MAX_DECOMPRESSED_BYTES)
-    for span in scan_records(body, header.record_count):
-        offset = header.base_offset + span.offset_delta
-        found = _wanting(wanted, offset)
-        if found is not None:
+    at = 0
+    for offset, span in scan_offsets(body, header):
+        while at < len(wanted) and wanted[at].last < offset:
+            at += 1
+        if at == len(wanted):
+            return
+        found = wanted[at]
+        if found.first <= offset:
             content = _content(body, span) if copies else NO_RECORD
             yield DeadLetter(offset, found.delivery_count, found.is_rejected, content)
 
@@ -88,10 +92,6 @@ def letters_without_records(header: BatchHeader, wanted: Sequence[DeadLetters]) 
     for found in wanted:
         for offset in range(max(found.first, header.base_offset), min(found.last, header.last_offset) + 1):
             yield DeadLetter(offset, found.delivery_count, found.is_rejected, NO_RECORD)
-
-
-def _wanting(wanted: Sequence[DeadLetters], offset: int) -> DeadLetters | None:
-    return next((found for found in wanted if found.first <= offset <= found.last), None)
 
 
 def _content(body: memoryview, span: RecordSpan) -> RecordBytes:

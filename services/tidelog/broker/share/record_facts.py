@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.records.batch import BatchHeader, Buffer, iterate_headers
-from tidelog.records.record import RecordSpan, read_headers, records_of, scan_records
+from tidelog.records.record import RecordSpan, read_headers, records_of, scan_offsets
 
 DELIVER_AT: Final = "tidelog-deliver-at"
 """The header with the time of day before which a record is not delivered: milliseconds since 1970 in ASCII
@@ -79,8 +79,7 @@ def _facts_of(
     batches: Buffer, position: int, header: BatchHeader, first_offset: int, wanted: WantedFacts
 ) -> Iterator[RecordFacts]:
     body = records_of(batches, header, position)
-    for span in scan_records(body, header.record_count):
-        offset = header.base_offset + span.offset_delta
+    for offset, span in scan_offsets(body, header):
         if offset < first_offset:
             continue
         at_ms, key = 0, None

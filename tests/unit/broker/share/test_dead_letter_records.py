@@ -17,7 +17,7 @@ from tidelog.broker.share.dead_letter_records import (
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.model import dead_letters
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import crc_matches, parse_header
+from tidelog.records.batch import BATCH_HEADER_BYTES, crc_matches, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record, iterate_records
@@ -105,3 +105,12 @@ def test_a_batch_that_cannot_be_decoded_has_dead_letters_without_content() -> No
         DeadLetter(1, 1, True, NO_RECORD),
         DeadLetter(2, 1, True, NO_RECORD),
     ]
+
+
+def test_a_batch_is_walked_only_to_the_last_wanted_record() -> None:
+    made = build_batch([Record(at, NOW_MS, None, b"v", ()) for at in range(5)])
+    damaged = bytearray(made)
+    damaged[-((len(made) - BATCH_HEADER_BYTES) // 5)] = 0x7F  # the length of the last record
+    wanted = [DeadLetters(0, 0, 1, True), DeadLetters(2, 2, 2, False)]
+    found = list(letters_of_batch(bytes(damaged), parse_header(made), wanted, copies=False))
+    assert [(letter.offset, letter.delivery_count) for letter in found] == [(0, 1), (2, 2)]

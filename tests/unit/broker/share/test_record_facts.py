@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.broker.partition.batch_validation import AppendRules, validate_batches
 from tidelog.broker.share import record_facts
 from tidelog.broker.share.record_facts import RecordFacts, WantedFacts, find_facts
+from tidelog.model.instants import WallMs
+from tidelog.records.batch import assemble_batch, parse_header
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression
 from tidelog.records.control import EndTransactionMarker
+from tidelog.records.varint import append_varint
 
 NOW = 1_700_000_000_000
 DAY_MS = 86_400_000
@@ -105,3 +109,29 @@ def test_a_look_ends_within_a_batch_and_goes_on_there(most: int) -> None:
                 seen |= dict.fromkeys(range(facts.first, facts.last + 1), facts.deliver_at_ms)
             offset = found.next_offset
     assert seen == {number: NOW + number if number < 5 else 0 for number in range(11)}
+
+
+def with_offset_deltas(*deltas: int) -> bytes:
+    """Returns a batch whose producer wrote these offset deltas. The broker's checks accept it."""
+    plain = build_batch([Record(number, NOW, None, b"v", []) for number in range(len(deltas))])
+    body = bytearray()
+    for delta in deltas:
+        record = bytearray(2)  # attributes and timestamp delta
+        append_varint(record, delta)
+        for field in (b"k%d" % delta, b"v"):
+            append_varint(record, len(field))
+            record += field
+        append_varint(record, 0)
+        append_varint(body, len(record))
+        body += record
+    made = bytes(assemble_batch(parse_header(plain), body))
+    validate_batches(memoryview(made), rules=AppendRules(), now_ms=WallMs(NOW))
+    return made
+
+
+@pytest.mark.parametrize("deltas", [(0, 10**9), (0, 2), (0, 0), (1, 0), (-1, 1)])
+def test_offsets_that_are_not_in_their_batch_or_not_in_order_give_no_facts(deltas: tuple[int, int]) -> None:
+    """Otherwise a producer could archive the records of others."""
+    found = find_facts(with_offset_deltas(*deltas) + batch(2, None), 0, WantedFacts(None, keys=True))
+    assert found == ([RecordFacts(0, 2)], 3)
+    assert len(find_facts(with_offset_deltas(0, 1), 0, WantedFacts(None, keys=True)).records) == 2
