@@ -247,7 +247,7 @@ class Leader:
         self.copies.begin(partition)
 
     def open(self) -> None:
-        self.partition = SharePartition(KEY, self.replica, self.parts, lambda: None)
+        self.partition = SharePartition(KEY, self.replica, self.parts, lambda _: None)
         self.partition.members.update(MEMBERS)
         self.partition.start()
 

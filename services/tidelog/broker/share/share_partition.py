@@ -175,7 +175,11 @@ class SharePartition:
     )
 
     def __init__(
-        self, key: SharePartitionKey, replica: Replica, parts: ShareParts, on_over: Callable[[], None]
+        self,
+        key: SharePartitionKey,
+        replica: Replica,
+        parts: ShareParts,
+        on_over: Callable[[SharePartition], None],
     ) -> None:
         self.key = key
         self.replica = replica
@@ -629,7 +633,7 @@ class SharePartition:
             self._timer_entry.cancel()
             self._timer_entry = None
         self._answer(list(self._results), error.code, str(error))
-        self._on_over()
+        self._on_over(self)
         self._core = None
         self._parts.changed(self.key)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from functools import partial
 from typing import Final
 
 from tidelog.broker.hosted_partitions import HostedPartitions
@@ -143,11 +142,10 @@ class SharePartitions:
 
     def use(self, key: SharePartitionKey, replica: Replica, session: SessionKey) -> SharePartition:
         """Returns a share partition for a member with a session. Begins to read its state if it is new."""
-        found = self.find(key)
+        # If `find` ends one, a fetch that waits for it may already have begun the next one.
+        found = self.find(key) or self._partitions.get(key)
         if found is None:
-            found = self._partitions[key] = SharePartition(
-                key, replica, self.parts, partial(self._forget, key)
-            )
+            found = self._partitions[key] = SharePartition(key, replica, self.parts, self._forget)
             self._of_partition.setdefault(replica.topic_partition, {})[key] = None
             found.start()
         if session.member_id not in found.members:
@@ -170,8 +168,11 @@ class SharePartitions:
         for session in self.sessions.close_connection(connection):
             self.end_session(session)
 
-    def _forget(self, key: SharePartitionKey) -> None:
-        found = self._partitions.pop(key)
+    def _forget(self, found: SharePartition) -> None:
+        key = found.key
+        if self._partitions.get(key) is not found:
+            return
+        del self._partitions[key]
         group, topic_partition = key.group_id, found.replica.topic_partition
         del self._of_partition[topic_partition][key]
         if not self._of_partition[topic_partition]:

@@ -17,6 +17,7 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import OUTCOMES
+from tidelog.broker.share.share_partition import SharePartition
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
@@ -453,6 +454,23 @@ def test_a_group_that_begins_to_honor_delivery_times_starts_from_its_state(from_
     assert acquired(member.take()) == [(1, 1, 1)]
     from_start.pass_time(5_000)
     assert acquired(member.fetch()) == [(0, 0, 1)]
+
+
+def test_a_change_of_the_settings_begins_one_share_partition(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the former one wakes the fetch that waits for it, which begins the next one."""
+    begun: list[SharePartition] = []
+    start = SharePartition.start
+    monkeypatch.setattr(SharePartition, "start", lambda self: (begun.append(self), start(self)))
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch(max_wait_ms=0)
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.set_group(share_order="key")
+    one.send_fetch(max_wait_ms=LOCK_MS)
+    assert len(begun) == 2
+    assert from_start.partitions.find((GROUP, from_start.topic_id, 0)) is begun[-1]
+    assert begun[-1].members == {"one", "two"}
 
 
 def test_a_key_in_flight_holds_back_its_later_records(from_start: ShareLab) -> None:
