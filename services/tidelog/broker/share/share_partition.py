@@ -392,6 +392,7 @@ class SharePartition:
         if core is None or self._screens == NO_SCREENS or self._is_looking:
             return
         core.let_in(self._now_ms(), self.limits)
+        self._await_deadline()  # records that came in may have to wait
         offset = core.wants_facts_from
         if offset is None or offset >= self.replica.core.read_limit(self.isolation_level):
             return

@@ -456,6 +456,25 @@ def test_a_group_that_begins_to_honor_delivery_times_starts_from_its_state(from_
     assert acquired(member.fetch()) == [(0, 0, 1)]
 
 
+def test_a_record_that_enters_a_full_window_while_a_fetch_waits_is_delivered_at_its_time(
+    from_start: ShareLab,
+) -> None:
+    from_start.set_group(share_deliver_at_enable="true")
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch(max_wait_ms=0)
+    count = from_start.partitions.find((GROUP, from_start.topic_id, 0)).limits.records_in_flight
+    from_start.append_records(*[(None, 0)] * count, (None, 5_000))
+    while load_of(from_start).acquired < count:
+        one.send_fetch(max_wait_ms=LOCK_MS)
+        from_start.await_looks()
+        assert acquired(one.take())
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert one.acknowledge((0, count - 1, ACCEPT)) == ErrorCode.NONE
+    from_start.pass_time(5_000)
+    assert acquired(two.take()) == [(count, count, 1)]
+
+
 def test_a_change_of_the_settings_begins_one_share_partition(
     from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
