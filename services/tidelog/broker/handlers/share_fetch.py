@@ -186,7 +186,11 @@ class ShareFetch:
             try:
                 partition = self._known(where)
                 core = partition.core
-                if core is None or not partition.has_records():
+                if core is None:
+                    continue
+                if not partition.has_records():
+                    if partition.look_failure is not None:
+                        return True
                     continue
                 if self._request.min_bytes <= 1:
                     return True
@@ -297,6 +301,8 @@ class ShareFetch:
             )
         finally:
             partition.core_changed()  # starts the timer of the locks, also if the log could not be read
+        if read is None and partition.look_failure is not None:
+            raise partition.look_failure.with_traceback(None)
         if read is not None:
             replica.traffic.fetch_requests += 1
             replica.traffic.bytes_out += len(read.range)

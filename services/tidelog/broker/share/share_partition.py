@@ -36,6 +36,7 @@ from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.records.batch import CorruptBatchError
 from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, duration_ms
 from tidelog.timing.clock import Clock
 from tidelog.timing.timer import Callback, Timer
@@ -56,7 +57,9 @@ MIN_PAUSE_MS: Final = 20
 """The shortest time between two ends of locks or waits, so that many different times cause little work."""
 RETRY_MS: Final = 100
 MAX_RETRY_MS: Final = 2_000
-"""The pauses between two attempts to reach the share coordinator double up to this limit."""
+"""The pauses between two attempts to reach the share coordinator, or to look at records, double up to this
+limit.
+"""
 UNINITIALIZED_OFFSET: Final = -1
 """The start offset of a state that was never written."""
 READ_UNCOMMITTED: Final = 0
@@ -160,6 +163,7 @@ class SharePartition:
         "_counts",
         "_is_looking",
         "_is_paused",
+        "_look_pause_ms",
         "_machine",
         "_on_over",
         "_parts",
@@ -170,6 +174,7 @@ class SharePartition:
         "failure",
         "key",
         "leader_epoch",
+        "look_failure",
         "members",
         "replica",
     )
@@ -188,6 +193,8 @@ class SharePartition:
         """The members whose sessions have fetched the partition."""
         self.failure: KafkaError | None = None
         """The reason why the state could not be read."""
+        self.look_failure: KafkaError | None = None
+        """The reason why the next records could not be looked at, None after a success."""
         self._parts = parts
         self._on_over = on_over
         self._machine = SharePartitionStateMachine()
@@ -196,6 +203,7 @@ class SharePartition:
         self._screens = NO_SCREENS
         """The facts that the core needs before it delivers records."""
         self._is_looking = False
+        self._look_pause_ms = RETRY_MS
         self._is_paused = False
         self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
@@ -252,7 +260,8 @@ class SharePartition:
 
     def may_end_fetches(self) -> bool:
         """Returns whether a waiting fetch may have to be answered: with records, or with an error."""
-        return self.core is None or not self.is_current or self.has_records()
+        is_over = self.core is None or not self.is_current
+        return is_over or self.has_records() or self.look_failure is not None
 
     @property
     def counts(self) -> DeliveryCounts:
@@ -402,8 +411,12 @@ class SharePartition:
     async def _look(self, core: SharePartitionCore, offset: int) -> None:
         try:
             found = await self._find_facts(offset)
+        except (KafkaError, OSError, CorruptBatchError) as error:
+            await self._look_failed(error)
+            return
         finally:
             self._is_looking = False
+        self.look_failure, self._look_pause_ms = None, RETRY_MS
         if self.core is not core:
             return
         core.log_start_moved(self.replica.core.log_start_offset)
@@ -414,6 +427,16 @@ class SharePartition:
         core.screen(upcoming, found.next_offset, self._now_ms(), self.limits)
         self.core_changed()
         self._parts.changed(self.key)
+
+    async def _look_failed(self, error: Exception) -> None:
+        """Answers the fetches that wait, and pauses. A later fetch begins the next look."""
+        if self.look_failure is None:
+            _log.error("a share partition's records cannot be read", key=self.key, reason=str(error))
+        self.look_failure = KafkaError(
+            ErrorCode.KAFKA_STORAGE_ERROR, "The broker cannot read the next records. Its log has the reason."
+        )
+        self._parts.changed(self.key)
+        self._look_pause_ms = await _pause(self._look_pause_ms)
 
     async def _find_facts(self, offset: int) -> FoundFacts:
         """Looks at records in a thread. Raises KafkaError, OSError or CorruptBatchError."""

@@ -15,13 +15,14 @@ from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
-from tidelog.broker.share import log_reader
+from tidelog.broker.share import log_reader, share_partition
 from tidelog.broker.share.deliveries import OUTCOMES
+from tidelog.broker.share.record_facts import FoundFacts
 from tidelog.broker.share.share_partition import SharePartition
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
-from tidelog.records.batch import iterate_headers
+from tidelog.records.batch import CorruptBatchError, iterate_headers
 from tidelog.records.builder import Record
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
@@ -490,6 +491,37 @@ def test_a_change_of_the_settings_begins_one_share_partition(
     assert len(begun) == 2
     assert from_start.partitions.find((GROUP, from_start.topic_id, 0)) is begun[-1]
     assert begun[-1].members == {"one", "two"}
+
+
+def test_records_that_cannot_be_looked_at_are_reported_and_tried_again_after_a_pause(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_start.set_group(share_order="key")
+    one, two = from_start.member("one"), from_start.member("two")
+    one.send_fetch(max_wait_ms=LOCK_MS)
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    looks = 0
+
+    def fail(*_: object) -> FoundFacts:
+        nonlocal looks
+        looks += 1
+        raise CorruptBatchError("the batch is damaged")
+
+    with monkeypatch.context() as damage:
+        damage.setattr(share_partition, "find_facts", fail)
+        from_start.append(1)
+        from_start.broker.runner.run(asyncio.sleep(0.05))
+        for member in (one, two):
+            assert part_of(member.take()).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert part_of(member.fetch(max_wait_ms=LOCK_MS)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert looks == 1
+        from_start.await_looks()
+        one.fetch(max_wait_ms=0)
+        from_start.await_looks()
+        assert looks == 2
+    one.fetch(max_wait_ms=0)
+    from_start.await_looks()
+    assert acquired(one.fetch()) == [(0, 0, 1)]
 
 
 def test_a_key_in_flight_holds_back_its_later_records(from_start: ShareLab) -> None:
