@@ -606,15 +606,19 @@ class SharePartitionCore:
             if first <= found.last:
                 yield DeadLetters(first, found.last, found.delivery_count, found.is_rejected)
 
-    def dead_letters_copied(self, first: int, last: int) -> None:
+    def dead_letters_copied(self, first: int, last: int) -> int:
         """Archives records that are in the dead letter topic, or that need not be there. If the next write is
-        lost, a later leader copies them again.
+        lost, a later leader copies them again. Returns the number of records that it archived.
         """
         copied = [found for found in self.ranges.within(first, last) if found.state is ARCHIVING]
         for found in copied:
             self.ranges.set_state(found, ARCHIVED)
             self._note_unwritten(found.first, found.last)
-        self._settle(copied)
+        count = sum(map(len, copied))
+        self.ranges.join(first, last)  # also where nothing is archived, `within` has divided ranges
+        self.ranges.drop_final()
+        self._release_held_back()
+        return count
 
     # -- writing
 

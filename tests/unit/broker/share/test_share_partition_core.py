@@ -596,6 +596,17 @@ def test_records_on_their_way_to_the_dead_letter_topic_are_in_flight() -> None:
     assert acquire(core, "a", [LogBatch(0, 13)], limits=limits) == [(12, 13, 1)]
 
 
+def test_records_that_are_archived_already_are_not_divided() -> None:
+    limits = WITH_DEAD_LETTERS
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 9)], limits=limits)
+    core.acknowledge("a", [AcknowledgedBatch(1, 9, [REJECT])], NOW, limits)
+    write(core)
+    assert core.dead_letters_copied(1, 9) == 9
+    assert core.dead_letters_copied(4, 5) == 0
+    assert len(core.ranges) == 2
+
+
 def test_an_acknowledgement_with_too_many_ranges_is_refused() -> None:
     """A batch is acquired as a whole, whatever its number of records."""
     count = MAX_RANGES + 2
