@@ -13,11 +13,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
 from tidelog.broker.replica import Replica
-from tidelog.broker.share.dead_letter_reader import ReadLetters, read_letters
+from tidelog.broker.share.dead_letter_reader import read_letters
 from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
@@ -30,8 +31,14 @@ MAX_RECORDS: Final = 500
 """The most records of one copy. The core archives so many single ones in about 20 ms."""
 MAX_COPY_BYTES: Final = 1024 * 1024
 """The size of the records of one copy, which the last one may exceed, and of a batch."""
-MAX_COPIES: Final = 4
-"""The most copies of this broker at a time."""
+MAX_READS: Final = 4
+"""The most copies of this broker that read and build batches at a time."""
+MAX_COPIES: Final = 64
+"""The most copies of this broker that keep batches in memory, about MAX_COPY_BYTES each."""
+MAX_COPIES_OF_TOPIC: Final = 4
+"""The most copies to one dead letter topic at a time. So a topic that does not answer, and whose writes wait
+for their timeouts, leaves room for others.
+"""
 FIRST_PAUSE_MS: Final = 100
 LONGEST_PAUSE_MS: Final = 10_000
 """The pauses between two attempts to copy the same records double up to this limit."""
@@ -103,6 +110,13 @@ class DeadLetterLoad(NamedTuple):
     waiting: int = 0
 
 
+class _Copied(NamedTuple):
+    """The outcome of one copy: the number of records that were archived, and the error that it met."""
+
+    archived: int
+    failure: KafkaError | ConnectionError | None = None
+
+
 class DeadLetterCopies:
     """The copies of this broker. `spawn` runs a coroutine in the background."""
 
@@ -120,7 +134,10 @@ class DeadLetterCopies:
         self._record_walks = record_walks
         self._spawn = spawn
         self._running: set[CopiedPartition] = set()
-        self._room = asyncio.Semaphore(MAX_COPIES)
+        self._reads = asyncio.Semaphore(MAX_READS)
+        self._copies = asyncio.Semaphore(MAX_COPIES)
+        self._copies_of_topic: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        """The copies by topic, while there are any."""
         self._counts: dict[str, DeadLetterLoad] = {}
 
     def begin(self, partition: CopiedPartition) -> None:
@@ -161,22 +178,18 @@ class DeadLetterCopies:
                 wanted = list(_first(_without(core.dead_letters(), refused), MAX_RECORDS))
                 if not wanted and not refused:
                     return
-                failure: KafkaError | ConnectionError | None = None
-                has_progress = False
+                archived, failure = 0, None
                 if wanted:
-                    before = core.archiving_count
                     try:
-                        async with self._room:
-                            failure = await self._copy(partition, core, wanted, refused)
+                        archived, failure = await self._copy(partition, core, wanted, refused)
                     except (KafkaError, ConnectionError) as error:
                         failure = error
-                    has_progress = partition.core is core and core.archiving_count < before
                 if failure is not None:
                     self._count(partition.group_id, failures=1)
                     if str(failure) != last_reason:
                         last_reason = str(failure)
                         _log_failure(partition, failure)
-                if has_progress:
+                if archived:
                     pause_ms = FIRST_PAUSE_MS
                     continue
                 await asyncio.sleep(pause_ms / 1000)
@@ -194,46 +207,75 @@ class DeadLetterCopies:
         core: SharePartitionCore,
         wanted: list[DeadLetters],
         refused: set[int],
-    ) -> KafkaError | None:
-        """Copies the first of the wanted records. Returns the error of batches that the topic refuses, and
-        adds their first offsets to `refused`. Raises KafkaError and ConnectionError if nothing can be copied.
+    ) -> _Copied:
+        """Copies the first of the wanted records. If the topic refuses batches, adds their first offsets to
+        `refused`. Raises KafkaError and ConnectionError if it copies nothing.
         """
-        settings = partition.settings
-        topic = await self._topics.find(settings.errors_deadletterqueue_topic_name)
+        name = partition.settings.errors_deadletterqueue_topic_name
+        async with self._room_of(name):
+            topic = await self._topics.find(name)
+            async with self._copies:
+                async with self._reads:
+                    end_offset, batches = await self._read(partition, wanted, topic)
+                return await self._write(partition, core, wanted, refused, topic, end_offset, batches)
+
+    def _room_of(self, topic: str) -> asyncio.Semaphore:
+        room = self._copies_of_topic.get(topic)
+        if room is None:
+            room = self._copies_of_topic[topic] = asyncio.Semaphore(MAX_COPIES_OF_TOPIC)
+        return room
+
+    async def _read(
+        self, partition: CopiedPartition, wanted: list[DeadLetters], topic: TopicState
+    ) -> tuple[int, list[LetterBatch]]:
+        """Returns the batches to write, and the end offset of what was read. Raises KafkaError."""
         source = partition.replica.topic_partition
-        to = source.partition % len(topic.partitions)
         read = await read_letters(
             partition.replica,
             wanted,
             MAX_COPY_BYTES,
             partition.isolation_level,
             self._record_walks,
-            copies=settings.errors_deadletterqueue_copy_record_enable,
+            copies=partition.settings.errors_deadletterqueue_copy_record_enable,
         )
         origin = Origin(partition.group_id, source.topic, source.partition)
         most_bytes = min(MAX_COPY_BYTES, self._topics.max_message_bytes(topic))
         made = batches_of(read.letters, origin, self._clock.wall_ms(), most_bytes)
         # It is work of some ten milliseconds.
         batches = await asyncio.get_running_loop().run_in_executor(self._record_walks, list, made)
-        failure: KafkaError | None = None
+        return read.end_offset, batches
+
+    async def _write(
+        self,
+        partition: CopiedPartition,
+        core: SharePartitionCore,
+        wanted: list[DeadLetters],
+        refused: set[int],
+        topic: TopicState,
+        end_offset: int,
+        batches: list[LetterBatch],
+    ) -> _Copied:
+        """Writes batches one after the other, and archives the records of each."""
+        to = partition.replica.topic_partition.partition % len(topic.partitions)
+        archived, failure = 0, None
         for batch in batches:
             try:
                 await self._writer.write(topic.name, to, batch.batch)
             except KafkaError as error:
-                if error.code not in OF_THE_BATCH:
-                    raise
-                refused.update(batch.offsets)
                 failure = error
+                if error.code not in OF_THE_BATCH:
+                    return _Copied(archived, failure)
+                refused.update(batch.offsets)
                 continue
             if partition.core is not core:
-                return failure
+                return _Copied(archived, failure)
             self._count(partition.group_id, copied=len(batch.offsets))
-            _archive(core, batch)
+            archived += _archive(core, batch)
             partition.dead_letters_changed()
         if partition.core is core:
-            _archive_gaps(core, wanted, read, refused)
+            archived += _archive_gaps(core, wanted, end_offset, refused)
             partition.dead_letters_changed()
-        return failure
+        return _Copied(archived, failure)
 
     def _count(self, group: str, *, copied: int = 0, failures: int = 0) -> None:
         counts = self._counts
@@ -293,28 +335,30 @@ def _first(found: Iterator[DeadLetters], most: int) -> Iterator[DeadLetters]:
             return
 
 
-def _archive(core: SharePartitionCore, batch: LetterBatch) -> None:
-    """Archives the records of a batch, adjacent ones together."""
+def _archive(core: SharePartitionCore, batch: LetterBatch) -> int:
+    """Archives the records of a batch, adjacent ones together. Returns how many."""
+    archived = 0
     first = last = batch.offsets[0]
     for offset in batch.offsets[1:]:
         if offset != last + 1:
-            core.dead_letters_copied(first, last)
+            archived += core.dead_letters_copied(first, last)
             first = offset
         last = offset
-    core.dead_letters_copied(first, last)
+    return archived + core.dead_letters_copied(first, last)
 
 
 def _archive_gaps(
-    core: SharePartitionCore, wanted: list[DeadLetters], read: ReadLetters, refused: set[int]
-) -> None:
-    """Archives the wanted offsets without a record: those that were read and are not copied or refused."""
+    core: SharePartitionCore, wanted: list[DeadLetters], end_offset: int, refused: set[int]
+) -> int:
+    """Archives the wanted offsets without a record: those below `end_offset` that are not copied or refused.
+    Returns how many.
+    """
     below = (
-        letters._replace(last=min(letters.last, read.end_offset - 1))
+        letters._replace(last=min(letters.last, end_offset - 1))
         for letters in wanted
-        if letters.first < read.end_offset
+        if letters.first < end_offset
     )
-    for letters in _without(below, refused):
-        core.dead_letters_copied(letters.first, letters.last)
+    return sum(core.dead_letters_copied(letters.first, letters.last) for letters in _without(below, refused))
 
 
 def _log_failure(partition: CopiedPartition, error: KafkaError | ConnectionError) -> None:

@@ -15,10 +15,11 @@ from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, DeadLetterLoad
-from tidelog.broker.share.deliveries import StateRange
+from tidelog.broker.share.deliveries import DeliveryLimits, LogBatch, StateRange, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.records.builder import build_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record, iterate_records
@@ -254,3 +255,60 @@ def test_markers_and_aborted_records_are_left_out(lab: Lab) -> None:
     lab.copy(partition)
     assert offsets(lab.writer) == [0, 3]
     assert cast(SharePartitionCore, partition.core).start_offset == 4
+
+
+def test_records_that_are_given_up_during_a_copy_do_not_delay_the_next(lab: Lab) -> None:
+    lab.append(*[b"v"] * 4)
+    partition = Partition(lab.replica, StateRange(0, 0, ARCHIVING, 1))
+    core = cast(SharePartitionCore, partition.core)
+    limits = DeliveryLimits(1, 1, 100, has_dead_letters=True)
+    core.acquire(Wanted("a", 3, 3), [LogBatch(1, 3)], MonotonicMs(0), limits)
+    write = lab.writer.write
+
+    async def write_and_expire(topic: str, partition_index: int, batch: bytearray) -> None:
+        await write(topic, partition_index, batch)
+        core.expire(MonotonicMs(10), limits)
+
+    lab.writer.write = write_and_expire  # type: ignore[method-assign]
+    assert lab.copy(partition).copied == 4
+    assert not lab.slept
+
+
+def test_topics_that_do_not_answer_hold_up_no_others(lab: Lab) -> None:
+    lab.append(b"v")
+    parts, gate, written = lab.broker.broker, asyncio.Event(), list[str]()
+
+    class AnyTopic:
+        async def find(self, name: str) -> TopicState:
+            return dead_topic()._replace(name=name)
+
+        def max_message_bytes(self, topic: TopicState) -> int:
+            return 10**6
+
+    class HangingWriter(Writer):
+        async def write(self, topic: str, partition: int, batch: bytearray) -> None:
+            if topic != "good":
+                await gate.wait()
+            written.append(topic)
+
+    async def copy_all() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        copies = DeadLetterCopies(
+            AnyTopic(),
+            HangingWriter(),
+            parts.clock,
+            parts.record_walks,
+            lambda work: tasks.append(asyncio.ensure_future(work)),  # type: ignore[arg-type]
+        )
+        names = [f"bad-{at % 8}" for at in range(80)] + ["good"]
+        for name in names:
+            partition = Partition(lab.replica, StateRange(0, 0, ARCHIVING, 1))
+            partition.settings = GroupSettings(errors_deadletterqueue_topic_name=name)
+            copies.begin(partition)
+        await asyncio.wait_for(tasks[-1], 30)
+        assert written == ["good"]
+        gate.set()
+        await asyncio.gather(*tasks)
+
+    lab.broker.runner.run(copy_all())
+    assert len(written) == 81
