@@ -417,7 +417,6 @@ class SharePartitionCore:
         for first, last, _ in runs:
             self._check_acquired(member, first, last)
         acknowledgement = Acknowledgement()
-        accepted = failed = 0
         for first, last, kind in runs:
             found_ranges = self.ranges.within(first, last)
             for found in found_ranges:
@@ -429,9 +428,6 @@ class SharePartitionCore:
                     if found.target is AVAILABLE and delay_ms:
                         found.target, found.available_at_ms = WAITING, MonotonicMs(now_ms + delay_ms)
                     found.is_rejected = kind == AcknowledgeType.REJECT
-            count = sum(map(len, found_ranges))
-            accepted += count if kind == AcknowledgeType.ACCEPT else 0
-            failed += count if kind in (AcknowledgeType.RELEASE, AcknowledgeType.REJECT) else 0
             if found_ranges and kind != AcknowledgeType.RENEW:
                 acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
         for batch in batches:
@@ -440,7 +436,6 @@ class SharePartitionCore:
             return None
         self._queued.append(acknowledgement)
         self._is_write_due = True
-        self._deliveries_ended(accepted, failed, now_ms, limits)
         return acknowledgement
 
     def _deliveries_ended(
@@ -657,8 +652,8 @@ class SharePartitionCore:
                 state = AVAILABLE
             yield StateRange(max(found.first, first), min(found.last, last), state, count, at_ms)
 
-    def write_succeeded(self) -> list[Acknowledgement]:
-        """Makes the acknowledgements of the write count. Returns them."""
+    def write_succeeded(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> list[Acknowledgement]:
+        """Makes the acknowledgements of the write count, also in the circuit breaker. Returns them."""
         write = self._ended()
         self._stored_pause_ms = write.paused_until_ms
         self._in_write = []
@@ -667,8 +662,13 @@ class SharePartitionCore:
                 self._make_available(found, found.available_at_ms)
             else:
                 self.ranges.set_state(found, found.target)
+        successes = failures = 0
         for acknowledgement in write.acknowledgements:
-            self.counts.acknowledged(acknowledgement.counts)
+            counts = acknowledgement.counts
+            self.counts.acknowledged(counts)
+            successes += counts.get(AcknowledgeType.ACCEPT, 0)
+            failures += counts.get(AcknowledgeType.RELEASE, 0) + counts.get(AcknowledgeType.REJECT, 0)
+        self._deliveries_ended(successes, failures, now_ms, limits)
         self._joined(write)
         return write.acknowledgements
 

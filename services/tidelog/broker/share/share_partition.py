@@ -559,7 +559,8 @@ class SharePartition:
             self._parts.changed(self.key)
             await _pause(RETRY_MS)
         else:
-            self._answer(core.write_succeeded(), ErrorCode.NONE, None)
+            ended = core.write_succeeded(self._now_ms(), self.limits)
+            self._answer(ended, ErrorCode.NONE, None)
         if self.is_over:
             return
         self.core_changed()

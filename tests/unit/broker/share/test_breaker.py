@@ -116,8 +116,12 @@ def answer(core: SharePartitionCore, first: int, last: int, kind: AcknowledgeTyp
     core.acknowledge("a", [AcknowledgedBatch(first, last, [kind])], MonotonicMs(now_ms), LIMITS)
     write = core.next_write()
     assert write is not None
-    core.write_succeeded()
-    return write
+    core.write_succeeded(MonotonicMs(now_ms), LIMITS)
+    later = core.next_write()
+    if later is None:
+        return write
+    core.write_succeeded(MonotonicMs(now_ms), LIMITS)
+    return later
 
 
 def test_a_share_partition_pauses_probes_and_goes_on() -> None:
@@ -138,6 +142,20 @@ def test_a_share_partition_pauses_probes_and_goes_on() -> None:
     assert fetch(core, after(220)) == [(2, 9)]
 
 
+def test_an_acknowledgement_whose_write_fails_does_not_count() -> None:
+    """The member may repeat it, and then it counts once."""
+    core = SharePartitionCore(0, 0, 0, paused_until_ms=after(0))
+    core.expire(after(0), LIMITS)
+    assert fetch(core, NOW) == [(0, 1)]
+    for _ in range(3):
+        core.acknowledge("a", [AcknowledgedBatch(0, 0, [ACCEPT])], NOW, LIMITS)
+        assert core.next_write() is not None
+        core.write_failed()
+    assert core.breaker.state is BreakerState.HALF_OPEN
+    answer(core, 0, 1, ACCEPT, NOW)
+    assert core.breaker.state is BreakerState.CLOSED
+
+
 def test_ended_locks_are_failures() -> None:
     core = SharePartitionCore(0, 0, 0)
     fetch(core, NOW)
@@ -151,12 +169,12 @@ def test_ended_locks_are_failures() -> None:
 def test_a_pause_whose_write_was_refused_is_written_again() -> None:
     core = SharePartitionCore(0, 0, 0)
     fetch(core, NOW)
-    core.acknowledge("a", [AcknowledgedBatch(0, 9, [RELEASE])], NOW, LIMITS)
+    core.expire(after(100), LIMITS)
     assert core.next_write() is not None
     core.write_failed()
     write = core.next_write()
     assert write is not None
-    assert write.paused_until_ms == after(200)
+    assert write.paused_until_ms == after(300)
     assert not core.is_idle
 
 

@@ -99,7 +99,7 @@ class Partition:
         self.changes += 1
         assert self.core is not None
         if self.core.next_write() is not None:
-            self.core.write_succeeded()
+            self.core.write_succeeded(MonotonicMs(0), DeliveryLimits(1, LIMIT, 100))
 
 
 class Lab:

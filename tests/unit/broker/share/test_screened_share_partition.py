@@ -216,7 +216,7 @@ class ScreenedMachine(RuleBasedStateMachine):
                 order = self.accepted.setdefault(known.key, [])
                 assert not order or order[-1] < at, "the records of a key are accepted in order"
                 order.append(at)
-        self.core.write_succeeded()
+        self.core.write_succeeded(MonotonicMs(self.now), self.limits)
 
     @precondition(lambda self: self.write is not None)
     @rule()
@@ -300,7 +300,7 @@ def test_the_records_of_a_key_are_delivered_one_at_a_time() -> None:
         core.acknowledge("a", [AcknowledgedBatch(at, at, [kind])], now, limits)
         assert not fetch(), "an acknowledgement counts when it is stored"
         assert core.next_write() is not None
-        core.write_succeeded()
+        core.write_succeeded(now, limits)
 
     assert fetch() == [(0, 0), (2, 3)]
     answer(0, RELEASE)
@@ -363,6 +363,6 @@ def test_a_key_that_is_held_up_leaves_room_for_acknowledgements() -> None:
             for at in range(max(found.first, 1), found.last + 1):
                 core.acknowledge("a", [AcknowledgedBatch(at, at, [ACCEPT])], now, limits)
         assert core.next_write() is not None
-        core.write_succeeded()
+        core.write_succeeded(now, limits)
     assert core.is_at_limit(limits)
     core.acknowledge("a", [AcknowledgedBatch(0, 0, [ACCEPT])], now, limits)

@@ -56,7 +56,7 @@ def acknowledge(core: SharePartitionCore, member: str, *batches: tuple[int, int,
 def write(core: SharePartitionCore) -> StateWrite:
     found = core.next_write()
     assert found is not None
-    core.write_succeeded()
+    core.write_succeeded(NOW, LIMITS)
     return found
 
 
@@ -401,7 +401,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def write_succeeds(self) -> None:
         assert self.write is not None
         self.stored.apply(self.write)
-        self.core.write_succeeded()
+        self.core.write_succeeded(MonotonicMs(self.now), self.limits)
         for at in self.in_write:
             known = self.known(at)
             if known.target is not None:
