@@ -173,7 +173,7 @@ class DeadLetterCopies:
             while partition.continues() and (core := partition.core) is not None:
                 reason = _why_not_copied(partition)
                 if reason is not None:
-                    _archive_all(partition, core, reason)
+                    await _archive_all(partition, core, reason)
                     return
                 wanted = list(_first(_without(core.dead_letters(), refused), MAX_RECORDS))
                 if not wanted and not refused:
@@ -297,7 +297,7 @@ def _why_not_copied(partition: CopiedPartition) -> str | None:
     return None
 
 
-def _archive_all(partition: CopiedPartition, core: SharePartitionCore, reason: str) -> None:
+async def _archive_all(partition: CopiedPartition, core: SharePartitionCore, reason: str) -> None:
     _log.warning(
         "records are archived without a copy",
         group=partition.group_id,
@@ -305,9 +305,11 @@ def _archive_all(partition: CopiedPartition, core: SharePartitionCore, reason: s
         records=core.archiving_count,
         reason=reason,
     )
-    for found in list(core.dead_letters()):
-        core.dead_letters_copied(found.first, found.last)
-    partition.dead_letters_changed()
+    while partition.core is core and (wanted := list(_first(core.dead_letters(), MAX_RECORDS))):
+        for found in wanted:
+            core.dead_letters_copied(found.first, found.last)
+        partition.dead_letters_changed()
+        await asyncio.sleep(0)
 
 
 def _without(found: Iterator[DeadLetters], refused: set[int]) -> Iterator[DeadLetters]:

@@ -46,8 +46,10 @@ MAX_WAITING: Final = 5_000
 """The most records of one share partition that wait. At this number, no new records are acquired or looked
 at until some of them are available. They do not count as records in flight.
 """
-MAX_ENDED_RANGES: Final = 1_000
-"""The most ranges whose locks or waits end at once, about 5 ms of work. Those of others end soon after."""
+MAX_ENDED: Final = 1_000
+"""The most ranges whose locks or waits end at once, about 5 ms of work. Those of others end soon after. With
+an order of keys, each record whose wait ends counts, because it becomes a range of its own.
+"""
 MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. An acknowledgement that would make more of them is refused."""
 MAX_RANGES_TO_GROW: Final = MAX_RANGES // 2
@@ -473,7 +475,8 @@ class SharePartitionCore:
             else:
                 self.counts.abandoned += len(found)
                 self._return(found, now_ms, limits)
-        self._settle(released)
+        if released:
+            self._settle(released[0].first, released[-1].last)
         return bool(released)
 
     def expire(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
@@ -486,15 +489,8 @@ class SharePartitionCore:
             self._wake_at(self.breaker.paused_until_ms)
         elif is_resumed and self.breaker.state is BreakerState.CLOSED:
             self._is_write_due = True
-        expired: list[RecordRange] = []
-        for found in self.ranges:
-            end_ms = _end_of_state(found)
-            if end_ms is None:
-                continue
-            if end_ms > now_ms or len(expired) >= MAX_ENDED_RANGES:
-                self._wake_at(end_ms)
-            else:
-                expired.append(found)
+        expired = self._expired(now_ms)
+        last = expired[-1].last if expired else 0
         failures = 0
         for found in expired:
             if found.state is ACQUIRED:
@@ -503,11 +499,31 @@ class SharePartitionCore:
                 self._return(found, now_ms, limits)
             else:
                 self._end_wait(found)
-        self._settle(expired)
         if expired:
+            self._settle(expired[0].first, last)
             self._deliveries_ended(0, failures, now_ms, limits)
             self.let_in(now_ms, limits)
         return bool(expired) or is_resumed
+
+    def _expired(self, now_ms: MonotonicMs) -> list[RecordRange]:
+        """Returns the ranges to end now, and notes when the others end."""
+        has_order = self._screening is not None and self._screening.order is not None
+        expired: list[RecordRange] = []
+        left = MAX_ENDED
+        for found in self.ranges:
+            end_ms = _end_of_state(found)
+            if end_ms is None:
+                continue
+            if end_ms > now_ms or left <= 0:
+                self._wake_at(end_ms)
+                continue
+            expired.append(found)
+            left -= len(found) if has_order and found.state is WAITING else 1
+        if left < 0:  # the last one has too many records
+            found = expired[-1]
+            self._wake_at(found.available_at_ms)
+            self.ranges.within(found.first, found.last + left)
+        return expired
 
     def _end_wait(self, found: RecordRange) -> None:
         """Makes records available. Those that nobody has looked at wait for that."""
@@ -567,11 +583,11 @@ class SharePartitionCore:
         self._unwritten.append((first, last))
         self._is_write_due = True
 
-    def _settle(self, changed: list[RecordRange]) -> None:
-        if changed:
-            self.ranges.join(changed[0].first, changed[-1].last)
-            self.ranges.drop_final()
-            self._release_held_back()
+    def _settle(self, first: int, last: int) -> None:
+        """Joins ranges again after changes from `first` to `last`, and lets go of what has ended."""
+        self.ranges.join(first, last)
+        self.ranges.drop_final()
+        self._release_held_back()
 
     # -- dead letters
 
@@ -610,9 +626,7 @@ class SharePartitionCore:
             self.ranges.set_state(found, ARCHIVED)
             self._note_unwritten(found.first, found.last)
         count = sum(map(len, copied))
-        self.ranges.join(first, last)  # also where nothing is archived, `within` has divided ranges
-        self.ranges.drop_final()
-        self._release_held_back()
+        self._settle(first, last)  # also where nothing is archived, `within` has divided ranges
         return count
 
     # -- writing

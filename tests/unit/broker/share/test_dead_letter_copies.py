@@ -207,6 +207,15 @@ def test_records_that_need_no_copy_are_archived(lab: Lab, topic: str) -> None:
     assert (core.archiving_count, core.start_offset) == (0, 1)
 
 
+def test_many_records_that_need_no_copy_are_archived_in_parts(lab: Lab) -> None:
+    stored = [StateRange(at, at, ARCHIVING, 1 + at % 2) for at in range(1_200)]
+    partition = Partition(lab.replica, *stored)
+    partition.settings = GroupSettings()
+    lab.copy(partition)
+    assert partition.changes == 3
+    assert cast(SharePartitionCore, partition.core).start_offset == 1_200
+
+
 def test_a_broker_that_leads_no_more_stops_its_attempts(lab: Lab) -> None:
     lab.append(b"0")
     partition = Partition(lab.replica, StateRange(0, 0, ARCHIVING, 1))

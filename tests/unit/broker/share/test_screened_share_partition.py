@@ -20,7 +20,7 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.key_order import KeyOrder
-from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.partition_core import MAX_ENDED, SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.instants import MonotonicMs
@@ -366,3 +366,18 @@ def test_a_key_that_is_held_up_leaves_room_for_acknowledgements() -> None:
         core.write_succeeded(now, limits)
     assert core.is_at_limit(limits)
     core.acknowledge("a", [AcknowledgedBatch(0, 0, [ACCEPT])], now, limits)
+
+
+def test_the_waits_of_many_records_with_keys_end_in_parts() -> None:
+    core = SharePartitionCore(0, 0, 0, screening=Screening(KeyOrder()))
+    limits, count = DeliveryLimits(LOCK_MS, 3, 5_000), MAX_ENDED + 500
+    core.screen(
+        [Upcoming(at, at, MonotonicMs(50), key=at) for at in range(count)], count, MonotonicMs(1), limits
+    )
+    assert core.expire(MonotonicMs(60), limits)
+    assert core.ranges.waiting_count == 500
+    assert core.next_deadline_ms() == 50
+    assert core.expire(MonotonicMs(80), limits)
+    assert core.ranges.waiting_count == 0
+    assert len(core.ranges) == 1
+    assert core.next_deadline_ms() is None
