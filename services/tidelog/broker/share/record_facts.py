@@ -16,7 +16,11 @@ digits.
 MAX_HEADERS: Final = 100
 """The number of headers of a record among which DELIVER_AT is searched."""
 MAX_RECORDS: Final = 1_000
-"""The most records of one look at the log. To let them into a window takes about 10 ms of the event loop."""
+"""The most facts of one look at the log. To let them into a window takes about 10 ms of the event loop."""
+MAX_FOUND_RECORDS: Final = 10 * MAX_RECORDS
+"""The most records whose facts are found at once. To find them decodes their batch from its beginning, so the
+later looks take what is left.
+"""
 MAX_DIGITS: Final = 19
 
 
@@ -46,15 +50,22 @@ class FoundFacts(NamedTuple):
     records: list[RecordFacts]
     next_offset: int
 
+    def split(self) -> tuple[FoundFacts, FoundFacts]:
+        """Returns the first MAX_RECORDS facts, and the rest."""
+        first, rest = self.records[:MAX_RECORDS], self.records[MAX_RECORDS:]
+        next_offset = first[-1].last + 1 if rest else self.next_offset
+        return FoundFacts(first, next_offset), FoundFacts(rest, self.next_offset)
+
 
 def find_facts(batches: Buffer, first_offset: int, wanted: WantedFacts) -> FoundFacts:
-    """Returns the facts about the records from `first_offset` on in adjacent batches, MAX_RECORDS at most.
+    """Returns the facts about the records from `first_offset` on in adjacent batches, MAX_FOUND_RECORDS
+    records at most.
 
     A value that is no time does not count. Records that cannot be decoded have no facts: their consumers will
     see the damage. Raises CorruptBatchError if a batch has no valid header.
     """
     found: list[RecordFacts] = []
-    next_offset, left = first_offset, MAX_RECORDS
+    next_offset, left = first_offset, MAX_FOUND_RECORDS
     for position, header in iterate_headers(batches):
         if header.last_offset < first_offset:
             continue

@@ -161,6 +161,7 @@ class SharePartition:
     __slots__ = (
         "_core",
         "_counts",
+        "_found",
         "_is_looking",
         "_is_paused",
         "_look_pause_ms",
@@ -202,6 +203,8 @@ class SharePartition:
         self._counts = DeliveryCounts()
         self._screens = NO_SCREENS
         """The facts that the core needs before it delivers records."""
+        self._found = FoundFacts([], 0)
+        """The facts that were found and that the core has not got yet, without those before them."""
         self._is_looking = False
         self._look_pause_ms = RETRY_MS
         self._is_paused = False
@@ -410,7 +413,8 @@ class SharePartition:
 
     async def _look(self, core: SharePartitionCore, offset: int) -> None:
         try:
-            found = await self._find_facts(offset)
+            if not self._found.records or self._found.records[0].first < offset:
+                self._found = await self._find_facts(offset)
         except (KafkaError, OSError, CorruptBatchError) as error:
             await self._look_failed(error)
             return
@@ -420,6 +424,7 @@ class SharePartition:
         if self.core is not core:
             return
         core.log_start_moved(self.replica.core.log_start_offset)
+        found, self._found = self._found.split()
         upcoming = (
             Upcoming(first, last, self._read_time(deliver_at_ms, self._longest_wait_ms), key)
             for first, last, deliver_at_ms, key in found.records

@@ -17,7 +17,7 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader, share_partition
 from tidelog.broker.share.deliveries import OUTCOMES
-from tidelog.broker.share.record_facts import FoundFacts
+from tidelog.broker.share.record_facts import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
@@ -522,6 +522,33 @@ def test_records_that_cannot_be_looked_at_are_reported_and_tried_again_after_a_p
     one.fetch(max_wait_ms=0)
     from_start.await_looks()
     assert acquired(one.fetch()) == [(0, 0, 1)]
+
+
+def test_a_large_batch_is_not_decoded_for_each_look(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_start.set_group(share_order="key")
+    decoded = 0
+
+    def find(*given: Any) -> FoundFacts:
+        nonlocal decoded
+        decoded += 1
+        return find_facts(*given)
+
+    monkeypatch.setattr(share_partition, "find_facts", find)
+    member = from_start.member("one")
+    from_start.append_records(*[(b"%d" % at, 0) for at in range(3_500)])
+    seen: list[int] = []
+    while len(seen) < 3_500:
+        member.send_fetch(max_wait_ms=LOCK_MS, max_records=500)
+        from_start.await_looks()
+        taken = acquired(member.take())
+        assert taken
+        for first, last, _ in taken:
+            seen.extend(range(first, last + 1))
+            assert member.acknowledge((first, last, ACCEPT)) == ErrorCode.NONE
+    assert seen == list(range(3_500))
+    assert decoded == 1
 
 
 def test_a_key_in_flight_holds_back_its_later_records(from_start: ShareLab) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.broker.partition.batch_validation import AppendRules, validate_batches
 from tidelog.broker.share import record_facts
-from tidelog.broker.share.record_facts import RecordFacts, WantedFacts, find_facts
+from tidelog.broker.share.record_facts import FoundFacts, RecordFacts, WantedFacts, find_facts
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import assemble_batch, parse_header
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
@@ -99,7 +99,7 @@ def test_damaged_records_have_no_facts() -> None:
 def test_a_look_ends_within_a_batch_and_goes_on_there(most: int) -> None:
     batches = batch(0, *(time_after(number) for number in range(5))) + batch(5, *([None] * 6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_facts, "MAX_RECORDS", most)
+        patch.setattr(record_facts, "MAX_FOUND_RECORDS", most)
         offset, seen = 0, dict[int, int]()
         while offset < 11:
             found = find_facts(batches, offset, TIMES)
@@ -135,3 +135,13 @@ def test_offsets_that_are_not_in_their_batch_or_not_in_order_give_no_facts(delta
     found = find_facts(with_offset_deltas(*deltas) + batch(2, None), 0, WantedFacts(None, keys=True))
     assert found == ([RecordFacts(0, 2)], 3)
     assert len(find_facts(with_offset_deltas(0, 1), 0, WantedFacts(None, keys=True)).records) == 2
+
+
+def test_facts_are_taken_in_parts() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_facts, "MAX_RECORDS", 2)
+        found = FoundFacts([RecordFacts(at, at, key=at) for at in (0, 3, 4)], 9)
+        first, rest = found.split()
+        assert first == ([RecordFacts(0, 0, key=0), RecordFacts(3, 3, key=3)], 4)
+        assert rest == ([RecordFacts(4, 4, key=4)], 9)
+        assert rest.split() == (rest, ([], 9))
