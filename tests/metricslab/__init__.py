@@ -104,6 +104,7 @@ def broker_view(**changed: Any) -> Any:
 
 def _share_load() -> ShareGroupLoad:
     load = ShareGroupLoad("sharers")
+    load.waiting, load.paused_partitions = 20, 1
     load.unfinished, load.acquired, load.full_partitions, load.oldest_age_ms = 70, 30, 1, 4_500
     load.counts.accepted, load.counts.redelivered = 900, 4
     return load

@@ -425,11 +425,15 @@ def _add_share_groups(families: Families, broker: BrokerView) -> None:
         families.gauge(f"{prefix}_unfinished_records", doc, load.unfinished, group=load.group)
         doc = "Records that members have and have not acknowledged"
         families.gauge(f"{prefix}_acquired_records", doc, load.acquired, group=load.group)
+        doc = "Records that wait for their delivery time, their retry or an earlier record of their key"
+        families.gauge(f"{prefix}_waiting_records", doc, load.waiting, group=load.group)
         doc = "Age of the oldest record that is not acknowledged or archived"
         name, age_s = f"{prefix}_oldest_record_seconds", max(load.oldest_age_ms, 0) / MS_PER_S
         families.gauge(name, doc, age_s, group=load.group)
         doc = "Partitions of which no new record may be acquired until others end"
         families.gauge(f"{prefix}_full_partitions", doc, load.full_partitions, group=load.group)
+        doc = "Partitions that the circuit breaker pauses or probes"
+        families.gauge(f"{prefix}_paused_partitions", doc, load.paused_partitions, group=load.group)
         doc = "Records that were delivered again"
         families.counter(f"{prefix}_redelivered_records", doc, load.counts.redelivered, group=load.group)
         doc = "Deliveries of records that ended, by outcome"

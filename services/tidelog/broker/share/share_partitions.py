@@ -9,6 +9,7 @@ from typing import Final
 
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
+from tidelog.broker.share.breaker import BreakerState
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic, WriteBatch
 from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
@@ -32,7 +33,16 @@ NO_COUNTS: Final = DeliveryCounts()
 class ShareGroupLoad:
     """The deliveries of one group from this broker."""
 
-    __slots__ = ("acquired", "counts", "full_partitions", "group", "oldest_age_ms", "unfinished")
+    __slots__ = (
+        "acquired",
+        "counts",
+        "full_partitions",
+        "group",
+        "oldest_age_ms",
+        "paused_partitions",
+        "unfinished",
+        "waiting",
+    )
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -40,6 +50,12 @@ class ShareGroupLoad:
         """The records up to the high watermark that are not acknowledged or archived."""
         self.acquired = 0
         """The records that members have."""
+        self.waiting = 0
+        """The records in flight that may not be delivered yet: for their time or an earlier record of their
+        key.
+        """
+        self.paused_partitions = 0
+        """The share partitions that the circuit breaker pauses or probes."""
         self.full_partitions = 0
         """The share partitions of which no new record may be acquired until others end."""
         self.oldest_age_ms = 0
@@ -112,6 +128,8 @@ class SharePartitions:
             beyond = max(leader.high_watermark - core.end_offset, 0)
             load.unfinished += core.ranges.unfinished_count + beyond
             load.acquired += core.acquired_count
+            load.waiting += core.ranges.waiting_count
+            load.paused_partitions += core.breaker.state is not BreakerState.CLOSED
             load.full_partitions += core.is_at_limit(partition.limits)
             load.counts.add(core.counts)
             offset = max(core.start_offset, leader.log_start_offset)

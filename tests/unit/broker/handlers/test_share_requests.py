@@ -845,6 +845,23 @@ def test_a_full_partition_is_shown(from_start: ShareLab) -> None:
     assert load_of(from_start).full_partitions == 1
 
 
+def test_waiting_records_and_pauses_are_shown(from_start: ShareLab) -> None:
+    from_start.set_group(
+        share_retry_backoff_ms="4000",
+        share_breaker_failure_percentage="50",
+        share_breaker_min_deliveries="1",
+        share_breaker_pause_ms="9000",
+    )
+    from_start.append(2)
+    member = from_start.member("one")
+    member.fetch()
+    (load,) = from_start.partitions.loads()
+    assert (load.waiting, load.paused_partitions) == (0, 0)
+    assert member.acknowledge((0, 1, RELEASE)) == ErrorCode.NONE
+    (load,) = from_start.partitions.loads()
+    assert (load.waiting, load.paused_partitions) == (2, 1)
+
+
 def test_one_fetch_looks_at_a_limited_number_of_batches(
     from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
