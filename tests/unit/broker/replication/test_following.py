@@ -366,3 +366,29 @@ def test_a_leader_repeats_a_flush_that_failed(tmp_path: Path, monkeypatch: pytes
 
     real_flush = PartitionLog.flush
     asyncio.run(scenario())
+
+
+def test_a_leader_flushes_again_after_an_unexpected_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with ReplicatingCluster(tmp_path) as cluster:
+            await cluster.elect("t", 1, 0, isr=(1, 2), configs={"flush.messages": "1"})
+            leader = cluster.brokers[1].replica(T0)
+            fails = [True]
+
+            def flush(log: PartitionLog, up_to: int | None = None, *, now_ms: int | None = None) -> None:
+                if fails and log is leader.storage:
+                    fails.pop()
+                    raise ZeroDivisionError
+                real_flush(log, up_to, now_ms=now_ms)
+
+            monkeypatch.setattr(PartitionLog, "flush", flush)
+            append_to(leader)
+            await until(lambda: not fails)
+            await asyncio.sleep(0.05)
+            append_to(leader)
+            await until(lambda: leader.storage.recovery_point == 2)
+
+    real_flush = PartitionLog.flush
+    asyncio.run(scenario())

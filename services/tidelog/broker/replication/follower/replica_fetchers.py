@@ -259,6 +259,9 @@ class ReplicaFetchers:
             pause_ms = context.settings.broker.replica_fetch_backoff_ms
             deadline_ms = MonotonicMs(context.timer.monotonic_ms() + pause_ms)
             context.timer.add(partial(self._flush_ended, replica), deadline_ms)
+        except BaseException:
+            self._flushing.discard(replica)  # otherwise the log would never be flushed again
+            raise
         else:
             self._flush_ended(replica)
 
