@@ -198,5 +198,10 @@ class KafkaError(Exception):
         self.message = message
 
     @property
+    def client_message(self) -> str:
+        """The sentence for clients. Unlike `str` of some errors, it contains no paths of this machine."""
+        return self.message or self.code.name
+
+    @property
     def is_retriable(self) -> bool:
         return self.code in RETRIABLE_ERRORS

@@ -41,7 +41,7 @@ class ShareAcknowledgeHandler:
             if closing is None:
                 sessions.continue_(key, request.share_session_epoch)
         except KafkaError as error:
-            return ShareAcknowledgeResponse(error_code=error.code, error_message=str(error) or None)
+            return ShareAcknowledgeResponse(error_code=error.code, error_message=error.client_message)
         may_renew = request.is_renew_ack and parts.group_settings(key.group_id).share_renew_acknowledge_enable
         acknowledgements = Acknowledgements(parts, context, key, may_renew=may_renew)
         for topic in request.topics:

@@ -60,7 +60,7 @@ class ShareFetchHandler:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "the acquire mode is unknown")
             session = self._session(key, request, context)
         except KafkaError as error:
-            return ShareFetchResponse(error_code=error.code, error_message=str(error) or None)
+            return ShareFetchResponse(error_code=error.code, error_message=error.client_message)
         may_renew = (
             request.is_renew_ack and self.parts.group_settings(key.group_id).share_renew_acknowledge_enable
         )
@@ -263,7 +263,7 @@ class ShareFetch:
             try:
                 fetched.read = self._acquire(where, left_bytes, left_records, at_least_one_batch=not has_read)
             except KafkaError as error:
-                fetched.error, fetched.message = error.code, str(error) or None
+                fetched.error, fetched.message = error.code, error.client_message
                 self._parts.telemetry.fetch_failed(None, error.code)
                 continue
             if fetched.read is not None:

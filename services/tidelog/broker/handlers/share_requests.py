@@ -136,7 +136,7 @@ class Acknowledgements:
             acknowledged = _checked(batches, may_renew=self._may_renew)
             result = found.acknowledge(self._session.member_id, acknowledged)
         except KafkaError as error:
-            result = AcknowledgeResult(error.code, str(error) or None)
+            result = AcknowledgeResult(error.code, error.client_message)
         self.results.append(PartitionResult(key, result))
 
     def is_done(self) -> bool:

@@ -318,7 +318,7 @@ class SharePartition:
         try:
             acknowledgement = core.acknowledge(member, batches, self._now_ms(), self.limits)
         except KafkaError as error:
-            return AcknowledgeResult(error.code, str(error))
+            return AcknowledgeResult(error.code, error.client_message)
         if acknowledgement is None:
             return AcknowledgeResult(ErrorCode.NONE)
         result = self._results[acknowledgement] = AcknowledgeResult()
@@ -559,7 +559,7 @@ class SharePartition:
                 return
         except KafkaError as error:
             _log.warning("a share partition's state was not stored", key=self.key, reason=str(error))
-            self._answer(core.write_failed(), error.code, str(error))
+            self._answer(core.write_failed(), error.code, error.client_message)
             core.expire(self._now_ms(), self.limits)
             self._parts.changed(self.key)
             await _pause(RETRY_MS)
@@ -662,7 +662,7 @@ class SharePartition:
         if self._timer_entry is not None:
             self._timer_entry.cancel()
             self._timer_entry = None
-        self._answer(list(self._results), error.code, str(error))
+        self._answer(list(self._results), error.code, error.client_message)
         self._on_over(self)
         self._core = None
         self._parts.changed(self.key)

@@ -13,6 +13,7 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers.share_fetch import ShareFetch
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader, share_partition
@@ -997,3 +998,16 @@ def test_a_member_may_read_the_group_and_the_topic(
         (AclOperation.READ, ResourceType.GROUP, GROUP),
         (AclOperation.READ, ResourceType.TOPIC, "t"),
     }
+
+
+def test_a_disk_that_fails_is_reported_without_paths(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*args: object, **options: object) -> None:
+        raise LogStorageError("/var/lib/secret/00.log: input/output error")
+
+    from_start.append(1)
+    monkeypatch.setattr(log_reader, "acquire", fails)
+    found = part_of(from_start.member("one").fetch())
+    assert found.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "secret" not in found.error_message
