@@ -28,7 +28,7 @@ class PositionState(Enum):
     """The position is that of a time, which has to be looked up."""
     KNOWN = "known"
     FAILED = "failed"
-    """The next poll raises `error`."""
+    """The next poll raises `error`; then the partition returns to its former state."""
 
 
 class FetchedBatches:
@@ -99,6 +99,7 @@ class ConsumedPartition:
         "consumed",
         "consumed_epoch",
         "error",
+        "failed_state",
         "fetch_offset",
         "fetched",
         "generation",
@@ -138,6 +139,8 @@ class ConsumedPartition:
         self.preferred_until_ms = 0
         self.reset_timestamp = 0
         self.error: KafkaError | None = None
+        self.failed_state = PositionState.UNKNOWN
+        """The state to which a FAILED partition returns."""
 
     def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
         self._forget()
@@ -151,10 +154,29 @@ class ConsumedPartition:
         self.state = PositionState.RESETTING
         self.reset_timestamp = timestamp
 
-    def fail(self, error: KafkaError) -> None:
+    def read_again(self, offset: int) -> None:
+        """Sets the position to a record that was delivered in vain. `consumed` does not change."""
         self._forget()
+        self.state = PositionState.KNOWN
+        self.position = self.fetch_offset = offset
+        self.position_epoch = UNKNOWN_EPOCH
+
+    def fail(self, error: KafkaError) -> None:
+        """Forgets the fetched records and waits until the application has got the error."""
+        self._forget()
+        if self.state is not PositionState.FAILED:
+            self.failed_state = self.state
+        self.fetch_offset = self.position
         self.state = PositionState.FAILED
         self.error = error
+
+    def recover(self, not_before_ms: int) -> KafkaError:
+        """The application gets the error, which is returned. The partition tries again later."""
+        assert self.error is not None
+        error, self.error = self.error, None
+        self.state = self.failed_state
+        self.not_before_ms = not_before_ms
+        return error
 
     def _forget(self) -> None:
         self.generation += 1

@@ -34,6 +34,8 @@ from tidelog.records.record import Record
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
+ERROR_ATTEMPTS: Final = 2
+"""The attempts for which a partition backs off after the application got its error."""
 PREFERRED_REPLICA_MS: Final = 300_000
 """The time for which a consumer fetches from a closer replica before it asks the leader again (KIP-392)."""
 _METADATA_ERRORS: Final = frozenset(
@@ -277,26 +279,25 @@ class ConsumerCore:
         while self._delivered:
             self._delivered.popitem()[0].finish_delivered()
 
-    def take(self, most: int) -> tuple[ConsumedPartition, list[Record]] | None:
+    def take(self, most: int, *, raises: bool = True) -> tuple[ConsumedPartition, list[Record]] | None:
         """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
-        a partition.
+        a partition. With `raises` False, it returns None before such a partition, and a later call raises.
         """
         while self._turn:
             partition = self._turn[0]
             if partition.error is not None:
-                error = partition.error
+                if not raises:
+                    return None
                 self._turn.pop(0)
-                partition.error = None
-                raise error
+                not_before_ms = self.last_poll_ms + self._backoff.delay_ms(ERROR_ATTEMPTS)
+                raise partition.recover(not_before_ms)
             if not partition.is_paused:
                 try:
                     records = partition.take(most)
                 except ValueError as error:
-                    partition.seek(partition.position)
-                    self._turn.pop(0)
-                    raise KafkaError(
-                        ErrorCode.CORRUPT_MESSAGE, f"{partition.place} near {partition.position}: {error}"
-                    ) from error
+                    text = f"{partition.place} near {partition.position}: {error}"
+                    partition.fail(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
+                    continue
                 if records:
                     self._delivered[partition] = None
                     return partition, records

@@ -358,7 +358,9 @@ class Consumer(Generic[K, V]):
         while True:
             self._begin_poll()
             records: list[ConsumerRecord[K, V]] = []
-            while (left := most - len(records)) and (found := self._core.take(left)) is not None:
+            while (left := most - len(records)) and (
+                found := self._core.take(left, raises=not records)
+            ) is not None:
                 records += self._records(*found)
             if records:
                 self._end_poll()

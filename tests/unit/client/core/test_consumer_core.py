@@ -1,0 +1,86 @@
+"""Single decisions of a consumer's core. Each test is a fault that a review found."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumer import (
+    ConsumerCore,
+    Effect,
+    FetchAnswered,
+    FetchedPartition,
+    SendFetch,
+)
+from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+
+TOPIC_ID = uuid.UUID(int=1)
+PLACE = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
+NODES = (Node(1, "h", 1),)
+METADATA = MetadataReceived(NODES, (TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),) * 2),))
+BATCH = memoryview(
+    bytes(build_batch([Record(0, 1_000, None, b"a"), Record(1, 1_000, None, b"b")], leader_epoch=0))
+)
+
+
+def answer(
+    error_code: int = ErrorCode.NONE, records: memoryview = BATCH, preferred_replica: int = -1
+) -> FetchedPartition:
+    return FetchedPartition(error_code, records, 2, 2, 0, [], preferred_replica, None)
+
+
+def fetches(effects: list[Effect]) -> list[SendFetch]:
+    return [effect for effect in effects if isinstance(effect, SendFetch)]
+
+
+def reader(*places: TopicPartition) -> tuple[ConsumerCore, SendFetch]:
+    """Returns a consumer that waits for records at offset 0 of these partitions, and its fetch."""
+    core = ConsumerCore(ConsumerSettings(), jitter=lambda: 0.5)
+    core.assign(places)
+    core.begin_poll(0)
+    core.step(METADATA, 0)
+    for place in places:
+        core.partitions[place].seek(0)
+    return core, fetches(core.poll(200))[0]
+
+
+def test_an_error_waits_until_the_records_before_it_were_returned() -> None:
+    core, fetch = reader(PLACE, OTHER)
+    refused = answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer(), OTHER: refused}), 201)
+    assert core.take(10) is not None
+    assert core.take(8, raises=False) is None
+    with pytest.raises(KafkaError, match="t-1"):
+        core.take(10)
+
+
+def test_a_damaged_batch_waits_until_the_records_before_it_were_returned() -> None:
+    core, fetch = reader(PLACE, OTHER)
+    damaged = bytearray(BATCH)
+    damaged[-1] ^= 1
+    core.step(
+        FetchAnswered(fetch.request_id, 0, {PLACE: answer(), OTHER: answer(records=memoryview(damaged))}), 201
+    )
+    assert core.take(10) is not None
+    assert core.take(8, raises=False) is None
+    with pytest.raises(KafkaError, match="t-1"):
+        core.take(10)
+    assert core.partitions[PLACE].consumed == 0
+
+
+def test_a_partition_goes_on_after_its_error() -> None:
+    core, fetch = reader(PLACE)
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)}), 201)
+    core.begin_poll(201)
+    with pytest.raises(KafkaError):
+        core.take(10)
+    assert not fetches(core.begin_poll(202)), "it does not back off"
+    again = fetches(core.poll(2_000))
+    assert again and again[0].offsets[PLACE][0] == 0
