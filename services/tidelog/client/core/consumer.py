@@ -231,6 +231,8 @@ class ConsumerCore:
         self._delivered: dict[ConsumedPartition, None] = {}
         """The partitions whose records the application got since it last asked."""
         self._is_telling_loss = False
+        self._assigned: dict[TopicIdPartition, TopicPartition] = {}
+        """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
 
     # -- the application's calls
 
@@ -520,6 +522,7 @@ class ConsumerCore:
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
         for place in event.partitions:
             self._remove(place)
+        self._assigned = {each: place for each, place in self._assigned.items() if place in self.partitions}
         membership = self.membership
         if membership is None:
             return
@@ -603,14 +606,18 @@ class ConsumerCore:
             return
         revoked = membership.partitions_to_revoke()
         if revoked:
-            effects.append(self._stop_delivery(self._places(revoked), is_lost=False))
+            given_up = sorted(self._assigned[each] for each in revoked if each in self._assigned)
+            effects.append(self._stop_delivery(given_up, is_lost=False))
             return
         wanted = membership.target - membership.owned
         known = frozenset(each for each in wanted if each[0] in self.view.names_by_id)
         if known != wanted:
             self._needs_metadata = True
         if known or not wanted:
-            places = self._places(known)
+            names = self.view.names_by_id
+            added = {each: TopicPartition(names[each[0]], each[1]) for each in known}
+            self._assigned |= added
+            places = sorted(added.values())
             for place in places:
                 self._add(place)
             membership.take(known, now_ms)
@@ -625,12 +632,6 @@ class ConsumerCore:
             if partition in self._turn:
                 self._turn.remove(partition)
         return RevokePartitions(told, is_lost)
-
-    def _places(self, partitions: Iterable[TopicIdPartition]) -> list[TopicPartition]:
-        names = self.view.names_by_id
-        return sorted(
-            TopicPartition(names[topic_id], index) for topic_id, index in partitions if topic_id in names
-        )
 
     def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
         committed: list[TopicPartition] = []

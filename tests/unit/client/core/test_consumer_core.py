@@ -12,9 +12,12 @@ from tidelog.client.core.consumer import (
     Effect,
     FetchAnswered,
     FetchedPartition,
+    RevocationDone,
+    RevokePartitions,
     SendFetch,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.membership import HeartbeatAnswered
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -84,3 +87,29 @@ def test_a_partition_goes_on_after_its_error() -> None:
     assert not fetches(core.begin_poll(202)), "it does not back off"
     again = fetches(core.poll(2_000))
     assert again and again[0].offsets[PLACE][0] == 0
+
+
+def member() -> ConsumerCore:
+    """Returns a member of a group that has PLACE, while the application polls."""
+    core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), None, 0)
+    core.begin_poll(0)
+    core.step(METADATA, 0)
+    core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
+    assert PLACE in core.partitions
+    return core
+
+
+def revocations(effects: list[Effect]) -> list[RevokePartitions]:
+    return [effect for effect in effects if isinstance(effect, RevokePartitions)]
+
+
+def test_a_partition_of_a_topic_that_metadata_forgot_is_given_up() -> None:
+    core = member()
+    deleted = TopicView("t", TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    core.step(MetadataReceived(NODES, (deleted,)), 10)
+    core.poll(6_000)
+    (revocation,) = revocations(core.step(HeartbeatAnswered(0, None, 2, 5_000, frozenset()), 6_001))
+    assert revocation.partitions == (PLACE,)
+    core.step(RevocationDone(revocation.partitions, False), 6_002)
+    assert not core.partitions
