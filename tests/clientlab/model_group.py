@@ -220,7 +220,7 @@ class ModelGroup:
                 self._ask(application, lambda: self._committed(places), lost)
             case LookUpOffsets(timestamps):
                 lost = LookupFailed(tuple(timestamps), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-                self._ask(application, lambda: OffsetsFound(dict.fromkeys(timestamps, 0)), lost)
+                self._ask(application, lambda: OffsetsFound(dict.fromkeys(timestamps, 0), timestamps), lost)
             case SendHeartbeat(heartbeat, _):
                 self._ask(application, lambda: self._heartbeat(application, heartbeat), HeartbeatFailed())
             case CommitConsumed(offsets):
@@ -263,7 +263,7 @@ class ModelGroup:
 
     def _fetch(self, effect: SendFetch) -> FetchAnswered:
         partitions = {}
-        for place, (offset, _, _) in effect.offsets.items():
+        for place, (offset, _) in effect.offsets.items():
             data = bytearray()
             for batch in self.logs[place.partition]:
                 count = int.from_bytes(batch[57:61], "big")

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumed_partition import (
-    UNKNOWN_EPOCH,
     ConsumedPartition,
     FetchedBatches,
     PositionState,
@@ -86,9 +85,10 @@ class CommittedFound(NamedTuple):
 
 
 class OffsetsFound(NamedTuple):
-    """The offsets of the times to which positions are reset."""
+    """The offsets of the times to which positions are reset, and these times."""
 
     offsets: Mapping[TopicPartition, int]
+    timestamps: Mapping[TopicPartition, int]
 
 
 class LookupFailed(NamedTuple):
@@ -130,11 +130,15 @@ Event = (
 
 
 class SendFetch(NamedTuple):
-    """Fetch from these offsets. The values are the offset, the leader's epoch and the last record's."""
+    """Fetch from these offsets. The values are the offset and the leader's epoch.
+
+    The last record's epoch is not sent, as in Kafka's consumer: a leader would answer a position of a longer
+    log with a diverging epoch and no error, and the position would never be reset.
+    """
 
     request_id: int
     node_id: int
-    offsets: Mapping[TopicPartition, tuple[int, int, int]]
+    offsets: Mapping[TopicPartition, tuple[int, int]]
 
 
 class LookUpCommitted(NamedTuple):
@@ -366,10 +370,14 @@ class ConsumerCore:
                 self._fetch_failed(event, now_ms)
             case CommittedFound(offsets):
                 self._found_committed(offsets, effects)
-            case OffsetsFound(found):
+            case OffsetsFound(found, timestamps):
                 for place, offset in found.items():
                     partition = self.partitions.get(place)
-                    if partition is not None and partition.state is PositionState.RESETTING:
+                    if (
+                        partition is not None
+                        and partition.state is PositionState.RESETTING
+                        and partition.reset_timestamp == timestamps[place]  # else a later seek replaced it
+                    ):
                         partition.seek(offset)
             case LookupFailed():
                 self._lookup_failed(event, now_ms, effects)
@@ -493,6 +501,8 @@ class ConsumerCore:
     def _lookup_failed(self, event: LookupFailed, now_ms: int, effects: list[Effect]) -> None:
         self._needs_metadata = True
         for partition in self._known(event.partitions):
+            if not partition.is_looked_up:
+                continue  # a seek replaced the lookup
             partition.is_looked_up = False
             partition.not_before_ms = now_ms + self._backoff.delay_ms(2)
             if not event.error.is_retriable:
@@ -657,7 +667,7 @@ class ConsumerCore:
             effects.append(LookUpOffsets(timestamps))
 
     def _fetch(self, now_ms: int, effects: list[Effect]) -> None:
-        by_node: dict[int, dict[TopicPartition, tuple[int, int, int]]] = {}
+        by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
         for place, partition in self.partitions.items():
             if not partition.can_fetch or now_ms < partition.not_before_ms:
                 continue
@@ -671,11 +681,7 @@ class ConsumerCore:
             if node_id not in self.view.nodes:
                 self._needs_metadata = True
             elif node_id not in self._busy_nodes:
-                by_node.setdefault(node_id, {})[place] = (
-                    partition.fetch_offset,
-                    found.leader_epoch,
-                    partition.position_epoch if not partition.fetched else UNKNOWN_EPOCH,
-                )
+                by_node.setdefault(node_id, {})[place] = (partition.fetch_offset, found.leader_epoch)
         for node_id, offsets in by_node.items():
             self._last_request_id += 1
             for place in offsets:

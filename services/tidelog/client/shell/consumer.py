@@ -554,14 +554,14 @@ class Consumer(Generic[K, V]):
         settings = self.settings
         topics: dict[str, FetchTopic] = {}
         has_ids = True
-        for place, (offset, leader_epoch, last_epoch) in effect.offsets.items():
+        for place, (offset, leader_epoch) in effect.offsets.items():
             topic = topics.get(place.topic)
             if topic is None:
                 view = self._core.view.topics.get(place.topic)
                 topic_id = ZERO_TOPIC_ID if view is None else view.topic_id
                 has_ids = has_ids and topic_id != ZERO_TOPIC_ID
                 topic = topics[place.topic] = FetchTopic(place.topic, topic_id)
-            row = FetchPartition(place.partition, leader_epoch, offset, last_epoch)
+            row = FetchPartition(place.partition, leader_epoch, offset)
             row.partition_max_bytes = settings.max_partition_fetch_bytes
             topic.partitions.append(row)
         request = FetchRequest(
@@ -634,7 +634,7 @@ class Consumer(Generic[K, V]):
         except (KafkaError, ClientError) as error:
             self._step(LookupFailed(tuple(timestamps), _kafka_error(error)))
             return
-        self._step(OffsetsFound(found))
+        self._step(OffsetsFound(found, timestamps))
 
     async def _revoke(self, places: tuple[TopicPartition, ...], is_lost: bool) -> None:
         if not is_lost and self.settings.enable_auto_commit:

@@ -8,10 +8,14 @@ import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     ConsumerCore,
     Effect,
     FetchAnswered,
     FetchedPartition,
+    LookupFailed,
+    OffsetsFound,
     RevocationDone,
     RevokePartitions,
     SendFetch,
@@ -113,3 +117,25 @@ def test_a_partition_of_a_topic_that_metadata_forgot_is_given_up() -> None:
     assert revocation.partitions == (PLACE,)
     core.step(RevocationDone(revocation.partitions, False), 6_002)
     assert not core.partitions
+
+
+def test_the_last_of_two_seeks_to_a_time_counts() -> None:
+    core, _ = reader(PLACE)
+    partition = core.partitions[PLACE]
+    partition.reset(EARLIEST_TIMESTAMP)
+    core.poll(201)
+    partition.reset(LATEST_TIMESTAMP)
+    core.poll(202)
+    core.step(OffsetsFound({PLACE: 0}, {PLACE: EARLIEST_TIMESTAMP}), 203)
+    core.step(OffsetsFound({PLACE: 100}, {PLACE: LATEST_TIMESTAMP}), 204)
+    assert partition.position == 100
+
+
+def test_a_failed_lookup_does_not_undo_a_seek() -> None:
+    core, _ = reader(PLACE)
+    partition = core.partitions[PLACE]
+    partition.reset(EARLIEST_TIMESTAMP)
+    core.poll(201)
+    partition.seek(7)
+    core.step(LookupFailed((PLACE,), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 202)
+    assert partition.error is None and partition.position == 7
