@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
-from tidelog.aio import Consumer, TopicPartition
+from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -40,5 +41,45 @@ def test_a_position_behind_the_end_of_a_shorter_log_is_reset(cluster: Cluster) -
             consumer.assign([("shorter", 0)])
             consumer._core.partitions[TopicPartition("shorter", 0)].seek(5, 0)  # as a committed offset does
             assert [record.value for record in await consumer.poll(DEADLINE_S)] == [b"a", b"b"]
+
+    run(read())
+
+
+def test_an_answer_about_a_topic_that_metadata_forgot(cluster: Cluster) -> None:
+    cluster.create_topic("forgotten")
+
+    async def send() -> None:
+        async with Producer[bytes, bytes](cluster.bootstrap, {"linger.ms": 0}) as producer:
+            await producer.send_and_wait("forgotten", b"0")
+            cluster.delay("Produce", 0.5)
+            delivery = await producer.send("forgotten", b"1")
+            assert producer._core._requests
+            producer._core.view.forget("forgotten")  # as metadata with an error does
+            assert (await delivery).offset == 1
+
+    run(send())
+
+
+def test_a_cancelled_iteration_loses_no_record(cluster: Cluster) -> None:
+    cluster.produce("cancelled", "a", "b")
+
+    async def read() -> None:
+        async with Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
+            consumer.assign([("cancelled", 0)])
+            take = consumer._core.take
+            values: list[bytes] = []
+
+            def take_and_cancel(most: int, *, raises: bool = True) -> Any:
+                found = take(most, raises=raises)
+                if found is not None:
+                    asyncio.get_running_loop().call_soon(task.cancel)
+                return found
+
+            consumer._core.take = take_and_cancel  # type: ignore[method-assign]
+            for _ in range(2):
+                task = asyncio.ensure_future(anext(consumer))
+                with contextlib.suppress(asyncio.CancelledError):
+                    values.append((await task).value)
+            assert values == [b"a", b"b"]
 
     run(read())

@@ -381,12 +381,12 @@ class Consumer(Generic[K, V]):
             found = core.take(1)
             if found is not None:
                 return self._records(*found)[0]
+        await asyncio.sleep(0)  # fetches and heartbeats get their turn; a cancellation here loses no record
         while True:
             self._begin_poll()
             found = core.take(1)
             if found is not None:
                 self._end_poll()
-                await asyncio.sleep(0)  # fetches and heartbeats get their turn
                 return self._records(*found)[0]
             await self._await_records(None)
             if self._is_closed:
@@ -587,9 +587,10 @@ class Consumer(Generic[K, V]):
             logger.info("a fetch failed: %s", error)
             self._step(FetchFailed(effect.request_id))
             return
+        names = {topic.topic_id: topic.topic for topic in topics.values()}
         partitions: dict[TopicPartition, FetchedPartition] = {}
         for topic_row in answer.responses:
-            name = topic_row.topic or self._core.view.names_by_id.get(topic_row.topic_id, "")
+            name = topic_row.topic or names.get(topic_row.topic_id, "")
             for data in topic_row.partitions:
                 partitions[TopicPartition(name, data.partition_index)] = _fetched(data, settings.isolation)
         self._step(FetchAnswered(effect.request_id, answer.error_code, partitions))

@@ -598,7 +598,7 @@ class Producer(Generic[K, V]):
             return
         event: Event
         try:
-            answers = self._answers(connection.decode(request, version, reply.result()))
+            answers = _answers(request, connection.decode(request, version, reply.result()))
             event = ProduceAnswered(effect.request_id, answers)
         except ClientError as error:
             event = ProduceFailed(effect.request_id, True, str(error))
@@ -634,23 +634,6 @@ class Producer(Generic[K, V]):
         )
         return request, version
 
-    def _answers(self, response: ProduceResponse) -> dict[TopicPartition, PartitionAnswer]:
-        answers: dict[TopicPartition, PartitionAnswer] = {}
-        for topic in response.responses:
-            name = topic.name or self._core.view.names_by_id.get(topic.topic_id, "")
-            for row in topic.partition_responses:
-                leader = row.current_leader
-                answers[TopicPartition(name, row.index)] = PartitionAnswer(
-                    row.error_code,
-                    row.base_offset,
-                    row.log_append_time_ms,
-                    _details(row),
-                    None
-                    if leader is None or leader.leader_id < 0
-                    else PartitionLeader(leader.leader_id, leader.leader_epoch),
-                )
-        return answers
-
     async def _request_metadata(self, topics: tuple[str, ...]) -> None:
         try:
             received = await self._network.metadata(topics, creates=True)
@@ -674,6 +657,26 @@ class Producer(Generic[K, V]):
             self._step(ProducerIdRefused(request_error(answer.error_code, "no producer id")))
         else:
             self._step(ProducerIdReceived(answer.producer_id, answer.producer_epoch))
+
+
+def _answers(request: ProduceRequest, response: ProduceResponse) -> dict[TopicPartition, PartitionAnswer]:
+    """Returns the answers by name. The request names the ids: metadata may have forgotten them since."""
+    names = {topic.topic_id: topic.name for topic in request.topic_data}
+    answers: dict[TopicPartition, PartitionAnswer] = {}
+    for topic in response.responses:
+        name = topic.name or names.get(topic.topic_id, "")
+        for row in topic.partition_responses:
+            leader = row.current_leader
+            answers[TopicPartition(name, row.index)] = PartitionAnswer(
+                row.error_code,
+                row.base_offset,
+                row.log_append_time_ms,
+                _details(row),
+                None
+                if leader is None or leader.leader_id < 0
+                else PartitionLeader(leader.leader_id, leader.leader_epoch),
+            )
+    return answers
 
 
 async def _finished(batch: ProducerBatch) -> None:
