@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import tidelog.client as threads
 from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.testing import Cluster
 
@@ -83,3 +84,43 @@ def test_a_cancelled_iteration_loses_no_record(cluster: Cluster) -> None:
             assert values == [b"a", b"b"]
 
     run(read())
+
+
+def test_a_commit_in_an_iteration_covers_only_what_was_yielded(cluster: Cluster) -> None:
+    cluster.produce("yielded", *map(str, range(10)))
+    place = TopicPartition("yielded", 0)
+    settings = {**EARLIEST, "group.id": "yielded", "enable.auto.commit": False}
+    with threads.Consumer[bytes, bytes](cluster.bootstrap, settings) as consumer:
+        consumer.subscribe(["yielded"])
+        for record in consumer:
+            assert record.value == b"0"
+            consumer.commit()
+            assert consumer.committed([place]) == {place: 1}
+            assert consumer.positions() == {place: 1} and consumer.position(place) == 1
+            break
+        assert [record.value for record in consumer.poll(10)] == [b"%d" % number for number in range(1, 10)]
+
+
+def test_a_break_of_an_iteration_counts_no_record_as_dealt_with(cluster: Cluster) -> None:
+    cluster.produce("broken", *map(str, range(10)))
+    place = TopicPartition("broken", 0)
+    with threads.Consumer[bytes, bytes](cluster.bootstrap, {**EARLIEST, "group.id": "broken"}) as consumer:
+        consumer.subscribe(["broken"])
+        for _ in consumer:
+            break
+    with threads.Consumer[bytes, bytes](cluster.bootstrap, {"group.id": "broken"}) as consumer:
+        assert consumer.committed([place])[place] in (None, 0)
+
+
+def test_a_seek_in_an_iteration_counts_at_once(cluster: Cluster) -> None:
+    cluster.produce("sought", *map(str, range(10)))
+    with threads.Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
+        consumer.assign([("sought", 0)])
+        values = []
+        for record in consumer:
+            values.append(record.value)
+            if len(values) == 1:
+                consumer.seek(TopicPartition("sought", 0), 8)
+            if record.value == b"9":
+                break
+        assert values == [b"0", b"8", b"9"]

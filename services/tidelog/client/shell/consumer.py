@@ -258,6 +258,15 @@ class Consumer(Generic[K, V]):
         self._core.partitions[place].seek(offset)
         self._pump()
 
+    def read_again(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Delivers records again that the application got and did not use, from these offsets on. What it has
+        dealt with does not change. Partitions that are not assigned any more are ignored.
+        """
+        for place, offset in offsets.items():
+            if place in self._core.partitions:
+                self._core.partitions[place].read_again(offset)
+        self._pump()
+
     def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
         self._reset(places, EARLIEST_TIMESTAMP)
 

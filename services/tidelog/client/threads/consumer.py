@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -46,6 +47,8 @@ class Consumer(Generic[K, V]):
         self._consumer: asynchronous.Consumer[K, V] | None = None
         self._arguments = (bootstrap, settings, key_deserializer, value_deserializer)
         self._thread: LoopThread | None = None
+        self._left: deque[ConsumerRecord[K, V]] = deque()
+        """The records of the last poll that the iteration has not yielded yet."""
 
     def __enter__(self) -> Consumer[K, V]:
         self.start()
@@ -130,20 +133,26 @@ class Consumer(Generic[K, V]):
     def seek(self, place: TopicPartition, offset: int) -> None:
         """Sets the next offset to read. Raises KeyError if the partition is not assigned."""
         self._in_loop(lambda consumer: consumer.seek(place, offset))
+        self._drop_left((place,))
 
     def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._in_loop(lambda consumer: consumer.seek_to_beginning(places))
+        wanted = None if places is None else list(places)
+        self._in_loop(lambda consumer: consumer.seek_to_beginning(wanted))
+        self._drop_left(wanted)
 
     def seek_to_end(self, places: Iterable[TopicPartition] | None = None) -> None:
-        self._in_loop(lambda consumer: consumer.seek_to_end(places))
+        wanted = None if places is None else list(places)
+        self._in_loop(lambda consumer: consumer.seek_to_end(wanted))
+        self._drop_left(wanted)
 
     def position(self, place: TopicPartition) -> int:
         """Returns the offset of the next record. Raises KeyError, KafkaError."""
-        return self._call(self._running().position(place))
+        position = self._call(self._running().position(place))
+        return self._left_offsets().get(place, position)
 
     def positions(self) -> dict[TopicPartition, int]:
         """Returns the known positions, for `Producer.send_offsets`."""
-        return self._in_loop(lambda consumer: consumer.positions())
+        return self._in_loop(lambda consumer: consumer.positions()) | self._left_offsets()
 
     def group_metadata(self) -> GroupMetadata:
         """Returns the membership, for `Producer.send_offsets`."""
@@ -154,7 +163,12 @@ class Consumer(Generic[K, V]):
         return self._call(self._running().committed(places))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commits offsets, by default the positions. See `tidelog.aio.Consumer.commit`."""
+        """Commits offsets, by default the positions. See `tidelog.aio.Consumer.commit`.
+
+        In an iteration, the positions are those after the records that it has yielded.
+        """
+        if offsets is None and self._left:
+            offsets = self.positions()
         self._call(self._running().commit(offsets))
 
     def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -182,10 +196,33 @@ class Consumer(Generic[K, V]):
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Yields records for ever. An automatic commit stores only what was yielded before the last poll:
-        the records of a poll count as dealt with when the next poll begins.
+        the records of a poll count as dealt with when the next poll begins. After a `break`, the next poll
+        returns the record after the last yielded one.
         """
         while self._thread is not None:
-            yield from self.poll()
+            self._left = left = deque(self.poll())
+            try:
+                while left:
+                    yield left.popleft()
+            finally:
+                if self._left is left and left and self._thread is not None:
+                    self._give_back()
+
+    def _give_back(self) -> None:
+        offsets = self._left_offsets()
+        self._left.clear()
+        self._in_loop(lambda consumer: consumer.read_again(offsets))
+
+    def _left_offsets(self) -> dict[TopicPartition, int]:
+        """Returns the offset of the first record of each partition that was not yielded."""
+        return {record.place: record.offset for record in reversed(self._left)}
+
+    def _drop_left(self, places: Iterable[TopicPartition] | None) -> None:
+        """Does not yield the records of partitions whose positions were set."""
+        chosen = None if places is None else frozenset(places)
+        kept = [record for record in self._left if chosen is not None and record.place not in chosen]
+        self._left.clear()
+        self._left.extend(kept)
 
     def health(self, *, lagging_records: int = 10_000) -> asynchronous.ConsumerHealth:
         """Returns whether the consumer has joined, is lagging, or is stuck, and why."""
