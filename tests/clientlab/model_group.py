@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
+    AssignmentDone,
     CommitConsumed,
     CommittedFound,
     ConsumerCore,
@@ -233,8 +234,8 @@ class ModelGroup:
                 if application.waits:
                     application.waits = False
                     self.at(0, lambda: self._poll(application))
-            case PartitionsAssigned():
-                pass
+            case PartitionsAssigned(places):
+                self.at(self._delay(), lambda: self._step(application, AssignmentDone(places)))
 
     def _delay(self) -> int:
         return self.chance.randint(0, 500) if self._happens(self.faults.late) else self.chance.randint(0, 10)

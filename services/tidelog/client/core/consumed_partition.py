@@ -104,6 +104,7 @@ class ConsumedPartition:
         "fetched",
         "generation",
         "high_watermark",
+        "is_being_assigned",
         "is_fetching",
         "is_looked_up",
         "is_paused",
@@ -130,6 +131,8 @@ class ConsumedPartition:
         self.is_paused = self.is_fetching = self.is_looked_up = False
         self.is_revoked = False
         """Whether the application is giving up the partition."""
+        self.is_being_assigned = False
+        """Whether the application is being told that it got the partition."""
         self.not_before_ms = 0
         self.fetched: deque[FetchedBatches] = deque()
         self.high_watermark: int | None = None
@@ -190,6 +193,7 @@ class ConsumedPartition:
             self.state is PositionState.KNOWN
             and not self.is_paused
             and not self.is_revoked
+            and not self.is_being_assigned
             and not self.is_fetching
             and len(self.fetched) < MAX_BUFFERED_FETCHES
         )

@@ -106,6 +106,12 @@ class HeartbeatFailed(NamedTuple):
     """No response to a heartbeat arrived."""
 
 
+class AssignmentDone(NamedTuple):
+    """The application knows that it has these partitions. Their records may be fetched."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
 class RevocationDone(NamedTuple):
     """The application has given up these partitions, or knows that it has lost them."""
 
@@ -123,6 +129,7 @@ Event = (
     | MetadataFailed
     | HeartbeatAnswered
     | HeartbeatFailed
+    | AssignmentDone
     | RevocationDone
 )
 
@@ -175,7 +182,7 @@ class RevokePartitions(NamedTuple):
 
 
 class PartitionsAssigned(NamedTuple):
-    """Tell the application."""
+    """Tell the application, then send AssignmentDone."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -234,7 +241,7 @@ class ConsumerCore:
         """The partitions with records or an error for the application."""
         self._delivered: dict[ConsumedPartition, None] = {}
         """The partitions whose records the application got since it last asked."""
-        self._is_telling_loss = False
+        self._is_telling_loss = self._is_telling_assignment = False
         self._assigned: dict[TopicIdPartition, TopicPartition] = {}
         """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
 
@@ -395,6 +402,10 @@ class ConsumerCore:
             case HeartbeatFailed():
                 assert self.membership is not None
                 self.membership.failed(now_ms)
+            case AssignmentDone(places):
+                self._is_telling_assignment = False
+                for partition in self._known(places):
+                    partition.is_being_assigned = False
             case RevocationDone():
                 self._revocation_done(event, now_ms)
         return effects + self.poll(now_ms)
@@ -606,6 +617,8 @@ class ConsumerCore:
             membership.is_coordinator_unknown = False
 
     def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
+        if self._is_telling_assignment:
+            return
         if membership.state is MemberState.LOSING and not self._is_telling_loss:
             self._is_telling_loss = True
             effects.append(self._stop_delivery(self.partitions, is_lost=True))
@@ -632,6 +645,9 @@ class ConsumerCore:
                 self._add(place)
             membership.take(known, now_ms)
             if places:
+                self._is_telling_assignment = True
+                for partition in self._known(places):
+                    partition.is_being_assigned = True
                 effects.append(PartitionsAssigned(tuple(places)))
 
     def _stop_delivery(self, places: Iterable[TopicPartition], *, is_lost: bool) -> RevokePartitions:

@@ -17,6 +17,7 @@ from tidelog.client.core.consumed_partition import ConsumedPartition, PositionSt
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    AssignmentDone,
     CommitConsumed,
     CommittedFound,
     ConsumerCore,
@@ -205,7 +206,8 @@ class Consumer(Generic[K, V]):
     ) -> None:
         """Joins the group with these topics, and those whose names match `pattern` (RE2, on the broker).
 
-        `on_revoked` is awaited before partitions go to another member: commit in it. `on_lost` gets
+        `on_assigned` is awaited before records of its partitions arrive: seek in it. `on_revoked` is awaited
+        before partitions go to another member: commit in it. `on_lost` gets
         partitions that other members may have already. They run while the application waits for records.
         Raises ValueError without `group.id`.
         """
@@ -535,8 +537,7 @@ class Consumer(Generic[K, V]):
                 case RevokePartitions(places, is_lost):
                     self._spawn(self._revoke(places, is_lost))
                 case PartitionsAssigned(places):
-                    if self._on_assigned is not None:
-                        self._spawn(_call_back(self._on_assigned, places))
+                    self._spawn(self._assign(places))
                 case LeaveGroup():
                     self._spawn(self._leave())
         if self._timer is not None:
@@ -645,6 +646,11 @@ class Consumer(Generic[K, V]):
             self._step(LookupFailed(tuple(timestamps), _kafka_error(error)))
             return
         self._step(OffsetsFound(found, timestamps))
+
+    async def _assign(self, places: tuple[TopicPartition, ...]) -> None:
+        if self._on_assigned is not None:
+            await _call_back(self._on_assigned, places)
+        self._step(AssignmentDone(places))
 
     async def _revoke(self, places: tuple[TopicPartition, ...], is_lost: bool) -> None:
         if not is_lost and self.settings.enable_auto_commit:

@@ -10,6 +10,8 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    AssignmentDone,
+    CommittedFound,
     ConsumerCore,
     Effect,
     FetchAnswered,
@@ -101,6 +103,7 @@ def member() -> ConsumerCore:
     core.step(METADATA, 0)
     core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
     assert PLACE in core.partitions
+    core.step(AssignmentDone((PLACE,)), 2)
     return core
 
 
@@ -139,3 +142,15 @@ def test_a_failed_lookup_does_not_undo_a_seek() -> None:
     partition.seek(7)
     core.step(LookupFailed((PLACE,), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 202)
     assert partition.error is None and partition.position == 7
+
+
+def test_no_record_is_fetched_before_the_application_knows_its_assignment() -> None:
+    core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), None, 0)
+    core.begin_poll(0)
+    core.step(METADATA, 0)
+    core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
+    assert not fetches(core.step(CommittedFound({PLACE: (0, 0)}), 2))
+    core.partitions[PLACE].seek(3)
+    (fetch,) = fetches(core.step(AssignmentDone((PLACE,)), 3))
+    assert fetch.offsets[PLACE][0] == 3
