@@ -31,8 +31,8 @@ class Consumer(Generic[K, V]):
                 print(record.value)
 
     It has the settings and guarantees of `tidelog.aio.Consumer`, and the same methods without `await`. A
-    thread of the consumer sends the heartbeats. Rebalance callbacks run in that thread, so they must not call
-    the consumer.
+    thread of the consumer sends the heartbeats. Rebalance callbacks run in that thread, so methods
+    of the consumer raise RuntimeError there: use `tidelog.aio.Consumer` to seek or commit in a callback.
     """
 
     def __init__(
@@ -78,8 +78,10 @@ class Consumer(Generic[K, V]):
 
     def close(self, *, commits: bool = True) -> None:
         """Commits and leaves the group. See `tidelog.aio.Consumer.close`."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None:
+            thread.check_caller()
+            self._thread = None
             try:
                 if self._consumer is not None:
                     thread.call(self._consumer.close(commits=commits))

@@ -24,13 +24,29 @@ class LoopThread:
         self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the loop and returns its result. The calling thread waits."""
+        """Runs a coroutine in the loop and returns its result. The calling thread waits.
+
+        Raises RuntimeError in the thread of the loop, which would wait for itself.
+        """
+        try:
+            self.check_caller()
+        except RuntimeError:
+            work.close()
+            raise
         done = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return done.result()
         except BaseException:
             done.cancel()  # without effect unless the wait was interrupted
             raise
+
+    def check_caller(self) -> None:
+        """Raises RuntimeError in the thread of the loop."""
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(
+                f"a callback in the thread '{self._thread.name}' called a method that waits for this thread: "
+                "call it from another thread"
+            )
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)

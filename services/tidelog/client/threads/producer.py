@@ -74,8 +74,10 @@ class Producer(Generic[K, V]):
 
     def close(self, *, flushes: bool = True) -> None:
         """Sends what is in the buffer, then closes the connections. See `tidelog.aio.Producer.close`."""
-        thread, self._thread = self._thread, None
+        thread = self._thread
         if thread is not None:
+            thread.check_caller()
+            self._thread = None
             try:
                 thread.call(self._producer.close(flushes=flushes))
             finally:
@@ -95,7 +97,9 @@ class Producer(Generic[K, V]):
         """Adds a record to the buffer; `result()` of what it returns waits for the acknowledgement.
 
         Blocks up to `max.block.ms` for free memory and for the topic's partitions. The errors are those of
-        `tidelog.aio.Producer.send`. `on_delivery` runs in the producer's thread.
+        `tidelog.aio.Producer.send`. `on_delivery` runs in the producer's thread. In it, `send` raises
+        RuntimeError if it has to wait, because only this thread can end the wait, and so do the other methods
+        that wait.
         """
         thread = self._running()
         pairs = tuple(headers)
@@ -120,6 +124,7 @@ class Producer(Generic[K, V]):
         timestamp: int | None = None,
     ) -> RecordMetadata:
         """Sends a record and waits for its acknowledgement. Raises KafkaError."""
+        self._running().check_caller()
         return self.send(
             topic, value, key=key, partition=partition, headers=headers, timestamp=timestamp
         ).result()
