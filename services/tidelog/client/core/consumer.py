@@ -225,6 +225,10 @@ class ConsumerCore:
         self.pattern: str | None = None
         self.is_polling = False
         self.is_removed_for_slowness = False
+        """Whether the consumer left its group because the application did not poll. It joins again after the
+        application was told in its next poll what it lost."""
+        self._lost: tuple[TopicPartition, ...] = ()
+        self._is_rejoining = False
         self.last_poll_ms = 0
         self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
         """The broker of each fetch in flight, and the generations of its partitions."""
@@ -277,11 +281,11 @@ class ConsumerCore:
         self.is_polling = True
         self.last_poll_ms = now_ms
         self.finish_delivered()
-        membership = self.membership
-        if self.is_removed_for_slowness and membership is not None:
-            self.is_removed_for_slowness = False
-            membership.subscribe(self.topics, self.pattern, now_ms)
-        return self.poll(now_ms)
+        effects: list[Effect] = []
+        if self.is_removed_for_slowness and not self._is_rejoining:
+            self._is_rejoining = True
+            effects.append(RevokePartitions(self._lost, is_lost=True))
+        return effects + self.poll(now_ms)
 
     def end_poll(self, now_ms: int) -> None:
         self.is_polling = False
@@ -547,7 +551,11 @@ class ConsumerCore:
         membership = self.membership
         if membership is None:
             return
-        if event.is_lost:
+        if event.is_lost and self._is_rejoining:
+            self.is_removed_for_slowness = self._is_rejoining = False
+            if self.topics or self.pattern is not None:
+                membership.subscribe(self.topics, self.pattern, now_ms)
+        elif event.is_lost:
             membership.lost(now_ms)
         else:
             membership.revoked(now_ms)
@@ -605,8 +613,9 @@ class ConsumerCore:
         if is_slow and not self.is_polling:
             effects.append(LeaveGroup(membership.epoch))
             membership.leave()
-            self.is_removed_for_slowness = True
-            for place in list(self.partitions):
+            self.is_removed_for_slowness, self._is_rejoining = True, False
+            self._lost = tuple(self.partitions)
+            for place in self._lost:
                 self._remove(place)
             return
         if self.is_polling:
@@ -617,7 +626,7 @@ class ConsumerCore:
             membership.is_coordinator_unknown = False
 
     def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
-        if self._is_telling_assignment:
+        if self._is_telling_assignment or self._is_rejoining:
             return
         if membership.state is MemberState.LOSING and not self._is_telling_loss:
             self._is_telling_loss = True

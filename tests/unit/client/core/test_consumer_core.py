@@ -16,6 +16,7 @@ from tidelog.client.core.consumer import (
     Effect,
     FetchAnswered,
     FetchedPartition,
+    LeaveGroup,
     LookupFailed,
     OffsetsFound,
     RevocationDone,
@@ -23,7 +24,7 @@ from tidelog.client.core.consumer import (
     SendFetch,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.membership import HeartbeatAnswered
+from tidelog.client.core.membership import HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -154,3 +155,15 @@ def test_no_record_is_fetched_before_the_application_knows_its_assignment() -> N
     core.partitions[PLACE].seek(3)
     (fetch,) = fetches(core.step(AssignmentDone((PLACE,)), 3))
     assert fetch.offsets[PLACE][0] == 3
+
+
+def test_a_slow_application_is_told_what_it_lost_before_it_joins_again() -> None:
+    core = member()
+    core.end_poll(10)
+    left = core.poll(400_000)
+    assert [effect for effect in left if isinstance(effect, LeaveGroup)] and not revocations(left)
+    assert revocations(core.begin_poll(400_001)) == [RevokePartitions((PLACE,), is_lost=True)]
+    assert core.is_removed_for_slowness and not revocations(core.begin_poll(400_002))
+    core.step(RevocationDone((PLACE,), is_lost=True), 400_003)
+    assert core.membership is not None and core.membership.state is MemberState.JOINING
+    assert not core.is_removed_for_slowness
