@@ -448,6 +448,10 @@ class ConsumerCore:
             partition.last_stable_offset = answer.last_stable_offset
             partition.log_start_offset = answer.log_start_offset
             if answer.preferred_replica >= 0 and answer.preferred_replica != node_id:
+                if answer.preferred_replica not in self.view.nodes:
+                    self._needs_metadata = True
+                    partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
+                    return False
                 partition.preferred_replica = answer.preferred_replica
                 partition.preferred_until_ms = now_ms + PREFERRED_REPLICA_MS
                 return False

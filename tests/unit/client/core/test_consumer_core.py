@@ -19,6 +19,7 @@ from tidelog.client.core.consumer import (
     LeaveGroup,
     LookupFailed,
     OffsetsFound,
+    RequestMetadata,
     RevocationDone,
     RevokePartitions,
     SendFetch,
@@ -167,3 +168,16 @@ def test_a_slow_application_is_told_what_it_lost_before_it_joins_again() -> None
     core.step(RevocationDone((PLACE,), is_lost=True), 400_003)
     assert core.membership is not None and core.membership.state is MemberState.JOINING
     assert not core.is_removed_for_slowness
+
+
+def test_an_unknown_preferred_replica_is_looked_up_without_a_busy_loop() -> None:
+    core, fetch = reader(PLACE)
+    elsewhere = answer(records=memoryview(b""), preferred_replica=2)
+    effects = core.step(FetchAnswered(fetch.request_id, 0, {PLACE: elsewhere}), 201)
+    assert not fetches(effects)
+    assert [effect for effect in effects if isinstance(effect, RequestMetadata)]
+    both = (*NODES, Node(2, "h", 2))
+    core.step(METADATA._replace(nodes=both), 202)
+    (again,) = fetches(core.poll(1_000))
+    (moved,) = fetches(core.step(FetchAnswered(again.request_id, 0, {PLACE: elsewhere}), 1_001))
+    assert moved.node_id == 2
