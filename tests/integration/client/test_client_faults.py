@@ -124,3 +124,28 @@ def test_a_seek_in_an_iteration_counts_at_once(cluster: Cluster) -> None:
             if record.value == b"9":
                 break
         assert values == [b"0", b"8", b"9"]
+
+
+def test_a_commit_covers_the_control_records_at_the_end(cluster: Cluster) -> None:
+    cluster.create_topic("control")
+    place = TopicPartition("control", 0)
+    settings = {**EARLIEST, "group.id": "control", "enable.auto.commit": False}
+
+    async def work() -> None:
+        async with (
+            Producer[bytes, bytes](cluster.bootstrap, {"transactional.id": "control"}) as producer,
+            Consumer[bytes, bytes](cluster.bootstrap, settings) as consumer,
+        ):
+            consumer.assign([place])
+            producer.begin_transaction()
+            await producer.send_and_wait("control", b"1")
+            assert await consumer.poll(DEADLINE_S)
+            await consumer.poll(0.1)
+            await producer.commit_transaction()
+            while await consumer.position(place) < 2:
+                await consumer.poll(0.1)
+            await consumer.commit()
+            assert await consumer.committed([place]) == {place: 2}
+            assert consumer.lag() == {place: 0}
+
+    run(work())

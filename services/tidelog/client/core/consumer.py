@@ -244,7 +244,7 @@ class ConsumerCore:
         self._turn: list[ConsumedPartition] = []
         """The partitions with records or an error for the application."""
         self._delivered: dict[ConsumedPartition, None] = {}
-        """The partitions whose records the application got since it last asked."""
+        """The partitions whose positions have moved since the application last asked."""
         self._is_telling_loss = self._is_telling_assignment = False
         self._assigned: dict[TopicIdPartition, TopicPartition] = {}
         """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
@@ -315,8 +315,8 @@ class ConsumerCore:
                     text = f"{partition.place} near {partition.position}: {error}"
                     partition.fail(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
                     continue
+                self._delivered[partition] = None  # without records, it may have passed control records
                 if records:
-                    self._delivered[partition] = None
                     return partition, records
             self._turn.pop(0)
         return None

@@ -288,9 +288,9 @@ class ProducerCore:
         if reserved > self.free_bytes:
             self.is_due = True
             return None
-        self.free_bytes -= reserved
         batch = ProducerBatch(queue.place, timestamp, self.settings.compression, now_ms, reserved)
-        batch.append(timestamp, key, value, headers)
+        batch.append(timestamp, key, value, headers)  # it raises an error for what is not bytes
+        self.free_bytes -= reserved
         queue.waiting.append(batch)
         self._active[queue] = None
         self.is_due = True
