@@ -125,9 +125,10 @@ class SendProduce(NamedTuple):
 
 
 class RequestMetadata(NamedTuple):
-    """Ask any broker for these topics."""
+    """Ask any broker for these topics. It may create those that records wait for."""
 
-    topics: tuple[str, ...]
+    known: tuple[str, ...]
+    wanted: tuple[str, ...]
 
 
 class RequestProducerId(NamedTuple):
@@ -196,7 +197,7 @@ class ProducerCore:
         self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
         self._topics: dict[str, _Topic] = {}
         self._wanted: dict[str, None] = {}
-        """Topics without known partitions."""
+        """Topics without known partitions, until a response names their partitions or an error."""
         self._active: dict[PartitionQueue, None] = {}
         """The queues that are not empty."""
         self._requests: dict[int, _InFlight] = {}
@@ -513,7 +514,6 @@ class ProducerCore:
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
         self._is_metadata_requested = False
-        self._needs_metadata = False
         self.view.update(event)
         self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
         for name, topic in self.view.topics.items():
@@ -527,11 +527,15 @@ class ProducerCore:
                 PartitionQueue(TopicPartition(name, index))
                 for index in range(len(found.queues), len(topic.partitions))
             ]
+        # A send that still waits asks for its topic again, unless the error is permanent.
+        refused = [name for name in self._wanted if name in self.view.errors]
+        for name in refused:
+            del self._wanted[name]
         is_incomplete = bool(self._wanted) or any(
             self.view.leader(queue.place).leader == NO_LEADER for queue in self._active
         )
-        if is_incomplete:
-            self._needs_metadata = True
+        self._needs_metadata = is_incomplete
+        if is_incomplete or refused:
             self._delay_metadata(now_ms)
         else:
             self._metadata_attempts = 0
@@ -565,15 +569,19 @@ class ProducerCore:
             self._keep_identity(now_ms, effects)
         if not self._is_idempotent or self._producer_id != NO_PRODUCER_ID:
             self._send(now_ms, effects)
-        topics = {**dict.fromkeys(self._topics), **self._wanted}
         if (
             self._needs_metadata
-            and topics
+            and (self._topics or self._wanted)
             and not self._is_metadata_requested
             and now_ms >= self._metadata_not_before_ms
         ):
             self._is_metadata_requested = True
-            effects.append(RequestMetadata(tuple(topics)))
+            deleted = {
+                queue.place.topic: None for queue in self._active if queue.place.topic not in self.view.topics
+            }
+            wanted = {**self._wanted, **deleted}
+            known = tuple(name for name in self._topics if name not in wanted)
+            effects.append(RequestMetadata(known, tuple(wanted)))
         return effects
 
     def next_wake_ms(self, now_ms: int) -> int | None:

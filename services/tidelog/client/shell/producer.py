@@ -502,8 +502,8 @@ class Producer(Generic[K, V]):
                     self._produce(effect)
                 case CompleteBatch(batch):
                     self._complete(batch)
-                case RequestMetadata(topics):
-                    self._spawn(self._request_metadata(topics))
+                case RequestMetadata(known, wanted):
+                    self._spawn(self._request_metadata(known, wanted))
                 case RequestProducerId():
                     self._spawn(self._request_producer_id())
         if self._timer is not None:
@@ -634,9 +634,12 @@ class Producer(Generic[K, V]):
         )
         return request, version
 
-    async def _request_metadata(self, topics: tuple[str, ...]) -> None:
+    async def _request_metadata(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         try:
-            received = await self._network.metadata(topics, creates=True)
+            received = await self._network.metadata(wanted or known, creates=bool(wanted))
+            if wanted and known:
+                others = await self._network.metadata(known)
+                received = others._replace(topics=received.topics + others.topics)
         except ClientError as error:
             logger.info("no metadata: %s", error)
             self._step(MetadataFailed())
