@@ -11,6 +11,7 @@ import pytest
 
 import tidelog.client as threads
 from tidelog.aio import Consumer, Producer, TopicPartition
+from tidelog.client.core.delivery_errors import InvalidTransactionStateError
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -149,3 +150,25 @@ def test_a_commit_covers_the_control_records_at_the_end(cluster: Cluster) -> Non
             assert consumer.lag() == {place: 0}
 
     run(work())
+
+
+def test_a_send_during_a_commit_raises_and_harms_no_later_transaction(cluster: Cluster) -> None:
+    cluster.create_topic("late")
+
+    async def send() -> None:
+        async with Producer[bytes, bytes](cluster.bootstrap, {"transactional.id": "late"}) as producer:
+            async with producer.transaction():
+                await producer.send_and_wait("late", b"0")
+            producer.begin_transaction()
+            await producer.send("late", b"1")
+            cluster.delay("Produce", 0.3)
+            commit = asyncio.create_task(producer.commit_transaction())
+            await asyncio.sleep(0)
+            with pytest.raises(InvalidTransactionStateError, match="ending"):
+                await producer.send("late", b"late")
+            await commit
+            async with producer.transaction():
+                await producer.send_and_wait("late", b"2")
+
+    run(send())
+    assert [record.value for record in cluster.records("late")] == [b"0", b"1", b"2"]

@@ -15,7 +15,7 @@ class TransactionState(Enum):
     """Between two transactions."""
     OPEN = "open"
     ENDING = "ending"
-    """The coordinator has not answered the commit or abort."""
+    """Records are still sent, or the coordinator has not answered the commit or abort."""
     FENCED = "fenced"
     """A newer producer has the transactional id, or the outcome is unknown. The producer must be closed."""
 

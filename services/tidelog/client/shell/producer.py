@@ -283,9 +283,15 @@ class Producer(Generic[K, V]):
         the outcome is unknown, and the producer must be closed.
         """
         self._transaction.check_open()
-        await self.flush()
-        if self._core.abort_error is not None:
-            raise self._core.abort_error
+        with self._lock:  # a send from now on belongs to no transaction, and raises an error
+            self._transaction.move_to(TransactionState.ENDING)
+        try:
+            await self.flush()
+            if self._core.abort_error is not None:
+                raise self._core.abort_error
+        except BaseException:
+            self._transaction.move_to(TransactionState.OPEN)
+            raise
         await self._end_transaction(commits=True)
 
     async def abort_transaction(self) -> None:
@@ -293,6 +299,7 @@ class Producer(Generic[K, V]):
         self._transaction.check_open()
         aborted = TransactionAbortableError("the transaction was aborted")
         with self._lock:
+            self._transaction.move_to(TransactionState.ENDING)
             effects = self._core.fail_all(aborted)
         self._perform(effects)
         await self._end_transaction(commits=False)
@@ -315,7 +322,6 @@ class Producer(Generic[K, V]):
         calls = self._transaction_calls
         if calls is None:
             return
-        self._transaction.move_to(TransactionState.ENDING)
         try:
             if self._transaction.has_content:
                 identity = await calls.end(self._core.identity, commits=commits)
@@ -397,10 +403,10 @@ class Producer(Generic[K, V]):
         core = self._core
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        if self._transaction_calls is not None:
-            self._transaction.check_open()
-            self._transaction.has_content = True
         with self._lock:
+            if self._transaction_calls is not None:
+                self._transaction.check_open()
+                self._transaction.has_content = True
             if partition is None and (key is not None or self._partitioner is not by_key):
                 count = core.partition_count(topic)
                 if count is not None:
