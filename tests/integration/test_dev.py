@@ -150,3 +150,20 @@ def test_the_version_names_the_commit_and_the_kind_of_the_build() -> None:
     assert re.fullmatch(
         r"tidelog \d+\.\d+\.\d+, commit (unknown|[0-9a-f]{12}(-dirty)?), (compiled|pure Python)\n", printed
     )
+
+
+def test_a_stop_succeeds_although_nobody_reads_the_output(tmp_path: Path) -> None:
+    command = [*tidelog_command(), "dev", "--listen", "127.0.0.1:0"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert process.stdout is not None and process.stderr is not None
+        while not (line := process.stdout.readline()).startswith(b"try:"):
+            assert line, process.stderr.read()
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(STOP_S) == 0, process.stderr.read()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.communicate()

@@ -145,7 +145,8 @@ def command(
             uvloop.run(_serve(settings, directory, wanted, data, listen if is_secure else None))
         except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
             _fail(str(error))
-    click.echo("stopped")
+    with contextlib.suppress(BrokenPipeError):  # nobody reads the output any more
+        click.echo("stopped")
 
 
 @contextlib.contextmanager
