@@ -128,7 +128,8 @@ class Cluster:
 
     def clean(self) -> None:
         """Deletes all topics and groups, and ends all faults, as the fixture does after each test. If a group
-        still has members, a transaction is open, a broker is down or the clock was moved, it resets.
+        still has members, a transaction is open, a broker is down, a setting of the brokers was changed or
+        the clock was moved, it resets. It keeps users, ACLs and quotas; `reset` deletes them, too.
         """
         self._call(self._clean())
 
@@ -294,6 +295,8 @@ class Cluster:
         if self._clock.offset_ms or len(self._requests.brokers) < len(self._broker_ids):
             return await self._reset()
         try:
+            if await self._requests.has_broker_settings():
+                return await self._reset()
             topics = await self._requests.topics()
             internal = {topic.name for topic in topics if topic.is_internal}
             if "__transaction_state" in internal and await self._requests.has_transactions():

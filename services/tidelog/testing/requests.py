@@ -17,6 +17,7 @@ from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record as BatchRecord
 from tidelog.records.record import end_transaction_marker, iterate_records
+from tidelog.settings.setting_description import ConfigSource
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -25,6 +26,7 @@ from tidelog.wire.messages import (
     delete_groups,
     delete_records,
     delete_topics,
+    describe_configs,
     fetch,
     list_groups,
     list_offsets,
@@ -43,6 +45,11 @@ CLIENT_ID: Final = "tidelog.testing"
 _READ_COMMITTED: Final = 1
 _EARLIEST, _LATEST = -2, -1
 _HIGH_WATERMARK: Final = -1
+_BROKER: Final = 4
+"""The type of a broker in Kafka's ConfigResource."""
+_CHANGED_SETTINGS: Final = frozenset(
+    {ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
+)
 _LENGTH: Final = struct.Struct(">i")
 _LAST_BY_NAME: Final = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.DELETE_TOPICS: 5}
 """The newest versions that name topics. Later ones identify them by their ids."""
@@ -309,6 +316,20 @@ class Requests:
             if any(result.error_code for result in deleted.results):
                 return False
         return True
+
+    async def has_broker_settings(self) -> bool:
+        """Returns whether a setting of the brokers was changed since their start."""
+        for broker in self.brokers:
+            resource = describe_configs.DescribeConfigsResource(_BROKER, str(broker.broker_id), None)
+            answer = await self.ask(
+                describe_configs.DescribeConfigsRequest([resource]),
+                describe_configs.DescribeConfigsResponse,
+                broker.broker_id,
+            )
+            rows = [row for result in answer.results for row in result.configs]
+            if not rows or any(row.config_source in _CHANGED_SETTINGS for row in rows):
+                return True
+        return False
 
     async def has_transactions(self) -> bool:
         """Returns whether a transaction is under way."""

@@ -12,6 +12,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from tidelog.client.cluster import Cluster as BrokerCluster
+from tidelog.client.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType, alter_configs
 from tidelog.client.partitioner import partition_for_key
 from tidelog.testing import Cluster, ErrorCode, RequestFailedError, TidelogMixin
 from tidelog.testing.requests import MAX_BATCH_BYTES
@@ -90,6 +92,14 @@ def test_a_reset_empties_a_cluster_and_keeps_its_address(tidelog: Cluster) -> No
     assert record.offset == 0
     assert not tidelog._clock.offset_ms
     assert not tidelog._faults.in_force
+
+
+def test_changed_settings_of_brokers_are_gone_in_the_next_test(tidelog: Cluster) -> None:
+    with BrokerCluster(tidelog.bootstrap, client_id="test") as client:
+        change = ConfigChange("message.max.bytes", ConfigOperation.SET, "100")
+        alter_configs(client, ConfigResource(ResourceType.BROKER, ""), [change])
+    tidelog.clean()
+    tidelog.produce("flights", "x" * 500)
 
 
 def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) -> None:
