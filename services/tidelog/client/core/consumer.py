@@ -306,6 +306,7 @@ class ConsumerCore:
                 if not raises:
                     return None
                 self._turn.pop(0)
+                self.is_polling = False  # the application's call ends here
                 not_before_ms = self.last_poll_ms + self._backoff.delay_ms(ERROR_ATTEMPTS)
                 raise partition.recover(not_before_ms)
             if not partition.is_paused:

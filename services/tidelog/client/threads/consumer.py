@@ -154,7 +154,8 @@ class Consumer(Generic[K, V]):
 
     def positions(self) -> dict[TopicPartition, int]:
         """Returns the known positions, for `Producer.send_offsets`."""
-        return self._in_loop(lambda consumer: consumer.positions()) | self._left_offsets()
+        known = self._in_loop(lambda consumer: consumer.positions())
+        return known | {place: offset for place, offset in self._left_offsets().items() if place in known}
 
     def group_metadata(self) -> GroupMetadata:
         """Returns the membership, for `Producer.send_offsets`."""

@@ -92,6 +92,7 @@ def test_a_partition_goes_on_after_its_error() -> None:
     core.begin_poll(201)
     with pytest.raises(KafkaError):
         core.take(10)
+    assert not core.is_polling, "it would never notice that the application stopped to poll"
     assert not fetches(core.begin_poll(202)), "it does not back off"
     again = fetches(core.poll(2_000))
     assert again and again[0].offsets[PLACE][0] == 0
