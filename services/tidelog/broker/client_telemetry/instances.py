@@ -37,7 +37,16 @@ class Plan(NamedTuple):
 class ClientInstance:
     """One client that asked for its subscription or pushed metrics."""
 
-    __slots__ = ("attributes", "has_ended", "heard_ms", "instance_id", "is_forgiven", "plan", "version")
+    __slots__ = (
+        "attributes",
+        "has_ended",
+        "has_pushed",
+        "heard_ms",
+        "instance_id",
+        "is_forgiven",
+        "plan",
+        "version",
+    )
 
     def __init__(self, instance_id: UUID, attributes: Mapping[str, str], plan: Plan, version: int) -> None:
         self.instance_id = instance_id
@@ -46,6 +55,8 @@ class ClientInstance:
         self.version = version  # of the subscriptions from which the plan was made
         self.heard_ms: MonotonicMs | None = None
         self.is_forgiven = False  # the next request may come early, because the last one was refused
+        self.has_pushed = False
+        """Whether the client has pushed since it asked. Its first push may be early: clients spread theirs."""
         self.has_ended = False
 
     def is_early(self, now_ms: MonotonicMs) -> bool:
@@ -84,6 +95,7 @@ class ClientInstances:
         if instance.is_early(now_ms):
             raise _early(instance)
         instance.heard_ms, instance.is_forgiven, instance.has_ended = now_ms, False, False
+        instance.has_pushed = False
         return instance
 
     def take_push(
@@ -107,8 +119,9 @@ class ClientInstances:
         instance = self._find(instance_id, attributes)
         if instance.has_ended:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The client instance is terminating already.")
-        if instance.is_early(now_ms) and not is_last:
+        if instance.is_early(now_ms) and instance.has_pushed and not is_last:
             raise _early(instance)
+        instance.has_pushed = True
         instance.heard_ms, instance.is_forgiven, instance.has_ended = now_ms, False, is_last
         if subscription_id != instance.plan.subscription_id:
             instance.is_forgiven = True

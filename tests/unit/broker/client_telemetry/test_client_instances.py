@@ -54,9 +54,10 @@ def test_requests_before_the_interval_is_over_are_refused() -> None:
     with pytest.raises(KafkaError) as refused:
         found.ask(CLIENT, OTHER, JAVA, MonotonicMs(999))
     assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert push(found, plan.subscription_id, 999) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-    assert push(found, plan.subscription_id, 1000) == ErrorCode.NONE
-    assert push(found, plan.subscription_id, 1500) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    # The first push may be early: clients wait for a random part of the interval before it.
+    assert push(found, plan.subscription_id, 500) == ErrorCode.NONE
+    assert push(found, plan.subscription_id, 1499) == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert push(found, plan.subscription_id, 1500) == ErrorCode.NONE
     assert push(found, plan.subscription_id, 1500, is_last=True) == ErrorCode.NONE
     assert push(found, plan.subscription_id, 9000) == ErrorCode.INVALID_REQUEST, "it has ended"
 
