@@ -27,7 +27,12 @@ from tidelog.wire.messages import (
 
 TIMEOUT_S: Final = 60.0
 """The time that the members have to join again."""
+MAX_JOINS: Final = 2
+"""A cooperative rebalance has two steps: partitions are given up, and then assigned."""
+SECOND_REBALANCE_S: Final = 5.0
+"""How long the additional member waits for the second step if it has no partition."""
 _CONSUMER: Final = "consumer"
+_PREPARING: Final = "PreparingRebalance"
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -110,27 +115,52 @@ async def _classic_rebalance(
             return
         group = now
     topics = sorted({topic for member in group.members for topic in _topics(bytes(member.member_metadata))})
-    request = join_group.JoinGroupRequest(
-        group.group_id,
-        int(TIMEOUT_S * 1000),
-        int(TIMEOUT_S * 1000),
-        protocol_type=_CONSUMER,
-        protocols=[join_group.JoinGroupRequestProtocol(group.protocol_data, _subscription(topics))],
-    )
-    joined = await requests.ask(request, join_group.JoinGroupResponse, coordinator, wait_s=TIMEOUT_S)
-    if joined.error_code:
-        raise RuntimeError(f"group {group.group_id}: {ErrorCode(joined.error_code).name}")
+    member_id, protocol = "", join_group.JoinGroupRequestProtocol(group.protocol_data, _subscription(topics))
+    for _ in range(MAX_JOINS):
+        request = join_group.JoinGroupRequest(
+            group.group_id,
+            int(TIMEOUT_S * 1000),
+            int(TIMEOUT_S * 1000),
+            member_id,
+            protocol_type=_CONSUMER,
+            protocols=[protocol],
+        )
+        joined = await requests.ask(request, join_group.JoinGroupResponse, coordinator, wait_s=TIMEOUT_S)
+        if joined.error_code:
+            raise RuntimeError(f"group {group.group_id}: {ErrorCode(joined.error_code).name}")
+        member_id = joined.member_id
+        synced = await requests.ask(
+            sync_group.SyncGroupRequest(group.group_id, joined.generation_id, member_id),
+            sync_group.SyncGroupResponse,
+            coordinator,
+            wait_s=TIMEOUT_S,
+        )
+        if _has_partitions(bytes(synced.assignment)):
+            break
+        # Cooperative members give partitions up first, and join again so that others get them.
+        if not await _is_rebalancing_again(requests, coordinator, group.group_id):
+            break
     await requests.ask(
-        sync_group.SyncGroupRequest(group.group_id, joined.generation_id, joined.member_id),
-        sync_group.SyncGroupResponse,
-        coordinator,
-        wait_s=TIMEOUT_S,
-    )
-    await requests.ask(
-        leave_group.LeaveGroupRequest(group.group_id, joined.member_id),
+        leave_group.LeaveGroupRequest(group.group_id, member_id),
         leave_group.LeaveGroupResponse,
         coordinator,
     )
+
+
+async def _is_rebalancing_again(requests: Requests, coordinator: int, group_id: str) -> bool:
+    """Returns whether another rebalance begins within SECOND_REBALANCE_S."""
+    until_s = time.monotonic() + SECOND_REBALANCE_S
+    while time.monotonic() < until_s:
+        now = await _classic(requests, coordinator, group_id)
+        if now is None or now.group_state == _PREPARING:
+            return now is not None
+        await asyncio.sleep(RETRY_S)
+    return False
+
+
+def _has_partitions(assignment: bytes) -> bool:
+    """Returns whether an assignment names topics (Kafka's ConsumerProtocolAssignment)."""
+    return len(assignment) >= _INT16.size + _INT32.size and _INT32.unpack_from(assignment, _INT16.size)[0] > 0
 
 
 def _topics(metadata: bytes) -> list[str]:
