@@ -82,6 +82,19 @@ class ShareGroupClient:
         found = self._described()
         return None if found is None else {p.partition_index: p.start_offset for p in found}
 
+    def known_start_offsets(self) -> dict[int, int]:
+        """Asks until all start offsets are available, while a coordinator may still take over shards."""
+        found: dict[int, int] | None = None
+
+        def is_known() -> bool:
+            nonlocal found
+            found = self.start_offsets()
+            return found is not None
+
+        self.until(is_known)
+        assert found is not None
+        return found
+
     def _described(self) -> list[offsets.DescribeShareGroupOffsetsResponsePartition] | None:
         request = offsets.DescribeShareGroupOffsetsRequest(
             [offsets.DescribeShareGroupOffsetsRequestGroup(self._group, None)]

@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from brokerlab.broker_process import READY_LINE, free_port, tidelog_command
+from brokerlab.broker_process import READY_LINE, tidelog_command
+from clusterlab.ports import PortRange
 
 pytestmark = pytest.mark.integration
 
@@ -90,7 +91,8 @@ def test_three_lines_say_what_to_do_and_one_that_it_stopped(tmp_path: Path) -> N
 
 
 def test_a_cluster_in_one_process_keeps_its_data(tmp_path: Path) -> None:
-    port = free_port()
+    ports = PortRange()
+    port = ports.base
     options = ("--listen", f"127.0.0.1:{port}")
     with running(tmp_path, *options, "--brokers", "3", "--topic", "flights") as dev:
         assert dev.addresses == ",".join(f"127.0.0.1:{port + number}" for number in range(3))
@@ -111,6 +113,7 @@ def test_a_cluster_in_one_process_keeps_its_data(tmp_path: Path) -> None:
     with running(tmp_path, *options, "--brokers", "2") as dev:
         assert dev.process.wait(START_S) == 1
         assert "--brokers 2: data contains the data of 3" in dev.text
+    ports.release()
 
 
 def test_ephemeral_data_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_layout(path: Any) -> None:
         assert panel["description"], panel["title"]
 
 
-def test_there_are_five_dashboards_with_unique_uids() -> None:
+def test_there_are_six_dashboards_with_unique_uids() -> None:
     assert {dashboard(path)["uid"] for path in DASHBOARDS} == {
-        f"tidelog-{name}" for name in ("cluster", "lag", "broker", "groups", "kubernetes")
+        f"tidelog-{name}" for name in ("cluster", "lag", "broker", "groups", "share-groups", "kubernetes")
     }

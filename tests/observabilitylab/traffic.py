@@ -40,6 +40,9 @@ CLASSIC_GROUP, CONSUMER_GROUP, SLOW_GROUP = "dispatch", "dispatch-848", "archive
 SHARE_GROUP = "gates"
 RELEASED_EACH = 20
 """The share consumer releases one of so many records."""
+REJECTED_EACH = 33
+"""It rejects one of so many records, which becomes a dead letter."""
+DEAD_LETTER_TOPIC = "dlq.gates"
 TRANSACTIONAL_ID = "copier"
 ADMIN_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 20.0
@@ -47,7 +50,7 @@ TOPIC_SETTINGS = {"min.insync.replicas": "2", "retention.ms": "3600000"}
 
 
 def create_topics(bootstrap: str, replication_factor: int = 3) -> None:
-    """Creates the topics and waits until they can be used."""
+    """Creates the topics, waits until they can be used, and gives the share group its dead letter topic."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     compacted = {
         "cleanup.policy": "compact",
@@ -59,8 +62,20 @@ def create_topics(bootstrap: str, replication_factor: int = 3) -> None:
         NewTopic(TOPIC, PARTITIONS, replication_factor, config=TOPIC_SETTINGS),
         NewTopic(COPY_TOPIC, PARTITIONS, replication_factor, config=TOPIC_SETTINGS),
         NewTopic(COMPACTED_TOPIC, 1, replication_factor, config=compacted),
+        NewTopic(
+            DEAD_LETTER_TOPIC,
+            1,
+            replication_factor,
+            config={**TOPIC_SETTINGS, "errors.deadletterqueue.group.enable": "true"},
+        ),
     ]
     for done in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
+        done.result(ADMIN_TIMEOUT_S)
+    entry = ConfigEntry(
+        "errors.deadletterqueue.topic.name", DEAD_LETTER_TOPIC, incremental_operation=AlterConfigOpType.SET
+    )
+    resource = ConfigResource(ResourceType.GROUP, SHARE_GROUP, incremental_configs=[entry])
+    for done in admin.incremental_alter_configs([resource]).values():
         done.result(ADMIN_TIMEOUT_S)
 
 
@@ -137,7 +152,7 @@ class Traffic:
         consumer.close()
 
     def _share(self) -> None:
-        """Accepts most records, and releases some."""
+        """Accepts most records, releases some, and rejects others."""
         settings = self._settings(**{"group.id": SHARE_GROUP, "share.acknowledgement.mode": "explicit"})
         with ShareConsumer(settings) as consumer:
             consumer.subscribe([TOPIC])
@@ -146,6 +161,7 @@ class Traffic:
                 for message in consumer.poll(TURN_S):
                     count += 1
                     kind = AcknowledgeType.ACCEPT if count % RELEASED_EACH else AcknowledgeType.RELEASE
+                    kind = kind if count % REJECTED_EACH else AcknowledgeType.REJECT
                     consumer.acknowledge(message, kind)
 
     def _fall_behind(self) -> None:
