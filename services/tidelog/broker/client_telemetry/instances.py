@@ -56,7 +56,7 @@ class ClientInstance:
         self.heard_ms: MonotonicMs | None = None
         self.is_forgiven = False  # the next request may come early, because the last one was refused
         self.has_pushed = False
-        """Whether the client has pushed since it asked. Its first push may be early: clients spread theirs."""
+        """Whether the client has pushed since it asked. The first push may be early (KIP-714)."""
         self.has_ended = False
 
     def is_early(self, now_ms: MonotonicMs) -> bool:
