@@ -30,7 +30,7 @@ TIMEOUT_S: Final = 60.0
 MAX_JOINS: Final = 2
 """A cooperative rebalance has two steps: partitions are given up, and then assigned."""
 SECOND_REBALANCE_S: Final = 5.0
-"""How long the additional member waits for the second step if it has no partition."""
+"""The additional member waits so long for the second step if it has no partition."""
 _CONSUMER: Final = "consumer"
 _PREPARING: Final = "PreparingRebalance"
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
