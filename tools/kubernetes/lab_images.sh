@@ -87,12 +87,12 @@ packages_layer() {
 wheel_paths() {
   local revision=$REVISION
   [ "$revision" != worktree ] || revision=HEAD
-  git ls-tree --name-only "$revision" services client pyproject.toml README.md LICENSE
+  git ls-tree --name-only "$revision" services client pyproject.toml hatch_build.py README.md LICENSE
 }
 
 # Prints the wheel of `make compiled`, if it matches this revision and the image's Python.
 compiled_wheel() {
-  [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services pyproject.toml || return 0
+  [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services pyproject.toml hatch_build.py || return 0
   ! make -sq build/compiled/.made 2>/dev/null || ls build/wheel/tidelog-*-cp311-cp311-*.whl 2>/dev/null || true
 }
 
