@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.broker.handlers import SERVED_APIS
+from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import iterate_headers
@@ -104,7 +105,7 @@ class Requests:
         Raises RequestFailedError.
         """
         broker = self._broker(broker_id)
-        api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
+        api_key = api_key_of(request)
         name = ApiKey(api_key).name_in_kafka
         try:
             async with asyncio.timeout(TIMEOUT_S + wait_s):
