@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.group_coordinator.groups.shared import Group
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord
@@ -41,6 +41,15 @@ class RecordedGroup(Group, Protocol[Key_contra, Value_contra]):
     def apply_tombstone(self, key: Key_contra) -> bool:
         """Applies a tombstone. Returns False if the group itself is deleted, which the caller has to do."""
         ...
+
+
+class MemberKinds(NamedTuple):
+    """The kinds of the records about the members of a group."""
+
+    current: int
+    target: int
+    target_epoch: int
+    member: int
 
 
 class RecordFormats(Generic[Key, Value]):
@@ -87,3 +96,17 @@ class RecordFormats(Generic[Key, Value]):
         """Returns a tombstone. `names` are the fields of the key, of which the first is the group."""
         key_class: Callable[..., Key] = self._classes[kind][0]
         return new_record(key_class(*names), None)
+
+    def member_tombstones(
+        self, kinds: MemberKinds, group_id: str, members: Collection[str], targets: Collection[str]
+    ) -> list[CoordinatorRecord]:
+        """Returns the tombstones of members and of target assignments, by member id.
+
+        A group that ends writes them before the tombstone of the group. A log that ends between them still
+        describes a group.
+        """
+        found = [self.tombstone(kinds.current, group_id, member_id) for member_id in members]
+        found += [self.tombstone(kinds.target, group_id, member_id) for member_id in {*members, *targets}]
+        found.append(self.tombstone(kinds.target_epoch, group_id))
+        found += [self.tombstone(kinds.member, group_id, member_id) for member_id in members]
+        return found

@@ -337,19 +337,10 @@ class ConsumerGroup:
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
 
     def end(self) -> list[CoordinatorRecord]:
-        """Returns the tombstones of members before that of the group.
-
-        A log that ends between them therefore still describes a group.
-        """
+        """Returns the tombstones of the group and of everything that belongs to it."""
         self.is_dead = True
         group_id = self.group_id
-        found = [records.tombstone(RecordKind.CURRENT, group_id, member_id) for member_id in self.members]
-        found += [
-            records.tombstone(RecordKind.TARGET, group_id, member_id)
-            for member_id in self.members.keys() | self.targets.keys()
-        ]
-        found.append(records.tombstone(RecordKind.TARGET_EPOCH, group_id))
-        found += [records.tombstone(RecordKind.MEMBER, group_id, member_id) for member_id in self.members]
+        found = records.member_tombstones(group_id, self.members, self.targets)
         if self.has_partition_metadata:
             found.append(records.tombstone(RecordKind.PARTITION_METADATA, group_id))
         found += [records.tombstone(RecordKind.REGEX, group_id, expression) for expression in self.regexes]

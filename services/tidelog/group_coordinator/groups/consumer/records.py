@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     to_message,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
-from tidelog.group_coordinator.groups.group_records import RecordFormats, new_record
+from tidelog.group_coordinator.groups.group_records import MemberKinds, RecordFormats, new_record
 from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
@@ -108,6 +109,11 @@ FORMATS: Final[RecordFormats[RecordKey, RecordValue]] = RecordFormats(
 )
 tombstone = FORMATS.tombstone
 """Returns a tombstone of a kind. The names are the group, and the member or expression of the record."""
+member_tombstones = partial(
+    FORMATS.member_tombstones,
+    MemberKinds(RecordKind.CURRENT, RecordKind.TARGET, RecordKind.TARGET_EPOCH, RecordKind.MEMBER),
+)
+"""Returns the tombstones of a group's members. Takes the group and two collections of ids."""
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:

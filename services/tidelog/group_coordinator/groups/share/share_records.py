@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import IntEnum
+from functools import partial
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.member import Assignment, from_message, to_message
-from tidelog.group_coordinator.groups.group_records import RecordFormats, new_record
+from tidelog.group_coordinator.groups.group_records import MemberKinds, RecordFormats, new_record
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions, TopicShare
 from tidelog.group_coordinator.shard_core import CoordinatorRecord
@@ -84,6 +85,11 @@ FORMATS: Final[RecordFormats[RecordKey, RecordValue]] = RecordFormats(
 )
 tombstone = FORMATS.tombstone
 """Returns a tombstone of a kind. The names are the group, and the member of the record."""
+member_tombstones = partial(
+    FORMATS.member_tombstones,
+    MemberKinds(RecordKind.CURRENT, RecordKind.TARGET, RecordKind.TARGET_EPOCH, RecordKind.MEMBER),
+)
+"""Returns the tombstones of a group's members. Takes the group and two collections of ids."""
 
 
 def group_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
