@@ -414,7 +414,7 @@ class PartitionCore:
         completed = self.producers.update(header, wall_ms, marker)
         # If others are in the ISR, their fetches advance the high watermark.
         effects = self._advanced_high_watermark() if len(self.in_sync_replicas) == 1 else []
-        if self.log_end_offset - self.recovery_point >= self.flush_messages:
+        if self.is_flush_due:
             effects.append(FlushLog())
         if completed is not None and completed.is_aborted:
             effects.insert(0, IndexAborted(completed))
@@ -576,9 +576,7 @@ class PartitionCore:
         leading = self._leading
         if leading is None or self.elr or len(self.in_sync_replicas) < self.effective_min_in_sync_replicas:
             return []
-        end_offset = self.log_end_offset
-        if end_offset - self.recovery_point >= self.flush_messages:
-            end_offset = self.recovery_point
+        end_offset = self.recovery_point if self.is_flush_due else self.log_end_offset
         least = leading.least_end_offset(self.in_sync_replicas, end_offset)
         if least <= self.high_watermark:
             return []
