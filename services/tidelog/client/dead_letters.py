@@ -190,13 +190,6 @@ def _records(
 # -- sending them back
 
 
-class Redriven(NamedTuple):
-    """Dead letters that were sent back to one partition of their source topic, or would be."""
-
-    source: TopicPartition
-    records: int
-
-
 class Redrive:
     """Sends the dead letters of one group back to where their records were, in the order of the dead letter
     topic.

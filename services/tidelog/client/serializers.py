@@ -14,20 +14,20 @@ Deserializer: TypeAlias = Callable[[str, bytes | None], T]
 
 
 def text_serializer(topic: str, text: str | None) -> bytes | None:
-    """UTF-8."""
+    """Encodes text in UTF-8."""
     return None if text is None else text.encode()
 
 
 def text_deserializer(topic: str, data: bytes | None) -> str | None:
-    """UTF-8."""
+    """Decodes text in UTF-8."""
     return None if data is None else data.decode()
 
 
 def json_serializer(topic: str, content: Any) -> bytes | None:
-    """JSON in UTF-8. None becomes a null record, not the JSON text `null`."""
+    """Writes JSON in UTF-8. None becomes a null record, not the JSON text `null`."""
     return None if content is None else json.dumps(content, separators=(",", ":")).encode()
 
 
 def json_deserializer(topic: str, data: bytes | None) -> Any:
-    """JSON in UTF-8. A null record becomes None."""
+    """Reads JSON in UTF-8. A null record becomes None."""
     return None if data is None else json.loads(data)

@@ -310,14 +310,6 @@ class ProducerCore:
         code = self.view.errors.get(topic)
         return None if code is None else request_error(code, f"topic '{topic}'")
 
-    @property
-    def pending_count(self) -> int:
-        """The number of batches whose callers do not know the outcome."""
-        return sum(
-            len(queue.waiting) + sum(not batch.is_done for batch in queue.unacknowledged)
-            for queue in self._active
-        )
-
     def pending_batches(self) -> list[ProducerBatch]:
         """Returns the batches whose callers do not know the outcome."""
         return [

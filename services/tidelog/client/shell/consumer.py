@@ -102,6 +102,7 @@ class ConsumerHealth(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
+        """Whether the consumer works, although it may still be joining its group or lag behind."""
         return self.state in ("joining", "joined", "lagging")
 
 

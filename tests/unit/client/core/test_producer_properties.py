@@ -79,7 +79,7 @@ def run(seed: int, faults: Faults, core: type[ProducerCore] = ProducerCore) -> N
 
 def check(cluster: ModelCluster, history: History, sent: list[list[bytes]]) -> None:
     core = cluster.core
-    assert core.pending_count == 0
+    assert not core.pending_batches()
     assert core.free_bytes == SETTINGS.buffer_memory, "the buffer leaks"
     for index, values in enumerate(sent):
         stored = cluster.partitions[index].records
