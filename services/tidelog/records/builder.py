@@ -12,6 +12,7 @@ from tidelog.records.batch import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    Buffer,
     assemble_batch,
 )
 from tidelog.records.compression import Compression, compress
@@ -86,6 +87,39 @@ def build_batch(
         record_count=count,
     )
     return assemble_batch(header, compress(compression, payload, compression_level))
+
+
+def wrap_records(
+    body: Buffer,
+    record_count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = Compression.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """Returns a batch as a producer sends it: of encoded records from offset 0 on, without gaps.
+
+    `attributes` state how `body` is compressed. Timestamps are in milliseconds since 1970.
+    """
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=record_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+    return assemble_batch(header, body)
 
 
 def build_end_transaction_batch(

@@ -46,6 +46,19 @@ def append_record(
     headers: tuple[Header, ...] = (),
 ) -> None:
     """Appends one record to `output`."""
+    encoded = _PLAIN if not headers else encode_varint(len(headers)) + encode_headers(headers)
+    append_encoded(output, timestamp_delta, offset_delta, key, value, encoded)
+
+
+def append_encoded(
+    output: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: bytes,
+) -> None:
+    """Appends one record whose `headers` are encoded: their number, and then each of them."""
     body = b"".join(
         (
             _PLAIN,
@@ -55,7 +68,7 @@ def append_record(
             b"" if key is None else key,
             _NULL if value is None else encode_varint(len(value)),
             b"" if value is None else value,
-            _encode_headers(headers) if headers else _PLAIN,
+            headers,
         )
     )
     output += encode_varint(len(body))
@@ -69,8 +82,9 @@ def headers_size_bound(headers: tuple[Header, ...]) -> int:
     )
 
 
-def _encode_headers(headers: tuple[Header, ...]) -> bytes:
-    chunks = [encode_varint(len(headers))]
+def encode_headers(headers: tuple[Header, ...]) -> bytes:
+    """Returns the headers as a record has them, without the number before them."""
+    chunks: list[bytes] = []
     for name, content in headers:
         encoded = name.encode()
         chunks += (encode_varint(len(encoded)), encoded)

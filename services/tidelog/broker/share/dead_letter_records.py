@@ -12,24 +12,16 @@ from typing import Final, NamedTuple
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.model import dead_letters
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import (
-    BATCH_HEADER_BYTES,
-    CURRENT_MAGIC,
-    NO_PRODUCER_ID,
-    BatchHeader,
-    Buffer,
-    assemble_batch,
-)
-from tidelog.records.builder import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
-from tidelog.records.compression import Compression
+from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer
+from tidelog.records.builder import wrap_records
 from tidelog.records.record import CorruptRecordError, RecordSpan, records_of, scan_offsets
-from tidelog.records.varint import CorruptVarintError, append_varint, read_varint
+from tidelog.records.record_writer import append_encoded, encode_headers, encode_varint
+from tidelog.records.varint import CorruptVarintError, read_varint
 
 MAX_DECOMPRESSED_BYTES: Final = 32 * 1024 * 1024
 """The most decompressed bytes of a batch from which records are copied. The dead letters of a larger batch
 have no key and no value.
 """
-_NULL: Final = -1
 
 
 class Origin(NamedTuple):
@@ -128,13 +120,13 @@ def batches_of(
     for letter in letters:
         record = _encoded(letter, origin, len(offsets))
         if offsets and BATCH_HEADER_BYTES + len(payload) + len(record) > max_bytes:
-            yield LetterBatch(_batch(payload, len(offsets), now_ms), offsets)
+            yield LetterBatch(_wrapped(payload, len(offsets), now_ms), offsets)
             payload, offsets = bytearray(), []
             record = _encoded(letter, origin, 0)
         payload += record
         offsets.append(letter.offset)
     if offsets:
-        yield LetterBatch(_batch(payload, len(offsets), now_ms), offsets)
+        yield LetterBatch(_wrapped(payload, len(offsets), now_ms), offsets)
 
 
 def _encoded(letter: DeadLetter, origin: Origin, offset_delta: int) -> bytearray:
@@ -149,40 +141,12 @@ def _encoded(letter: DeadLetter, origin: Origin, offset_delta: int) -> bytearray
         str(letter.delivery_count),
         reason,
     )
-    record = bytearray(1)  # attributes
-    append_varint(record, 0)  # the timestamp's difference to the batch's
-    append_varint(record, offset_delta)
-    _append_bytes(record, content.key)
-    _append_bytes(record, content.value)
-    append_varint(record, content.header_count + len(texts))
-    record += content.headers
-    for name, text in zip(dead_letters.HEADERS, texts, strict=True):
-        _append_bytes(record, name.encode())
-        _append_bytes(record, text.encode())
-    output = bytearray()
-    append_varint(output, len(record))
-    return output + record
+    own = tuple((name, text.encode()) for name, text in zip(dead_letters.HEADERS, texts, strict=True))
+    headers = encode_varint(content.header_count + len(own)) + content.headers + encode_headers(own)
+    record = bytearray()
+    append_encoded(record, 0, offset_delta, content.key, content.value, headers)
+    return record
 
 
-def _append_bytes(output: bytearray, data: bytes | None) -> None:
-    append_varint(output, _NULL if data is None else len(data))
-    output += data or b""
-
-
-def _batch(payload: bytearray, record_count: int, now_ms: WallMs) -> bytearray:
-    header = BatchHeader(
-        base_offset=0,
-        batch_length=0,
-        partition_leader_epoch=NO_LEADER_EPOCH,
-        magic=CURRENT_MAGIC,
-        crc=0,
-        attributes=Compression.NONE,
-        last_offset_delta=record_count - 1,
-        base_timestamp=now_ms,
-        max_timestamp=now_ms,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=NO_PRODUCER_EPOCH,
-        base_sequence=NO_SEQUENCE,
-        record_count=record_count,
-    )
-    return assemble_batch(header, payload)
+def _wrapped(payload: bytearray, record_count: int, now_ms: WallMs) -> bytearray:
+    return wrap_records(payload, record_count, base_timestamp=now_ms, max_timestamp=now_ms)

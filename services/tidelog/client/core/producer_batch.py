@@ -10,14 +10,11 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
-    CURRENT_MAGIC,
     NO_PRODUCER_ID,
     TRANSACTIONAL_BIT,
-    BatchHeader,
     Buffer,
-    assemble_batch,
 )
-from tidelog.records.builder import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_SEQUENCE
+from tidelog.records.builder import NO_PRODUCER_EPOCH, NO_SEQUENCE, wrap_records
 from tidelog.records.compression import Compression, compress
 from tidelog.records.record_writer import Header, append_record
 
@@ -165,23 +162,15 @@ class ProducerBatch:
 
     def encode(self, *, is_transactional: bool) -> bytearray:
         """Returns the bytes of a closed batch with its current numbers."""
-        return assemble_batch(
-            BatchHeader(
-                base_offset=0,
-                batch_length=0,
-                partition_leader_epoch=NO_LEADER_EPOCH,
-                magic=CURRENT_MAGIC,
-                crc=0,
-                attributes=self.compression | (TRANSACTIONAL_BIT if is_transactional else 0),
-                last_offset_delta=self.count - 1,
-                base_timestamp=self.base_timestamp,
-                max_timestamp=self.max_timestamp,
-                producer_id=self.producer_id,
-                producer_epoch=self.producer_epoch,
-                base_sequence=self.base_sequence,
-                record_count=self.count,
-            ),
+        return wrap_records(
             self._body,
+            self.count,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            attributes=self.compression | (TRANSACTIONAL_BIT if is_transactional else 0),
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.base_sequence,
         )
 
     def finish(self, *, base_offset: int = UNKNOWN_OFFSET, error: KafkaError | None = None) -> None:

@@ -45,19 +45,8 @@ from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardC
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import (
-    CURRENT_MAGIC,
-    NO_PRODUCER_ID,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-    assemble_batch,
-)
-from tidelog.records.builder import (
-    NO_LEADER_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_SEQUENCE,
-    build_end_transaction_batch,
-)
+from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from tidelog.records.builder import NO_PRODUCER_EPOCH, build_end_transaction_batch, wrap_records
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (
@@ -249,22 +238,16 @@ class BatchWriter:
     def _end_batch(self) -> None:
         if self._count:
             producer = self._producer
-            header = BatchHeader(
-                base_offset=0,
-                batch_length=0,
-                partition_leader_epoch=NO_LEADER_EPOCH,
-                magic=CURRENT_MAGIC,
-                crc=0,
-                attributes=0 if producer is None else TRANSACTIONAL_BIT,
-                last_offset_delta=self._count - 1,
+            batch = wrap_records(
+                self._payload,
+                self._count,
                 base_timestamp=self._timestamp_ms,
                 max_timestamp=self._timestamp_ms,
+                attributes=0 if producer is None else TRANSACTIONAL_BIT,
                 producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
                 producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
-                base_sequence=NO_SEQUENCE,
-                record_count=self._count,
             )
-            self._batches.append(assemble_batch(header, self._payload))
+            self._batches.append(batch)
             self._payload = bytearray()
             self._count = 0
         self._producer = None
