@@ -61,3 +61,13 @@ def unknown_member(group: Group, member_id: str) -> KafkaError:
     return KafkaError(
         ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
     )
+
+
+def fenced_member(kind: GroupKind, epoch: int, known_epoch: int) -> KafkaError:
+    """Returns the error for a heartbeat with an epoch that is not the one that the group knows."""
+    how = "greater" if epoch > known_epoch else "smaller"
+    return KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The {kind} group member has a {how} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({known_epoch}). The member must abandon all its partitions and rejoin.",
+    )

@@ -18,9 +18,11 @@ from tidelog.group_coordinator.groups.consumer.member import (
 )
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
+    fenced_member,
     invalid_request,
     unknown_member,
 )
+from tidelog.group_coordinator.groups.shared import GroupKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -135,26 +137,18 @@ def _check_epoch(member: Member, epoch: int, reported: Assignment | None) -> Non
     if epoch == JOIN_EPOCH:
         return
     if epoch > member.member_epoch:
-        raise _fenced("greater", epoch, member)
+        raise fenced_member(GroupKind.CONSUMER, epoch, member.member_epoch)
     # The response with the new epoch may have been lost. The previous epoch is therefore valid as long as
     # the member claims no partition that it does not own.
     if epoch < member.member_epoch and (
         epoch != member.previous_epoch or reported is None or not holds_all(member.owned, reported)
     ):
-        raise _fenced("smaller", epoch, member)
+        raise fenced_member(GroupKind.CONSUMER, epoch, member.member_epoch)
     if member.state is MemberState.UNKNOWN and reported != {}:
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The member is in an unknown state; it must abandon all its partitions and rejoin.",
         )
-
-
-def _fenced(how: str, epoch: int, member: Member) -> KafkaError:
-    return KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {how} member epoch ({epoch}) than the one known by the group "
-        f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
-    )
 
 
 def is_leaving(epoch: int) -> bool:

@@ -18,6 +18,7 @@ from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
     check_room,
     check_size,
+    fenced_member,
     find_group,
     invalid_request,
     unknown_member,
@@ -122,13 +123,7 @@ class ShareGroups:
             epoch not in (JOIN_EPOCH, member.member_epoch, member.previous_epoch)
             or epoch > member.member_epoch
         ):
-            how = "greater" if epoch > member.member_epoch else "smaller"
-            raise KafkaError(
-                ErrorCode.FENCED_MEMBER_EPOCH,
-                f"The share group member has a {how} member epoch ({epoch}) than the one known by the group "
-                f"coordinator ({member.member_epoch}). "
-                "The member must abandon all its partitions and rejoin.",
-            )
+            raise fenced_member(GroupKind.SHARE, epoch, member.member_epoch)
         return member
 
     def _leave(self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:

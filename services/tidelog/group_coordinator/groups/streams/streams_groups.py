@@ -21,6 +21,7 @@ from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
     check_room,
     check_size,
+    fenced_member,
     find_group,
     invalid_request,
     unknown_member,
@@ -387,27 +388,19 @@ def _check_epoch(member: StreamsMember, epoch: int, reported: TaskAssignment | N
     if epoch == JOIN_EPOCH:
         return
     if epoch > member.member_epoch:
-        raise _fenced("greater", epoch, member)
+        raise fenced_member(GroupKind.STREAMS, epoch, member.member_epoch)
     # The response with the new epoch may have been lost. The previous epoch is therefore valid as long as
     # the member claims no task that it does not have.
     if epoch < member.member_epoch and (
         epoch != member.previous_epoch or reported is None or not holds_all(member.owned, reported)
     ):
-        raise _fenced("smaller", epoch, member)
+        raise fenced_member(GroupKind.STREAMS, epoch, member.member_epoch)
     if member.state is StreamsMemberState.UNKNOWN and reported != TaskAssignment():
         raise KafkaError(
             ErrorCode.FENCED_MEMBER_EPOCH,
             "The streams group member is in a unknown state. "
             "The member must abandon all its tasks and rejoin.",
         )
-
-
-def _fenced(how: str, epoch: int, member: StreamsMember) -> KafkaError:
-    return KafkaError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The streams group member has a {how} member epoch ({epoch}) than the one known by the group "
-        f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
-    )
 
 
 def _check_subtopology_ids(topology: Topology) -> None:
