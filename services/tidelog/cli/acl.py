@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.acls import create_acls, delete_acls, list_acls
@@ -63,7 +64,7 @@ def _resource(
     return named[0] if named else _Resource(ResourceType.ANY, None)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, add and delete access control lists."""
 
@@ -173,7 +174,7 @@ def add(
     ]
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         create_acls(cluster, bindings)
-    say(f"Added {len(bindings)} ACL{'s' if len(bindings) > 1 else ''}.")
+    say(f"Added {len(bindings)} ACL{'s' if len(bindings) > 1 else ''}.", added=len(bindings))
 
 
 @command.command("delete", cls=ToolCommand)
@@ -213,4 +214,4 @@ def delete(
         deleted = delete_acls(cluster, wanted)
     if not deleted:
         raise ToolError("no ACL matches; 'tidelog acl list' shows all")
-    say(f"Deleted {deleted} ACL{'s' if deleted > 1 else ''}.")
+    say(f"Deleted {deleted} ACL{'s' if deleted > 1 else ''}.", deleted=deleted)

@@ -132,7 +132,14 @@ def command(
                 found = step(check)
             except (ToolError, ClientError, KafkaError) as error:
                 raise ToolError(f"{name} failed: {sentence_of(error)}") from error
-            say(f"{name:<12} ok  {(time.monotonic() - began_s) * 1000:6.0f} ms  {found}")
+            took_ms = (time.monotonic() - began_s) * 1000
+            say(
+                f"{name:<12} ok  {took_ms:6.0f} ms  {found}",
+                is_one_of_many=True,
+                step=name,
+                took_ms=round(took_ms),
+                found=found,
+            )
 
 
 @contextlib.contextmanager

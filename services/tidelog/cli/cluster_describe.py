@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tidelog.cli.output import is_terminal, print_heading, print_table
+from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.wire.api_keys import find_api_spec
 
@@ -29,12 +29,14 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
             print_table(("#key", "API", "#from", "#to"), rows)
             return
         view = cluster.describe()
-    if is_terminal():
+    if output_format() is OutputFormat.TABLE:
         print_heading(view.cluster_id or "", "  cluster id")
+    add_facts(cluster_id=view.cluster_id, controller_id=view.controller_id)
     print_table(
-        ("#broker", "address", "rack", ""),
+        ("#broker", "address", "rack", "role"),
         [
             (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else "")
             for b in view.brokers
         ],
+        name="brokers",
     )

@@ -94,7 +94,7 @@ def command(
         except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
             raise ToolError(str(error)) from error
     _tell(topics)
-    say(f"Cluster {found.cluster_id} is restored in etcd; {next_step}.")
+    say(f"Cluster {found.cluster_id} is restored in etcd; {next_step}.", is_one_of_many=True)
 
 
 def _stopped_cluster(data_dir: Path) -> LocalCluster:
@@ -215,7 +215,13 @@ def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
 def _tell(topics: Sequence[RebuiltTopic]) -> None:
     for topic in topics:
         replicas = max(map(len, topic.entry.assignments))
-        click.echo(f"{topic.entry.name}: {len(topic.states)} partitions, {replicas} replicas")
+        say(
+            f"{topic.entry.name}: {len(topic.states)} partitions, {replicas} replicas",
+            is_one_of_many=True,
+            topic=topic.entry.name,
+            partitions=len(topic.states),
+            replicas=replicas,
+        )
         behind = sum(
             len(state.isr) < len(assignment)
             for state, assignment in zip(topic.states, topic.entry.assignments, strict=True)

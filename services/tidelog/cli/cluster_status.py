@@ -13,7 +13,7 @@ from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD, Member
 from tidelog.cli.local_cluster.readiness import etcd_serves
 from tidelog.cli.local_cluster.report import ClusterReport, read_metadata
-from tidelog.cli.output import note, print_table
+from tidelog.cli.output import OutputFormat, Shown, add_facts, note, output_format, print_table
 from tidelog.cli.tool_command import ToolCommand
 from tidelog.metadata.coordinators import GROUP, coordinator_ids, decode_coordinator
 from tidelog.metadata.entries import ALL_KEYS_PREFIX
@@ -43,13 +43,15 @@ def command(data_dir: Path) -> None:
         )
         for member in cluster.plan.members
     ]
-    print_table(("name", "#pid", "alive", "address", "role"), rows)
+    print_table(("name", "#pid", "alive", "address", "role"), rows, name="processes")
     if report is None:
         note("etcd does not answer, so roles and partitions are unknown")
         return
     troubled = report.troubled_partitions()
-    click.echo()
-    click.echo(f"{len(report.states)} partitions, {len(troubled)} of them not fully in sync")
+    add_facts(partitions=len(report.states), degraded=len(troubled), degraded_partitions=[])
+    if output_format() is not OutputFormat.JSON:
+        click.echo()
+        click.echo(f"{len(report.states)} partitions, {len(troubled)} of them not fully in sync")
     if troubled:
         print_table(
             ("topic", "#partition", "leader", "replicas", "in sync"),
@@ -57,12 +59,13 @@ def command(data_dir: Path) -> None:
                 (
                     t.topic,
                     t.partition,
-                    "none" if t.leader is None else t.leader,
-                    _ids(t.replicas),
-                    _ids(t.in_sync),
+                    Shown("none", None) if t.leader is None else t.leader,
+                    t.replicas,
+                    t.in_sync,
                 )
                 for t in troubled[:MAX_TROUBLED]
             ],
+            name="degraded_partitions",
         )
         if len(troubled) > MAX_TROUBLED:
             note(f"... and {len(troubled) - MAX_TROUBLED} more")
@@ -78,10 +81,6 @@ def _role(member: Member, report: ClusterReport | None) -> str:
     if member.kind == ETCD:
         return "serving" if report is not None else "not responding"
     return "?" if report is None else report.role(member)
-
-
-def _ids(broker_ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, broker_ids))
 
 
 def _report(cluster: LocalCluster) -> ClusterReport | None:

@@ -46,7 +46,7 @@ def down(data_dir: Path, timeout_s: float) -> None:
     killed = cluster.stop_all(timeout_s)
     for name in killed:
         note(f"{name} did not end within {timeout_s:g} s and was killed; see {cluster.log_path(name)}")
-    say(f"stopped: {', '.join(running)}" if running else "nothing was running")
+    say(f"stopped: {', '.join(running)}" if running else "nothing was running", stopped=running)
 
 
 @click.command(cls=ToolCommand, short_help="Send a signal to a process.")
@@ -69,7 +69,7 @@ def kill(name: str, signal_name: str, data_dir: Path) -> None:
         raise ToolError(f"{name} is not running; 'tidelog cluster start {name}' starts it")
     if number in _ENDING:
         cluster.processes.wait_until_gone([name], STOP_TIMEOUT_S)
-    say(f"{name}: {signal.Signals(number).name} sent")
+    say(f"{name}: {signal.Signals(number).name} sent", process=name, signal=signal.Signals(number).name)
 
 
 @click.command(cls=ToolCommand, short_help="Start a process again.")
@@ -87,9 +87,10 @@ def start(name: str, wait: bool, data_dir: Path) -> None:
     if wait:
         cluster.wait_until_serving([member])
     if wait and member.kind == BROKER:
-        click.echo(f"ready: {cluster.plan.broker_address(member.number)}")
+        address = cluster.plan.broker_address(member.number)
+        say(f"ready: {address}", process=name, address=address)
     else:
-        say(f"{name} started")
+        say(f"{name} started", process=name)
 
 
 @click.command(cls=ToolCommand, short_help="Renew the certificates of a local cluster.")
@@ -108,7 +109,7 @@ def renew_certificates(even_if_not_due: bool, is_watching: bool, data_dir: Path)
     Running services use the new certificates without a restart.
     """
     renewed = LocalCluster.open(data_dir).renew_certificates(even_if_not_due=even_if_not_due)
-    say(f"renewed: {', '.join(renewed)}" if renewed else "no certificate is due")
+    say(f"renewed: {', '.join(renewed)}" if renewed else "no certificate is due", renewed=renewed)
     while is_watching:
         time.sleep(LOOK_S)
         try:

@@ -32,7 +32,9 @@ starts.
 MAX_PORT: Final = 65_535
 
 
-@click.command(cls=ToolCommand, short_help="Start a cluster of real processes on this machine.")
+@click.command(
+    cls=ToolCommand, prints_data=False, short_help="Start a cluster of real processes on this machine."
+)
 @click.option("--brokers", type=click.IntRange(1), help="Number of brokers.  [default: 3]")
 @click.option(
     "--controllers",

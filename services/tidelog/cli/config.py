@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.configs import (
@@ -29,7 +30,7 @@ _ENTITY_TYPES: Final = {
 F = TypeVar("F", bound=Callable[..., object])
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Show and change the settings of topics, brokers and groups."""
 
@@ -114,7 +115,7 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
         for entry in entries
         if shows_all or entry.is_dynamic
     ]
-    print_table(("name", "value", "source", ""), rows, title=f"Settings of {resource}")
+    print_table(("name", "value", "source", "access"), rows, title=f"Settings of {resource}")
 
 
 @command.command("alter", cls=ToolCommand)
@@ -156,7 +157,11 @@ def alter(
         raise click.UsageError("Give --add-config NAME=VALUE or --delete-config NAME.")
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         alter_configs(cluster, resource, changes, validate_only=validate_only)
-    say(f"Settings of {resource} {'could be' if validate_only else ''} changed.".replace("  ", " "))
+    say(
+        f"Settings of {resource} {'could be' if validate_only else ''} changed.".replace("  ", " "),
+        changed=not validate_only,
+        settings=[change.name for change in changes],
+    )
 
 
 def parse_additions(text: str) -> list[ConfigChange]:

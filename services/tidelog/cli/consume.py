@@ -109,7 +109,7 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
     return given
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, prints_data=False)
 @topic_option
 @click.option("--from-beginning", is_flag=True, help="Start at the first record instead of the end.")
 @click.option("--partition", type=click.IntRange(min=0), help="Read only this partition.")

@@ -6,7 +6,8 @@ import time
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.command_help import SuggestingGroup
+from tidelog.cli.output import Shown, add_facts, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
 from tidelog.client.dead_letters import (
@@ -21,11 +22,11 @@ from tidelog.client.dead_letters import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 
-_COLUMNS = ("group", "topic", "reason", "#records", "#redriven", "#oldest")
+_COLUMNS = ("group", "topic", "reason", "#records", "#redriven", "#oldest|oldest_age_ms")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Show the dead letters of share groups, and send them back."""
 
@@ -63,7 +64,10 @@ def _summaries(cluster: Cluster, topic: str, *, is_asked_for: bool) -> list[Summ
 
 
 def _row(summary: Summary, now_ms: int) -> tuple[object, ...]:
-    oldest = None if summary.oldest_ms is None else age(now_ms - summary.oldest_ms)
+    oldest = None
+    if summary.oldest_ms is not None:
+        age_ms = max(now_ms - summary.oldest_ms, 0)
+        oldest = Shown(age(age_ms), age_ms)
     return summary.group, summary.topic, summary.reason, summary.records, summary.redriven, oldest
 
 
@@ -110,8 +114,11 @@ def redrive(
         except MissingRecordError as error:
             raise ToolError(f"{error}; --skip-missing leaves such dead letters out") from None
     print_table(
-        ("topic", "#partition", "#records"), [(*source, count) for source, count in sorted(work.sent.items())]
+        ("topic", "#partition", "#records"),
+        [(*source, count) for source, count in sorted(work.sent.items())],
+        name="partitions",
     )
+    add_facts(group=group, is_dry_run=dry_run, missing=len(work.missing), records=sum(work.sent.values()))
     total = sum(work.sent.values())
     if work.missing:
         note(f"{len(work.missing)} dead letters have no copy, and their records are gone.")

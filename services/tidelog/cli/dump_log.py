@@ -37,7 +37,7 @@ _TEXT_FILES: Final = (
 )
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, prints_data=False)
 @click.argument("paths", metavar="[FILE|DIRECTORY]...", nargs=-1)
 @click.option("--files", metavar="FILE,...", help="Files to print, as in Kafka's tool.")
 @click.option("--deep-iteration", is_flag=True, help="Print a line for each record.")

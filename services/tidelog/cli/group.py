@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from tidelog.cli.output import print_heading, print_table, say
+from tidelog.cli.command_help import SuggestingGroup
+from tidelog.cli.output import Shown, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
 from tidelog.client.cluster import Cluster
@@ -29,7 +30,7 @@ _TYPES = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, describe and delete consumer groups."""
 
@@ -62,7 +63,14 @@ def describe(names: tuple[str, ...], members: bool, bootstrap_server: str, reque
             epoch = "" if group.epoch is None else f", epoch {group.epoch}"
             assignor = f", {group.assignor}" if group.assignor else ""
             print_heading(
-                name, f"  {group.group_type}, {group.state}{epoch}{assignor}, {len(group.members)} members"
+                name,
+                f"  {group.group_type}, {group.state}{epoch}{assignor}, {len(group.members)} members",
+                group=name,
+                type=group.group_type,
+                state=group.state,
+                epoch=group.epoch,
+                assignor=group.assignor or None,
+                member_count=len(group.members),
             )
             if members:
                 _print_members(group)
@@ -80,10 +88,14 @@ def _print_members(group: Group) -> None:
                 member.client_id,
                 member.host,
                 len(member.partitions),
-                " ".join(f"{topic}-{partition}" for topic, partition in sorted(member.partitions)),
+                Shown(
+                    " ".join(f"{topic}-{partition}" for topic, partition in sorted(member.partitions)),
+                    [each._asdict() for each in sorted(member.partitions)],
+                ),
             )
             for member in group.members
         ],
+        name="members",
     )
 
 
@@ -97,7 +109,9 @@ def _print_offsets(cluster: Cluster, group: Group) -> None:
         offset, end, owner = committed.get(partition), ends.get(partition), owners.get(partition)
         lag = None if offset is None or end is None else max(0, end - offset)
         rows.append((*partition, offset, end, lag, owner and owner.member_id, owner and owner.host))
-    print_table(("topic", "#partition", "#committed", "#log end", "#lag", "member", "host"), rows)
+    print_table(
+        ("topic", "#partition", "#committed", "#log end", "#lag", "member", "host"), rows, name="partitions"
+    )
 
 
 def _log_ends(cluster: Cluster, topics: set[str]) -> dict[TopicPartition, int]:
@@ -117,4 +131,4 @@ def delete(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: in
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for name in names:
             delete_group(cluster, name)
-            say(f"Group {name} deleted.")
+            say(f"Group {name} deleted.", is_one_of_many=True, group=name)

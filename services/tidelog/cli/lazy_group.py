@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 
-class LazyGroup(click.Group):
-    """A group of commands. `places` maps each subcommand to its click command, as `package.module:name`."""
+_OTHERS: Final = "Other commands"
 
-    def __init__(self, *args: Any, places: Mapping[str, str], **options: Any) -> None:  # of click.Group
+
+class LazyGroup(SuggestingGroup):
+    """A group of commands.
+
+    `places` maps each subcommand to its click command, as `package.module:name`. `sections` arranges the
+    subcommands in the group's help: each section maps names to one line. So the help needs no imports.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # of click.Group
+        places: Mapping[str, str],
+        sections: Mapping[str, Mapping[str, str]] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self._places = places
+        self.sections = sections or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(self._places)
@@ -26,3 +41,19 @@ class LazyGroup(click.Group):
         module, _, name = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if not self.sections:
+            super().format_commands(ctx, formatter)
+            return
+        arranged = {name for section in self.sections.values() for name in section}
+        others = {
+            name: found.get_short_help_str()
+            for name in self.list_commands(ctx)
+            if name not in arranged and (found := self.get_command(ctx, name)) is not None
+        }
+        for title, section in {**self.sections, _OTHERS: others}.items():
+            rows = [(name, line) for name, line in section.items() if name in self._places]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows, col_max=20)

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import print_table
+from tidelog.cli.output import OutputFormat, output_format, print_table
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -46,8 +46,8 @@ SPECIAL_TIMES: Final[Mapping[str, int]] = {
     "--time",
     "time_text",
     metavar="TIME",
-    help=f"Print the offset of this time in TOPIC:PARTITION:OFFSET lines: {', '.join(SPECIAL_TIMES)}, "
-    "or milliseconds since 1970.",
+    help=f"Print the offset of this time (in plain format as TOPIC:PARTITION:OFFSET): "
+    f"{', '.join(SPECIAL_TIMES)}, or milliseconds since 1970.",
 )
 @click.option("--exclude-internal-topics", is_flag=True, help="Leave out internal topics.")
 @cluster_options
@@ -65,6 +65,7 @@ def command(
     wanted = None if partitions is None else parse_partitions(partitions)
     pattern = topic_name or topic_option
     rows: list[tuple[str, int, int, int, int]] = []
+    of_time: list[tuple[str, int, int | None, int | None]] = []
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for topic in _matching(cluster.topics(), pattern, exclude_internal_topics):
             indexes = [
@@ -72,8 +73,7 @@ def command(
             ]
             if timestamp is not None:
                 for index, found in list_offsets(cluster, topic, timestamp, partitions=indexes).items():
-                    offset = "" if found.offset == UNKNOWN_OFFSET else str(found.offset)
-                    click.echo(f"{topic.name}:{index}:{offset}")
+                    of_time.append((topic.name, index, _known(found.offset), _known(found.timestamp)))
                 continue
             first = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, partitions=indexes)
             following = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=indexes)
@@ -83,6 +83,15 @@ def command(
             ]
     if timestamp is None:
         print_table(("topic", "#partition", "#earliest", "#latest", "#offsets"), rows)
+    elif output_format() is OutputFormat.PLAIN:
+        for name, index, offset, _ in of_time:
+            click.echo(f"{name}:{index}:{'' if offset is None else offset}")
+    else:
+        print_table(("topic", "#partition", "#offset", "#timestamp"), of_time)
+
+
+def _known(number: int) -> int | None:
+    return None if number == UNKNOWN_OFFSET else number
 
 
 def _matching(topics: Mapping[str, Topic], pattern: str | None, excludes_internal: bool) -> list[Topic]:

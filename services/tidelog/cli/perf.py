@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
 from tidelog.cli.tool_command import (
@@ -27,7 +28,7 @@ _ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NON
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Measure the throughput of producing and consuming."""
 
@@ -105,6 +106,7 @@ def perf_produce(
             + [f"{latencies_ms[-1]:.2f}"]
         ],
         title="Time from creating a batch to its acknowledgement",
+        name="latency",
     )
 
 
@@ -179,4 +181,5 @@ def _show_rates(records: int, size_bytes: int, elapsed_s: float) -> None:
     print_table(
         ("#records", "#seconds", "#records/s", "#MiB/s"),
         [(records, f"{elapsed_s:.3f}", f"{records / seconds:.0f}", f"{size_bytes / MIB / seconds:.2f}")],
+        name="rates",
     )

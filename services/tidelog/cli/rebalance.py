@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.output import add_facts, note, print_table, say
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out, remove_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
@@ -130,9 +130,10 @@ def parse_ids(option: str, text: str | None) -> tuple[int, ...]:
 def _show(standing: Standing, moves: Sequence[Move]) -> None:
     if not moves:
         say("All replicas are where they should be.")
+        add_facts(moves=[])
         return
-    rows = [(m.topic, m.partition, _ids(m.before), _ids(m.after)) for m in moves]
-    print_table(("topic", "#partition", "replicas", "planned"), rows)
+    rows = [(m.topic, m.partition, m.before, m.after) for m in moves]
+    print_table(("topic", "#partition", "replicas", "planned"), rows, name="moves")
     before = replica_counts(standing.assignment, standing.racks)
     after = replica_counts(after_moves(standing.assignment, moves), standing.racks)
     copies = sum(len(move.adding) for move in moves)
@@ -158,23 +159,23 @@ def _verify(cluster: Cluster) -> None:
     under_way = list_reassignments(cluster)
     if under_way:
         rows = [
-            (topic, index, _ids(move.replicas), _ids(move.adding), _ids(move.removing))
+            (topic, index, move.replicas, move.adding, move.removing)
             for (topic, index), move in sorted(under_way.items())
         ]
-        print_table(("topic", "#partition", "replicas", "adding", "removing"), rows)
+        print_table(("topic", "#partition", "replicas", "adding", "removing"), rows, name="moving")
         raise ToolError(
             f"{len(under_way)} partitions are moving; the throttle remains until they are finished"
         )
     count = remove_throttle(cluster, cluster.topics())
-    say(f"No partition is moving; {f'{count} throttles were removed' if count else 'there is no throttle'}.")
+    add_facts(moving=[])
+    say(
+        f"No partition is moving; {f'{count} throttles were removed' if count else 'there is no throttle'}.",
+        throttles_removed=count,
+    )
 
 
 def _cancel(cluster: Cluster) -> None:
     under_way = list_reassignments(cluster)
     alter_reassignments(cluster, dict.fromkeys(under_way))
     remove_throttle(cluster, cluster.topics())
-    say(f"{len(under_way)} moves were cancelled, and the throttle was removed.")
-
-
-def _ids(broker_ids: tuple[int, ...]) -> str:
-    return ",".join(map(str, broker_ids))
+    say(f"{len(under_way)} moves were cancelled, and the throttle was removed.", cancelled=len(under_way))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from tidelog.cli.command_help import DescribedCommand
+from tidelog.cli.output import finish, format_option
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
 from tidelog.client.security import (
@@ -47,14 +49,25 @@ class ToolError(Exception):
     """The reason why a tool can't do its task: one sentence, with the next step."""
 
 
-class ToolCommand(click.Command):
-    """A subcommand whose expected failures become one line on standard error, with exit code 1."""
+class ToolCommand(DescribedCommand):
+    """A subcommand whose expected failures become one line on standard error, with exit code 1.
+
+    It has the option --format, unless it has another one of that name or `prints_data` is false.
+    """
+
+    def __init__(self, *args: Any, prints_data: bool = True, **options: Any) -> None:  # of click.Command
+        super().__init__(*args, **options)
+        if prints_data and not any("--format" in parameter.opts for parameter in self.params):
+            self.params.append(format_option())
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
         except (ToolError, ClientError, KafkaError) as error:
+            finish(has_failed=True)
             fail(sentence_of(error))
+        finish()
+        return result
 
 
 def sentence_of(error: ToolError | ClientError | KafkaError) -> str:
@@ -98,6 +111,7 @@ def cluster_options(command: F) -> F:
     )(command)
     return click.option(
         "--bootstrap-server",
+        "-b",
         default=DEFAULT_BOOTSTRAP,
         show_default=True,
         envvar=BOOTSTRAP_VARIABLE,

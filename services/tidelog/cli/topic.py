@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
-from tidelog.cli.output import is_terminal, print_heading, print_table, say
+from tidelog.cli.command_help import SuggestingGroup
+from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -21,7 +24,7 @@ from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, create, describe, alter and delete topics."""
 
@@ -32,9 +35,13 @@ def command() -> None:
 def list_topics(exclude_internal: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
     """List the names of all topics, one in each line."""
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        for topic in cluster.topics().values():
-            if not (exclude_internal and topic.is_internal):
-                click.echo(topic.name)
+        topics = cluster.topics().values()
+    names = [topic.name for topic in topics if not (exclude_internal and topic.is_internal)]
+    if output_format() is OutputFormat.JSON:
+        print_table(("topic",), [(name,) for name in names])
+        return
+    for name in names:
+        click.echo(name)
 
 
 @command.command("create", cls=ToolCommand)
@@ -93,14 +100,20 @@ def create(
             )
         except KafkaError as error:
             if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
-                say(f"Topic {name} already exists.")
+                say(f"Topic {name} already exists.", topic=name, is_created=False)
                 return
             raise
     done = "could be created" if validate_only else "created"
     counts = ""
     if created.num_partitions > 0:
         counts = f": {created.num_partitions} partitions, replication factor {created.replication_factor}"
-    say(f"Topic {name} {done}{counts}.")
+    say(
+        f"Topic {name} {done}{counts}.",
+        topic=name,
+        is_created=not validate_only,
+        partitions=max(created.num_partitions, 0) or None,
+        replication_factor=max(created.replication_factor, 0) or None,
+    )
 
 
 def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
@@ -162,23 +175,31 @@ def describe(
             ]
             if not only_partitions:
                 _show_topic(topic, _overrides(cluster, topic.name))
+            elif shown and output_format() is OutputFormat.JSON:
+                print_heading(topic.name, "", topic=topic.name)
             if shown:
                 _show_partitions(topic, shown)
 
 
-def _overrides(cluster: Cluster, name: str) -> str:
-    """Returns the settings that differ from the brokers' defaults, as `a=b,c=d`."""
+def _overrides(cluster: Cluster, name: str) -> dict[str, str | None]:
+    """Returns the settings that differ from the brokers' defaults."""
     entries = describe_configs(cluster, ConfigResource(ResourceType.TOPIC, name))
-    return ",".join(f"{entry.name}={entry.value}" for entry in entries if entry.is_dynamic)
+    return {entry.name: entry.value for entry in entries if entry.is_dynamic}
 
 
-def _show_topic(topic: Topic, configs: str) -> None:
+def _show_topic(topic: Topic, overrides: Mapping[str, str | None]) -> None:
     replication_factor = len(topic.partitions[0].replicas) if topic.partitions else 0
-    if is_terminal():
+    configs = ",".join(f"{name}={value}" for name, value in overrides.items())
+    if output_format() is not OutputFormat.PLAIN:
         print_heading(
             topic.name,
             f"  id {encode_uuid(topic.topic_id)}, {len(topic.partitions)} partitions, "
             f"replication factor {replication_factor}{', ' + configs if configs else ''}",
+            topic=topic.name,
+            topic_id=encode_uuid(topic.topic_id),
+            is_internal=topic.is_internal,
+            replication_factor=replication_factor,
+            configs=overrides,
         )
         return
     click.echo(
@@ -189,11 +210,9 @@ def _show_topic(topic: Topic, configs: str) -> None:
 
 
 def _show_partitions(topic: Topic, partitions: list[Partition]) -> None:
-    if is_terminal():
-        rows = [
-            (p.index, _leader(p), _ids(p.replicas), _ids(p.isr), _ids(p.offline_replicas)) for p in partitions
-        ]
-        print_table(("#partition", "#leader", "replicas", "in sync", "offline"), rows)
+    if output_format() is not OutputFormat.PLAIN:
+        rows = [(p.index, _leader(p), p.replicas, p.isr, p.offline_replicas) for p in partitions]
+        print_table(("#partition", "#leader", "replicas", "in sync", "offline"), rows, name="partitions")
         return
     for p in partitions:
         click.echo(
@@ -202,8 +221,10 @@ def _show_partitions(topic: Topic, partitions: list[Partition]) -> None:
         )
 
 
-def _leader(partition: Partition) -> str:
-    return "none" if partition.leader == NO_LEADER else str(partition.leader)
+def _leader(partition: Partition) -> Shown:
+    if partition.leader == NO_LEADER:
+        return Shown("none", None)
+    return Shown(str(partition.leader), partition.leader)
 
 
 def _ids(broker_ids: tuple[int, ...]) -> str:
@@ -227,7 +248,11 @@ def alter(
     name = chosen_topic(topic_name, topic_option)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         create_partitions(cluster, name, partitions)
-    say(f"Topic {name} now has {partitions} partitions. Keys may map to other partitions than before.")
+    say(
+        f"Topic {name} now has {partitions} partitions. Keys may map to other partitions than before.",
+        topic=name,
+        partitions=partitions,
+    )
 
 
 @command.command("delete", cls=ToolCommand)
@@ -248,7 +273,7 @@ def delete(
             delete_topic(cluster, name)
         except KafkaError as error:
             if if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                say(f"Topic {name} does not exist.")
+                say(f"Topic {name} does not exist.", topic=name, is_deleted=False)
                 return
             raise
-    say(f"Topic {name} deleted.")
+    say(f"Topic {name} deleted.", topic=name, is_deleted=True)

@@ -6,6 +6,7 @@ import time
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.coordinators import describe_transaction, list_transactions
@@ -13,7 +14,7 @@ from tidelog.client.coordinators import describe_transaction, list_transactions
 _NOT_BEGUN = -1
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List and describe transactions."""
 
@@ -63,5 +64,11 @@ def describe(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: 
                 name,
                 f"  {found.state}{since}, producer {found.producer_id} epoch {found.producer_epoch},"
                 f" timeout {found.timeout_ms} ms",
+                transactional_id=name,
+                state=found.state,
+                age_ms=age_ms if is_open else None,
+                producer_id=found.producer_id,
+                producer_epoch=found.producer_epoch,
+                timeout_ms=found.timeout_ms,
             )
-            print_table(("topic", "#partition"), sorted(found.partitions))
+            print_table(("topic", "#partition"), sorted(found.partitions), name="partitions")

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
 from tidelog.cli.service_options import service_options, settings_from
@@ -45,7 +46,7 @@ _iterations_option = click.option(
 )
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, add and delete the users of SCRAM."""
 
@@ -79,7 +80,7 @@ def add(
     password = _password(password_file)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         set_password(cluster, name, password, [MECHANISM_BY_NAME[m] for m in mechanisms], iterations)
-    say(f"User {name} can log in with {', '.join(mechanisms)}.")
+    say(f"User {name} can log in with {', '.join(mechanisms)}.", user=name, mechanisms=mechanisms)
 
 
 @command.command("delete", cls=ToolCommand)
@@ -97,7 +98,7 @@ def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, reques
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         chosen = mechanisms or tuple(found.mechanism for found in describe_users(cluster, [name]))
         delete_credentials(cluster, name, [MECHANISM_BY_NAME[mechanism] for mechanism in chosen])
-    say(f"User {name} can no longer log in with {', '.join(chosen)}.")
+    say(f"User {name} can no longer log in with {', '.join(chosen)}.", user=name, mechanisms=chosen)
 
 
 @command.command("bootstrap", cls=ToolCommand)
@@ -133,7 +134,7 @@ def bootstrap(
         raise ToolError(str(error)) from error
     if not written:
         raise ToolError(f"user {name} exists already; 'tidelog user add' changes its password")
-    say(f"User {name} can log in with {', '.join(mechanisms)}.")
+    say(f"User {name} can log in with {', '.join(mechanisms)}.", user=name, mechanisms=mechanisms)
 
 
 async def _write(

@@ -37,7 +37,9 @@ def address_in(ingress: Iterable[JsonObject]) -> str | None:
     return None
 
 
-@click.command(cls=ToolCommand, short_help="Write a load balancer's address to a properties file.")
+@click.command(
+    cls=ToolCommand, prints_data=False, short_help="Write a load balancer's address to a properties file."
+)
 @click.option("--service", required=True, help="The service of the load balancer.")
 @click.option(
     "--namespace",

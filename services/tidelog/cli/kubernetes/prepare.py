@@ -29,7 +29,11 @@ _DRAIN_ROUNDS: Final = 5
 """The maximum number of drains. Clients may create topics on the brokers that are being drained."""
 
 
-@click.command(cls=ToolCommand, short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.",
+)
 @release_options
 @entrance_options
 @click.option(

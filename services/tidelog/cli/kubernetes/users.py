@@ -51,7 +51,7 @@ _RECORD_KEY: Final = "created.json"
 _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/component": "user"}
 
 
-@click.command(cls=ToolCommand, short_help="Create users, their Secrets and their ACLs.")
+@click.command(cls=ToolCommand, prints_data=False, short_help="Create users, their Secrets and their ACLs.")
 @release_options
 @bootstrap_option
 @click.option(

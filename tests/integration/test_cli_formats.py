@@ -1,0 +1,114 @@
+"""`--format` with a broker in the test's process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tidelog.cli.main import main
+from tidelog.client.cluster import Cluster as Client
+from tidelog.client.group_member import GroupMember
+from tidelog.testing import Cluster
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "flights"
+GROUP = "readers"
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with Cluster() as cluster:
+        cluster.create_topic(TOPIC, 2)
+        cluster.produce(TOPIC, b"a", b"b", b"c")
+        with Client(cluster.bootstrap, client_id="reader") as client:
+            member = GroupMember(client, GROUP)
+            member.join()
+            member.commit(TOPIC, {0: 1})
+            member.leave()
+        yield cluster.bootstrap
+
+
+def run(bootstrap: str, *arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments, env={"TIDELOG_BOOTSTRAP_SERVER": bootstrap})
+
+
+def document(bootstrap: str, *arguments: str) -> Any:  # of the command's shape
+    result = run(bootstrap, *arguments, "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_topics(bootstrap: str) -> None:
+    assert TOPIC in [row["topic"] for row in document(bootstrap, "topic", "list")]
+    (topic,) = document(bootstrap, "topic", "describe", TOPIC)
+    assert topic["topic"] == TOPIC
+    assert topic["partitions"][1] == {
+        "partition": 1,
+        "leader": 1,
+        "replicas": [1],
+        "in_sync": [1],
+        "offline": [],
+    }
+    created = document(
+        bootstrap, "topic", "create", "made", "--partitions", "3", "--config", "retention.ms=9"
+    )
+    assert (created["topic"], created["is_created"], created["partitions"]) == ("made", True, 3)
+    (made,) = document(bootstrap, "topic", "describe", "made")
+    assert made["configs"] == {"retention.ms": "9"}
+    assert document(bootstrap, "topic", "delete", "made")["is_deleted"] is True
+    assert document(bootstrap, "topic", "describe", "--unavailable-partitions") == []
+
+
+def test_groups(bootstrap: str) -> None:
+    (listed,) = document(bootstrap, "group", "list")
+    assert listed["group"] == GROUP
+    (group,) = document(bootstrap, "group", "describe", GROUP)
+    assert (group["group"], group["state"], group["member_count"]) == (GROUP, "Empty", 0)
+    assert [row["committed"] for row in group["partitions"]] == [1]
+    assert isinstance(group["partitions"][0]["lag"], int)
+    (members,) = document(bootstrap, "group", "describe", GROUP, "--members")
+    assert members["members"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (["cluster", "describe"], dict),
+        (["cluster", "describe", "--api-versions"], list),
+        (["cluster", "check"], list),
+        (["config", "describe", "--topic", TOPIC], list),
+        (["offsets", TOPIC], list),
+        (["offsets", TOPIC, "--time", "latest"], list),
+        (["rebalance"], dict),
+        (["rebalance", "--verify"], dict),
+        (["transactions", "list"], list),
+        (["dlq", "list"], list),
+        (["user", "list"], list),
+        (["perf", "produce", "perf", "--num-records", "10", "--format", "json"], dict),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_each_command_prints_one_document(bootstrap: str, arguments: list[str], kind: type[object]) -> None:
+    if "perf" in arguments:
+        run(bootstrap, "topic", "create", "perf", "--if-not-exists")
+    assert isinstance(document(bootstrap, *arguments), kind)
+
+
+def test_numbers_are_numbers(bootstrap: str) -> None:
+    rows = document(bootstrap, "offsets", TOPIC)
+    assert [(row["topic"], row["partition"], row["earliest"]) for row in rows] == [
+        (TOPIC, 0, 0),
+        (TOPIC, 1, 0),
+    ]
+    assert sum(row["offsets"] for row in rows) == 3
+
+
+def test_a_table_when_piped(bootstrap: str) -> None:
+    shown = run(bootstrap, "offsets", TOPIC, "--format", "table").stdout
+    assert "───" in shown
+    assert TOPIC in shown
