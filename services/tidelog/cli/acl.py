@@ -7,7 +7,6 @@ from typing import Final, NamedTuple, TypeVar
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.acls import create_acls, delete_acls, list_acls
@@ -22,6 +21,7 @@ from tidelog.model.acl import (
     ResourceType,
 )
 from tidelog.model.principal import Principal
+from tidelog.process.command_help import SuggestingGroup
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -69,7 +69,14 @@ def command() -> None:
     """List, add and delete access control lists."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command(
+    "list",
+    cls=ToolCommand,
+    examples=(
+        "tidelog acl list",
+        "tidelog acl list --topic flights --matching",
+    ),
+)
 @_resource_options
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
 @click.option(
@@ -115,7 +122,14 @@ def list_command(
     print_table(names, rows, title="ACLs")
 
 
-@command.command("add", cls=ToolCommand)
+@command.command(
+    "add",
+    cls=ToolCommand,
+    examples=(
+        "tidelog acl add --topic flights --allow User:alice --operation read",
+        "tidelog acl add --topic team- --prefixed --allow User:bob --operation all",
+    ),
+)
 @_resource_options
 @click.option("--allow", metavar="User:NAME", multiple=True, help="A principal that may do the operations.")
 @click.option("--deny", metavar="User:NAME", multiple=True, help="A principal that may not do them.")
@@ -177,7 +191,9 @@ def add(
     say(f"Added {len(bindings)} ACL{'s' if len(bindings) > 1 else ''}.", added=len(bindings))
 
 
-@command.command("delete", cls=ToolCommand)
+@command.command(
+    "delete", cls=ToolCommand, examples=("tidelog acl delete --topic flights --principal User:alice",)
+)
 @_resource_options
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
 @click.option(

@@ -23,6 +23,7 @@ from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import CLUSTER_ID_KEY, encode_uuid
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.rpc.controller_channel import RemoteController
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
@@ -33,7 +34,7 @@ LOCK_POLL_MS: Final = 100
 _log = structlog.get_logger(__name__)
 
 
-@click.command()
+@click.command(cls=DescribedCommand, examples=("tidelog broker --config server.properties --set node.id=1",))
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """Run one broker.

@@ -104,7 +104,15 @@ _STEPS: Final[dict[str, Callable[[_Check], str]]] = {
 }
 
 
-@click.command("check", cls=ToolCommand, short_help="Test writing, reading, a group and transactions.")
+@click.command(
+    "check",
+    cls=ToolCommand,
+    short_help="Test writing, reading, a group and transactions.",
+    examples=(
+        "tidelog cluster check",
+        "tidelog cluster check --bootstrap-server broker-1:9092 --command-config client.properties",
+    ),
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),

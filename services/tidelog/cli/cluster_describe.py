@@ -9,7 +9,14 @@ from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.wire.api_keys import find_api_spec
 
 
-@click.command("describe", cls=ToolCommand)
+@click.command(
+    "describe",
+    cls=ToolCommand,
+    examples=(
+        "tidelog cluster describe",
+        "tidelog cluster describe --api-versions",
+    ),
+)
 @click.option("--api-versions", is_flag=True, help="Show the APIs and versions that a broker serves.")
 @cluster_options
 def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) -> None:

@@ -46,7 +46,14 @@ class Survey(NamedTuple):
     greatest_producer_id: int
 
 
-@click.command(cls=ToolCommand, short_help="Rebuild a lost etcd from the brokers' directories.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Rebuild a lost etcd from the brokers' directories.",
+    examples=(
+        "tidelog cluster recover --data-dir cluster",
+        "tidelog cluster recover --log-dir /data/1 --log-dir /data/2 --set tidelog.etcd.endpoints=etcd:2379",
+    ),
+)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),

@@ -23,7 +23,11 @@ MAX_TROUBLED: Final = 30
 """The maximum number of partitions to show. A broken cluster may have thousands of degraded ones."""
 
 
-@click.command(cls=ToolCommand, short_help="Show processes, their roles, and degraded partitions.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Show processes, their roles, and degraded partitions.",
+    examples=("tidelog cluster status --data-dir cluster",),
+)
 @data_dir_option
 def command(data_dir: Path) -> None:
     """Show the processes of a local cluster and its degraded partitions.

@@ -27,7 +27,11 @@ data_dir_option = click.option(
 )
 
 
-@click.command(cls=ToolCommand, short_help="Stop a local cluster and keep its data.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Stop a local cluster and keep its data.",
+    examples=("tidelog cluster down --data-dir cluster",),
+)
 @data_dir_option
 @click.option(
     "--timeout-s",
@@ -49,7 +53,14 @@ def down(data_dir: Path, timeout_s: float) -> None:
     say(f"stopped: {', '.join(running)}" if running else "nothing was running", stopped=running)
 
 
-@click.command(cls=ToolCommand, short_help="Send a signal to a process.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Send a signal to a process.",
+    examples=(
+        "tidelog cluster kill broker-2 --data-dir cluster",
+        "tidelog cluster kill broker-2 --signal STOP --data-dir cluster",
+    ),
+)
 @click.argument("name")
 @click.option(
     "--signal",
@@ -72,7 +83,11 @@ def kill(name: str, signal_name: str, data_dir: Path) -> None:
     say(f"{name}: {signal.Signals(number).name} sent", process=name, signal=signal.Signals(number).name)
 
 
-@click.command(cls=ToolCommand, short_help="Start a process again.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Start a process again.",
+    examples=("tidelog cluster start broker-2 --data-dir cluster",),
+)
 @click.argument("name")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the process serves.")
 @data_dir_option
@@ -93,7 +108,11 @@ def start(name: str, wait: bool, data_dir: Path) -> None:
         say(f"{name} started", process=name)
 
 
-@click.command(cls=ToolCommand, short_help="Renew the certificates of a local cluster.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Renew the certificates of a local cluster.",
+    examples=("tidelog cluster renew-certificates --all --data-dir cluster",),
+)
 @click.option("--all", "even_if_not_due", is_flag=True, help="Renew also those that are not due yet.")
 @click.option(
     "--watch",

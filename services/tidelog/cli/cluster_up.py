@@ -33,7 +33,13 @@ MAX_PORT: Final = 65_535
 
 
 @click.command(
-    cls=ToolCommand, prints_data=False, short_help="Start a cluster of real processes on this machine."
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Start a cluster of real processes on this machine.",
+    examples=(
+        "tidelog cluster up --data-dir cluster",
+        "tidelog cluster up --data-dir cluster --brokers 5 --secure",
+    ),
 )
 @click.option("--brokers", type=click.IntRange(1), help="Number of brokers.  [default: 3]")
 @click.option(

@@ -7,7 +7,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.configs import (
@@ -19,6 +18,7 @@ from tidelog.client.configs import (
     alter_configs,
     describe_configs,
 )
+from tidelog.process.command_help import SuggestingGroup
 
 SECRET: Final = "(secret)"
 _ENTITY_TYPES: Final = {
@@ -93,7 +93,14 @@ def _resource(
     return named[0]
 
 
-@command.command("describe", cls=ToolCommand)
+@command.command(
+    "describe",
+    cls=ToolCommand,
+    examples=(
+        "tidelog config describe --topic flights",
+        "tidelog config describe --broker 1 --all",
+    ),
+)
 # `Any`: the options of _entity_options are of different types.
 @_entity_options
 @click.option("--all", "shows_all", is_flag=True, help="Show defaults as well.")
@@ -118,7 +125,14 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
     print_table(("name", "value", "source", "access"), rows, title=f"Settings of {resource}")
 
 
-@command.command("alter", cls=ToolCommand)
+@command.command(
+    "alter",
+    cls=ToolCommand,
+    examples=(
+        "tidelog config alter --topic flights --add-config retention.ms=86400000",
+        "tidelog config alter --broker-defaults --delete-config log.retention.ms",
+    ),
+)
 @_entity_options
 @click.option(
     "--add-config",

@@ -109,7 +109,14 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
     return given
 
 
-@click.command(cls=ToolCommand, prints_data=False)
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    examples=(
+        "tidelog consume flights --from-beginning --max-messages 10",
+        "tidelog consume flights --partition 0 --offset -5 --print-key --print-offset",
+    ),
+)
 @topic_option
 @click.option("--from-beginning", is_flag=True, help="Start at the first record instead of the end.")
 @click.option("--partition", type=click.IntRange(min=0), help="Read only this partition.")

@@ -16,13 +16,14 @@ from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_controller_server import ControllerApiService
 from tidelog.wire.schema import Message
 
 
-@click.command()
+@click.command(cls=DescribedCommand, examples=("tidelog controller --config server.properties",))
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """Run one controller.

@@ -21,6 +21,7 @@ from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
+from tidelog.process.command_help import DescribedCommand
 from tidelog.process.private_files import keep_files_private
 from tidelog.process.structured_log import configure_logging, set_logger_level
 from tidelog.settings.broker_settings import BrokerSettings
@@ -65,7 +66,13 @@ def _fail(reason: str) -> NoReturn:
     sys.exit(1)
 
 
-@click.command()
+@click.command(
+    cls=DescribedCommand,
+    examples=(
+        "tidelog dev",
+        "tidelog dev --brokers 3 --topic flights:6 --ephemeral",
+    ),
+)
 @click.option(
     "--listen",
     default=DEFAULT_ADDRESS,

@@ -6,7 +6,6 @@ import time
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import Shown, add_facts, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
@@ -21,6 +20,7 @@ from tidelog.client.dead_letters import (
     summarize,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.process.command_help import SuggestingGroup
 
 _COLUMNS = ("group", "topic", "reason", "#records", "#redriven", "#oldest|oldest_age_ms")
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
@@ -31,7 +31,14 @@ def command() -> None:
     """Show the dead letters of share groups, and send them back."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command(
+    "list",
+    cls=ToolCommand,
+    examples=(
+        "tidelog dlq list",
+        "tidelog dlq list --topic orders-dlq",
+    ),
+)
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Read this topic. Repeatable.")
 @cluster_options
 def list_them(topics: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
@@ -80,7 +87,14 @@ def age(age_ms: int) -> str:
     return f"{seconds} s"
 
 
-@command.command("redrive", cls=ToolCommand)
+@command.command(
+    "redrive",
+    cls=ToolCommand,
+    examples=(
+        "tidelog dlq redrive workers --dry-run",
+        "tidelog dlq redrive workers --limit 100",
+    ),
+)
 @click.argument("group", metavar="GROUP")
 @click.option("--topic", metavar="TOPIC", help="The dead letter topic. The default is that of the group.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Send at most N records.")

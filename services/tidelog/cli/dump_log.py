@@ -37,7 +37,14 @@ _TEXT_FILES: Final = (
 )
 
 
-@click.command(cls=ToolCommand, prints_data=False)
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    examples=(
+        "tidelog dump-log data/flights-0",
+        "tidelog dump-log data/flights-0/00000000000000000000.log --print-data-log",
+    ),
+)
 @click.argument("paths", metavar="[FILE|DIRECTORY]...", nargs=-1)
 @click.option("--files", metavar="FILE,...", help="Files to print, as in Kafka's tool.")
 @click.option("--deep-iteration", is_flag=True, help="Print a line for each record.")

@@ -18,17 +18,22 @@ from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
 from tidelog.metadata.store import StoreError
 from tidelog.model.json_object import JsonObject
+from tidelog.process.command_help import DescribedCommand, SuggestingGroup
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Back up etcd, and prepare its members."""
 
 
-@command.command("snapshot")
+@command.command(
+    "snapshot",
+    cls=DescribedCommand,
+    examples=("tidelog etcd snapshot --output-dir . --keep 7 --set tidelog.etcd.endpoints=etcd:2379",),
+)
 @click.option(
     "--output-dir",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
@@ -89,7 +94,11 @@ def _remove_expired(directory: Path, keep: int) -> None:
         fail(f"old snapshots could not be removed: {error}")
 
 
-@command.command("require-password")
+@command.command(
+    "require-password",
+    cls=DescribedCommand,
+    examples=("tidelog etcd require-password --config server.properties",),
+)
 @click.option(
     "--timeout-s",
     type=click.IntRange(min=1),
@@ -121,7 +130,11 @@ async def _within(timeout_s: float, change: Coroutine[None, None, bool]) -> None
         await change
 
 
-@command.command("join")
+@command.command(
+    "join",
+    cls=DescribedCommand,
+    examples=("tidelog etcd join --member-config member.json --output etcd.json",),
+)
 @click.option(
     "--member-config",
     "source",

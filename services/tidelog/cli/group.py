@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import Shown, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
@@ -17,6 +19,7 @@ from tidelog.client.coordinators import (
     list_groups,
 )
 from tidelog.model.topics import TopicPartition
+from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(
     "--state", "states", multiple=True, metavar="STATE", help="Show only groups in this state. Repeatable."
@@ -28,6 +31,38 @@ _TYPES = click.option(
     type=click.Choice(["classic", "consumer"]),
     help="Show only groups of this type. Repeatable.",
 )
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _named_groups(function: F) -> F:
+    """Adds groups as arguments, as --group and as --all-groups, as in Kafka's tool."""
+    for option in (
+        click.option("--all-groups", is_flag=True, help="All groups of the cluster."),
+        click.option(
+            "--group",
+            "more_names",
+            multiple=True,
+            metavar="GROUP",
+            help="A group, instead of the arguments. Repeatable.",
+        ),
+        click.argument("names", metavar="[GROUP]...", nargs=-1),
+    ):
+        function = option(function)
+    return function
+
+
+def _checked(names: tuple[str, ...], more_names: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
+    """Returns the groups that were named. Raises click.UsageError if none was, or if all were, too."""
+    chosen = tuple(dict.fromkeys((*names, *more_names)))
+    if all_groups and chosen:
+        raise click.UsageError("Give either groups or --all-groups.")
+    if not all_groups and not chosen:
+        raise click.UsageError("Give a group's name, --group GROUP, or --all-groups.")
+    return chosen
+
+
+def _all_groups(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(group.group_id for group in list_groups(cluster, [], []))
 
 
 @click.group(cls=SuggestingGroup)
@@ -35,7 +70,14 @@ def command() -> None:
     """List, describe and delete consumer groups."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command(
+    "list",
+    cls=ToolCommand,
+    examples=(
+        "tidelog group list",
+        "tidelog group list --state stable --type consumer",
+    ),
+)
 @_STATES
 @_TYPES
 @cluster_options
@@ -51,14 +93,29 @@ def list_them(
     )
 
 
-@command.command("describe", cls=ToolCommand)
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@command.command(
+    "describe",
+    cls=ToolCommand,
+    examples=(
+        "tidelog group describe readers",
+        "tidelog group describe --all-groups --members",
+    ),
+)
+@_named_groups
 @click.option("--members", is_flag=True, help="Show members and their partitions instead of offsets.")
 @cluster_options
-def describe(names: tuple[str, ...], members: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+def describe(
+    names: tuple[str, ...],
+    more_names: tuple[str, ...],
+    all_groups: bool,
+    members: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
     """Show the committed offsets and lag of groups, or their members."""
+    chosen = _checked(names, more_names, all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        for name in names:
+        for name in chosen or _all_groups(cluster):
             group = describe_group(cluster, name)
             epoch = "" if group.epoch is None else f", epoch {group.epoch}"
             assignor = f", {group.assignor}" if group.assignor else ""
@@ -123,12 +180,19 @@ def _log_ends(cluster: Cluster, topics: set[str]) -> dict[TopicPartition, int]:
     }
 
 
-@command.command("delete", cls=ToolCommand)
-@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))
+@_named_groups
 @cluster_options
-def delete(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def delete(
+    names: tuple[str, ...],
+    more_names: tuple[str, ...],
+    all_groups: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
     """Delete groups and their offsets. The groups must have no members."""
+    chosen = _checked(names, more_names, all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        for name in names:
+        for name in chosen or _all_groups(cluster):
             delete_group(cluster, name)
             say(f"Group {name} deleted.", is_one_of_many=True, group=name)

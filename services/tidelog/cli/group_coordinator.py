@@ -12,10 +12,11 @@ from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.store import StoreError
+from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.grpc_sessions import GrpcSessionConnector
 
 
-@click.command()
+@click.command(cls=DescribedCommand, examples=("tidelog group-coordinator --config server.properties",))
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """Run one group coordinator.

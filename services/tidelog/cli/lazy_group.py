@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
-from tidelog.cli.command_help import SuggestingGroup
+from tidelog.process.command_help import SuggestingGroup
 
 _OTHERS: Final = "Other commands"
 
@@ -41,6 +42,16 @@ class LazyGroup(SuggestingGroup):
         module, _, name = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns subcommands without importing them, and options."""
+        lines = {name: line for section in self.sections.values() for name, line in section.items()}
+        found = [
+            CompletionItem(name, help=lines.get(name))
+            for name in self.list_commands(ctx)
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if not self.sections:

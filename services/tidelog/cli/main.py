@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "acl": "tidelog.cli.acl:command",
     "broker": "tidelog.cli.broker:command",
     "cluster": "tidelog.cli.cluster:command",
+    "completion": "tidelog.cli.completion:command",
     "config": "tidelog.cli.config:command",
     "consume": "tidelog.cli.consume:command",
     "controller": "tidelog.cli.controller:command",
@@ -34,6 +35,46 @@ _COMMANDS: Final = {
     "topic": "tidelog.cli.topic:command",
     "transactions": "tidelog.cli.transactions:command",
     "user": "tidelog.cli.user:command",
+}
+
+# The help of `tidelog`: these lines spare it the imports of all commands.
+_SECTIONS: Final = {
+    "Run": {
+        "dev": "Run a complete cluster in one process, for development and tests.",
+        "broker": "Run one broker.",
+        "controller": "Run one controller.",
+        "group-coordinator": "Run one group coordinator.",
+        "etcd": "Back up etcd, and prepare its members.",
+        "kubernetes": "Manage a release on Kubernetes.",
+    },
+    "Topics": {
+        "topic": "List, create, describe, alter and delete topics.",
+        "config": "Show and change the settings of topics, brokers and groups.",
+        "offsets": "Show the first and next offset of each partition, or the offset of a time.",
+    },
+    "Groups": {
+        "group": "List, describe and delete consumer groups.",
+        "dlq": "Show the dead letters of share groups, and send them back.",
+        "transactions": "List and describe transactions.",
+    },
+    "Cluster": {
+        "cluster": "Manage clusters on this machine, and describe any cluster.",
+        "rebalance": "Distribute replicas over the brokers.",
+    },
+    "Data": {
+        "produce": "Send each line of standard input as a record.",
+        "consume": "Print a topic's records as they arrive.",
+        "perf": "Measure the throughput of producing and consuming.",
+        "dump-log": "Print segments, indexes, producer snapshots and checkpoints as text.",
+        "pipeline": "Copy topics into tables with Spark, and prove that the tables are complete.",
+    },
+    "Users": {
+        "user": "List, add and delete the users of SCRAM.",
+        "acl": "List, add and delete access control lists.",
+    },
+    "The command line": {
+        "completion": "Print a script that completes commands and names in a shell.",
+    },
 }
 
 # structlog imports rich, if it is installed, for tracebacks that tidelog does not print. Preventing the
@@ -55,7 +96,12 @@ def _print_version(context: click.Context, parameter: click.Parameter, is_asked:
         context.exit()
 
 
-@click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    places=_COMMANDS,
+    sections=_SECTIONS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option(
     "--version",
     is_flag=True,

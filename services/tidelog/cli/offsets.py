@@ -33,7 +33,13 @@ SPECIAL_TIMES: Final[Mapping[str, int]] = {
 }
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog offsets flights",
+        "tidelog offsets --topic 'flights.*' --time earliest",
+    ),
+)
 @click.argument("topic_name", metavar="[TOPIC]", required=False)
 @click.option(
     "--topic",

@@ -8,7 +8,6 @@ from typing import Final
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
 from tidelog.cli.tool_command import (
@@ -20,6 +19,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.batch_sender import ACKS_ALL, ACKS_LEADER, ACKS_NONE, BatchSender
 from tidelog.client.fetch_loop import FetchLoop
+from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 
@@ -33,7 +33,11 @@ def command() -> None:
     """Measure the throughput of producing and consuming."""
 
 
-@command.command("produce", cls=ToolCommand)
+@command.command(
+    "produce",
+    cls=ToolCommand,
+    examples=("tidelog perf produce flights --num-records 100000 --record-size 100",),
+)
 @topic_option
 @click.option("--num-records", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option(
@@ -110,7 +114,7 @@ def perf_produce(
     )
 
 
-@command.command("consume", cls=ToolCommand)
+@command.command("consume", cls=ToolCommand, examples=("tidelog perf consume flights",))
 @topic_option
 @click.option(
     "--num-records",

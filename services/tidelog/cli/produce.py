@@ -32,7 +32,14 @@ _ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NON
 _CODECS: Final = [codec.name.lower() for codec in Compression]
 
 
-@click.command(cls=ToolCommand, prints_data=False)
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    examples=(
+        "echo hello | tidelog produce flights",
+        "tidelog produce flights --parse-key --key-separator : < lines.txt",
+    ),
+)
 @topic_option
 @click.option("--parse-key", is_flag=True, help="Each line consists of key, separator and value.")
 @click.option(

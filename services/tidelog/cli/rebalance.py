@@ -25,7 +25,15 @@ from tidelog.client.rebalance_plan import (
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
 
 
-@click.command(cls=ToolCommand, short_help="Distribute replicas over the brokers.")
+@click.command(
+    cls=ToolCommand,
+    short_help="Distribute replicas over the brokers.",
+    examples=(
+        "tidelog rebalance",
+        "tidelog rebalance --without 3 --execute --throttle 50000000",
+        "tidelog rebalance --verify",
+    ),
+)
 @click.option("--without", metavar="ID,...", help="Move all replicas off these brokers.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Move only this topic. Repeatable.")
 @click.option("--execute", is_flag=True, help="Execute the plan. By default the plan is only shown.")

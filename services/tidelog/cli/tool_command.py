@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from tidelog.cli.command_help import DescribedCommand
+from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import finish, format_option
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
@@ -20,6 +21,7 @@ from tidelog.client.security import (
     read_security,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.process.command_help import DescribedCommand, did_you_mean
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
@@ -34,8 +36,19 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller batches (--batch-size) or raise the topic's max.message.bytes",
     ErrorCode.OFFSET_OUT_OF_RANGE: "'tidelog offsets' shows the existing offsets",
     ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster describe' shows the brokers",
+    ErrorCode.GROUP_ID_NOT_FOUND: "'tidelog group list' shows the existing groups",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first; 'tidelog group describe --members' shows them",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "'tidelog transactions list' shows the existing ones",
     ErrorCode.NOT_ENOUGH_REPLICAS: "'tidelog topic describe' shows which replicas are in sync",
 }
+_MISSING: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "topic",
+    ErrorCode.GROUP_ID_NOT_FOUND: "group",
+}
+_NAMES_OF: Final[Mapping[str, NamesOf]] = {"TOPIC": topic_names, "GROUP": group_names}
+"""The names that complete a parameter, by its metavar."""
 _REACH_STEP: Final = (
     "check that a broker is running there ('tidelog dev' starts one), "
     "or name another broker with --bootstrap-server"
@@ -57,6 +70,10 @@ class ToolCommand(DescribedCommand):
 
     def __init__(self, *args: Any, prints_data: bool = True, **options: Any) -> None:  # of click.Command
         super().__init__(*args, **options)
+        for parameter in self.params:
+            names_of = _NAMES_OF.get((parameter.metavar or "").strip("[]."))
+            if names_of is not None and parameter.type is click.STRING:
+                parameter.type = ExistingName(names_of)
         if prints_data and not any("--format" in parameter.opts for parameter in self.params):
             self.params.append(format_option())
 
@@ -65,13 +82,28 @@ class ToolCommand(DescribedCommand):
             result = super().invoke(ctx)
         except (ToolError, ClientError, KafkaError) as error:
             finish(has_failed=True)
-            fail(sentence_of(error))
+            fail(sentence_of(error, _similar(ctx, error)))
         finish()
         return result
 
 
-def sentence_of(error: ToolError | ClientError | KafkaError) -> str:
-    """Returns one line that says what happened and, if known, what to do next."""
+def _similar(context: click.Context, error: Exception) -> str:
+    """Returns a suggestion if the error is that the topic or group in its message does not exist."""
+    if not isinstance(error, KafkaError) or "bootstrap_server" not in context.params:
+        return ""
+    kind = _MISSING.get(error.code)
+    named = kind and re.search(rf"{kind}(?: matches)? '([^']+)'", str(error))
+    if not kind or not named:
+        return ""
+    names = known_names(context.params["bootstrap_server"], command_security(), _NAMES_OF[kind.upper()])
+    return did_you_mean(named[1], names)
+
+
+def sentence_of(error: ToolError | ClientError | KafkaError, suggestion: str = "") -> str:
+    """Returns one line that says what happened and, if known, what to do next.
+
+    A suggestion of `did_you_mean` takes the place of the next step.
+    """
     text = " ".join(str(error).split()).rstrip(".")
     step: str | None = None
     if isinstance(error, KafkaError):
@@ -82,6 +114,8 @@ def sentence_of(error: ToolError | ClientError | KafkaError) -> str:
         step = _REACH_STEP
     elif isinstance(error, BadAddressError):
         text = f"--bootstrap-server: {text}"
+    if suggestion:
+        return f"{text}.{suggestion}"
     return f"{text}; {step}" if step else text
 
 

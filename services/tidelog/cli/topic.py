@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -22,6 +21,7 @@ from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.process.command_help import SuggestingGroup
 
 
 @click.group(cls=SuggestingGroup)
@@ -29,7 +29,14 @@ def command() -> None:
     """List, create, describe, alter and delete topics."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command(
+    "list",
+    cls=ToolCommand,
+    examples=(
+        "tidelog topic list",
+        "tidelog topic list --exclude-internal --format json",
+    ),
+)
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @cluster_options
 def list_topics(exclude_internal: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
@@ -44,7 +51,14 @@ def list_topics(exclude_internal: bool, bootstrap_server: str, request_timeout_m
         click.echo(name)
 
 
-@command.command("create", cls=ToolCommand)
+@command.command(
+    "create",
+    cls=ToolCommand,
+    examples=(
+        "tidelog topic create flights --partitions 6",
+        "tidelog topic create prices --replication-factor 3 --config cleanup.policy=compact",
+    ),
+)
 @topic_option
 @click.option(
     "--partitions",
@@ -129,7 +143,14 @@ def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
         ) from error
 
 
-@command.command("describe", cls=ToolCommand)
+@command.command(
+    "describe",
+    cls=ToolCommand,
+    examples=(
+        "tidelog topic describe flights",
+        "tidelog topic describe --under-replicated-partitions",
+    ),
+)
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @click.option(
     "--topic",
@@ -231,7 +252,7 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
     return ",".join(map(str, broker_ids))
 
 
-@command.command("alter", cls=ToolCommand)
+@command.command("alter", cls=ToolCommand, examples=("tidelog topic alter flights --partitions 12",))
 @topic_option
 @click.option(
     "--partitions", type=click.IntRange(min=1), required=True, help="The new total number of partitions."
@@ -255,7 +276,14 @@ def alter(
     )
 
 
-@command.command("delete", cls=ToolCommand)
+@command.command(
+    "delete",
+    cls=ToolCommand,
+    examples=(
+        "tidelog topic delete flights",
+        "tidelog topic delete --topic flights --if-exists",
+    ),
+)
 @topic_option
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @cluster_options

@@ -6,10 +6,10 @@ import time
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.output import print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.coordinators import describe_transaction, list_transactions
+from tidelog.process.command_help import SuggestingGroup
 
 _NOT_BEGUN = -1
 
@@ -19,7 +19,14 @@ def command() -> None:
     """List and describe transactions."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command(
+    "list",
+    cls=ToolCommand,
+    examples=(
+        "tidelog transactions list",
+        "tidelog transactions list --running-longer-than-ms 60000",
+    ),
+)
 @click.option(
     "--state",
     "states",
@@ -49,13 +56,25 @@ def list_them(
     )
 
 
-@command.command("describe", cls=ToolCommand)
-@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@command.command("describe", cls=ToolCommand, examples=("tidelog transactions describe orders-writer",))
+@click.argument("names", metavar="[TRANSACTIONAL_ID]...", nargs=-1)
+@click.option(
+    "--transactional-id",
+    "more_names",
+    multiple=True,
+    metavar="TRANSACTIONAL_ID",
+    help="A transactional id, instead of the arguments. Repeatable.",
+)
 @cluster_options
-def describe(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def describe(
+    names: tuple[str, ...], more_names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int
+) -> None:
     """Show the state, age and partitions of transactional ids."""
+    chosen = (*names, *more_names)
+    if not chosen:
+        raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        for name in names:
+        for name in chosen:
             found = describe_transaction(cluster, name)
             is_open = found.start_time_ms >= 0
             age_ms = max(0, int(time.time() * 1000) - found.start_time_ms)

@@ -9,7 +9,6 @@ from typing import TextIO
 
 import click
 
-from tidelog.cli.command_help import SuggestingGroup
 from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
 from tidelog.cli.service_options import service_options, settings_from
@@ -17,6 +16,7 @@ from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, co
 from tidelog.client.users import delete_credentials, describe_users, set_password
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import MetadataStore, StoreError
+from tidelog.process.command_help import SuggestingGroup
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.saslprep import saslprep
 from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS
@@ -51,7 +51,7 @@ def command() -> None:
     """List, add and delete the users of SCRAM."""
 
 
-@command.command("list", cls=ToolCommand)
+@command.command("list", cls=ToolCommand, examples=("tidelog user list",))
 @click.argument("names", nargs=-1, metavar="[USER]...")
 @cluster_options
 def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
@@ -61,7 +61,14 @@ def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms
     print_table(("user", "mechanism", "#iterations"), found, title="Users")
 
 
-@command.command("add", cls=ToolCommand)
+@command.command(
+    "add",
+    cls=ToolCommand,
+    examples=(
+        "tidelog user add alice",
+        "tidelog user add alice --password-file password.txt",
+    ),
+)
 @click.argument("name", metavar="USER")
 @_password_option
 @_mechanism_option
@@ -83,7 +90,7 @@ def add(
     say(f"User {name} can log in with {', '.join(mechanisms)}.", user=name, mechanisms=mechanisms)
 
 
-@command.command("delete", cls=ToolCommand)
+@command.command("delete", cls=ToolCommand, examples=("tidelog user delete alice",))
 @click.argument("name", metavar="USER")
 @click.option(
     "--mechanism",
@@ -101,7 +108,13 @@ def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, reques
     say(f"User {name} can no longer log in with {', '.join(chosen)}.", user=name, mechanisms=chosen)
 
 
-@command.command("bootstrap", cls=ToolCommand)
+@command.command(
+    "bootstrap",
+    cls=ToolCommand,
+    examples=(
+        "tidelog user bootstrap admin --password-file password.txt --set tidelog.etcd.endpoints=etcd:2379",
+    ),
+)
 @click.argument("name", metavar="USER")
 @_password_option
 @_mechanism_option

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
+
+_WITHOUT_MESSAGE: Final[Mapping[int, str]] = {
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "it does not exist",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no ACL allows it",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "no ACL allows it",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "no ACL allows it",
+}
+"""The sentences for codes that brokers send without a message."""
 
 
 def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
     """Returns the exception for an error code. The message is `subject`, then the broker's message.
 
-    If the broker sent no message, Kafka's name of the code takes its place.
+    If the broker sent no message, a sentence about the code or Kafka's name of it takes its place.
     """
     try:
         known = ErrorCode(code)
         name = known.name
     except ValueError:
         known, name = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}"
-    return KafkaError(known, f"{subject}: {message or name}")
+    return KafkaError(known, f"{subject}: {message or _WITHOUT_MESSAGE.get(code, name)}")
 
 
 def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
@@ -28,6 +39,30 @@ def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaErr
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         message = message or topic_name_problem(name)
     return error_of(code, f"topic '{name}'", message)
+
+
+_OF_A_GROUP: Final[Mapping[int, str]] = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "has members",
+    ErrorCode.INVALID_GROUP_ID: "has an invalid name",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not accessible to this user: no ACL allows it",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "has no coordinator at present",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "is still being loaded by its coordinator",
+    ErrorCode.NOT_COORDINATOR: "has moved to another coordinator",
+}
+
+
+def group_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
+    """Returns the exception for a group. The most frequent errors have messages of their own."""
+    sentence = _OF_A_GROUP.get(code)
+    if sentence is not None:
+        return KafkaError(ErrorCode(code), f"group '{name}' {sentence}")
+    return error_of(code, f"group '{name}'", message)
+
+
+def raise_on_group_error(code: int, name: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise group_error_of(code, name, message)
 
 
 def raise_on_error(code: int, subject: str, message: str | None = None) -> None:

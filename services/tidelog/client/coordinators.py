@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidelog.client.answers import raise_on_error
+from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -140,7 +140,7 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
     row = answer.groups[0]
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
-    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+    raise_on_group_error(row.error_code, group_id, row.error_message)
     members = [
         GroupMember(
             member.member_id,
@@ -168,7 +168,7 @@ def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | N
     row = answer.groups[0]
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
-    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+    raise_on_group_error(row.error_code, group_id, row.error_message)
     subtopologies = None if row.topology is None else row.topology.subtopologies
     topics = {
         found.subtopology_id: [
@@ -198,8 +198,8 @@ def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | N
 def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
     row = coordinator.call(DescribeGroupsRequest([group_id]), DescribeGroupsResponse).groups[0]
     if row.group_state == DEAD or row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group '{group_id}' does not exist")
-    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+        raise group_error_of(ErrorCode.GROUP_ID_NOT_FOUND, group_id)
+    raise_on_group_error(row.error_code, group_id, row.error_message)
     members = [
         GroupMember(
             member.member_id,
@@ -225,7 +225,7 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
             request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
         )
         found = answer.groups[0]
-        raise_on_error(found.error_code, f"group '{group_id}'")
+        raise_on_group_error(found.error_code, group_id)
         return {
             TopicPartition(topic.name, partition.partition_index): partition.committed_offset
             for topic in found.topics
@@ -242,7 +242,7 @@ def delete_group(cluster: Cluster, group_id: str) -> None:
     def ask() -> None:
         coordinator = coordinator_of(cluster, GROUP, group_id)
         answer = coordinator.call(DeleteGroupsRequest([group_id]), DeleteGroupsResponse)
-        raise_on_error(answer.results[0].error_code, f"group '{group_id}'")
+        raise_on_group_error(answer.results[0].error_code, group_id)
 
     until_loaded(cluster, ask)
 

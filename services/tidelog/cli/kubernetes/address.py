@@ -38,7 +38,12 @@ def address_in(ingress: Iterable[JsonObject]) -> str | None:
 
 
 @click.command(
-    cls=ToolCommand, prints_data=False, short_help="Write a load balancer's address to a properties file."
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Write a load balancer's address to a properties file.",
+    examples=(
+        "tidelog kubernetes address --service t1 -n kafka --listeners EXT://{address}:9094 --output a.txt",
+    ),
 )
 @click.option("--service", required=True, help="The service of the load balancer.")
 @click.option(

@@ -23,6 +23,7 @@ TIMEOUT_S: Final = 30.0
 
 bootstrap_option = click.option(
     "--bootstrap-server",
+    "-b",
     required=True,
     envvar=BOOTSTRAP_VARIABLE,
     show_envvar=True,

@@ -19,7 +19,14 @@ from tidelog.cli.tool_command import ToolCommand
 PASSWORD_BYTES: Final = 24
 
 
-@click.command(cls=ToolCommand, prints_data=False, short_help="Create a Secret with a random password.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Create a Secret with a random password.",
+    examples=(
+        "tidelog kubernetes password-secret --release tidelog -n kafka --name tidelog-admin --username admin",
+    ),
+)
 @release_options
 @click.option("--name", required=True, help="The Secret, which is never changed if it exists.")
 @click.option("--username", required=True, help="The value of its key `username`.")

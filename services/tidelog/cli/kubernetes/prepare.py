@@ -33,6 +33,9 @@ _DRAIN_ROUNDS: Final = 5
     cls=ToolCommand,
     prints_data=False,
     short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.",
+    examples=(
+        "tidelog kubernetes prepare --release tidelog -n kafka -b tidelog:9092 --brokers 1,2,3 --drain",
+    ),
 )
 @release_options
 @entrance_options

@@ -27,7 +27,12 @@ def rack_properties(labels: Mapping[str, str], label: str) -> str:
     return f"broker.rack={rack}\n"
 
 
-@click.command(cls=ToolCommand, prints_data=False, short_help="Write a node's zone to a properties file.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Write a node's zone to a properties file.",
+    examples=("tidelog kubernetes rack --node worker-1 --output rack.properties",),
+)
 @click.option("--node", required=True, envvar="NODE_NAME", show_envvar=True, help="The node's name.")
 @click.option(
     "--output",

@@ -65,7 +65,12 @@ class Progress:
         self._looked_s = time.monotonic()
 
 
-@click.command(cls=ToolCommand, prints_data=False, short_help="Replace pods in a safe order.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Replace pods in a safe order.",
+    examples=("tidelog kubernetes roll --release tidelog -n kafka -b tidelog:9092",),
+)
 @release_options
 @entrance_options
 @timeout_option
@@ -92,7 +97,12 @@ def command(
     progress.tell(f"rolled: {count} brokers replaced, all replicas are in sync")
 
 
-@click.command(cls=ToolCommand, prints_data=False, short_help="Wait until a release is ready.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Wait until a release is ready.",
+    examples=("tidelog kubernetes wait-ready --release tidelog -n kafka -b tidelog:9092",),
+)
 @release_options
 @entrance_options
 @timeout_option

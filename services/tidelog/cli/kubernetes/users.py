@@ -51,7 +51,12 @@ _RECORD_KEY: Final = "created.json"
 _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/component": "user"}
 
 
-@click.command(cls=ToolCommand, prints_data=False, short_help="Create users, their Secrets and their ACLs.")
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    short_help="Create users, their Secrets and their ACLs.",
+    examples=("tidelog kubernetes users --release tidelog -n kafka -b tidelog:9092 --wanted users.json",),
+)
 @release_options
 @bootstrap_option
 @click.option(

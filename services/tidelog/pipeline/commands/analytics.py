@@ -15,6 +15,7 @@ from tidelog.client.security import environment_properties, environment_security
 from tidelog.pipeline.commands.archive import Options
 from tidelog.pipeline.commands.spans import parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.command_help import DescribedCommand
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +26,7 @@ TOKEN_VARIABLE: Final = "TIDELOG_PROMETHEUS_TOKEN"
 REPORT_FILE: Final = "report.html"
 
 
-@click.command("analytics")
+@click.command("analytics", cls=DescribedCommand, examples=("tidelog pipeline analytics --output report",))
 @click.option("--prometheus", metavar="URL", help="The address of the history: http://HOST:PORT[/PATH].")
 @click.option(
     "--remote-read", is_flag=True, help="Use remote read (samples as scraped) instead of range queries."

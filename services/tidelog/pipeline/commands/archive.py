@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from tidelog.client.security import COMMAND_CONFIG_VARIABLE, SecurityConfigError, environment_properties
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.command_help import DescribedCommand
 
 if TYPE_CHECKING:
     from tidelog.pipeline.archive.from_segments import SegmentFiles
@@ -60,7 +61,14 @@ class Size(click.ParamType[int]):
         return int(found[1]) * _BYTES[(found[2] or "").lower()]
 
 
-@click.command("archive")
+@click.command(
+    "archive",
+    cls=DescribedCommand,
+    examples=(
+        "tidelog pipeline archive --topic flights --table tables/flights",
+        "tidelog pipeline archive --pattern 'orders.*' --table tables/orders --values json --every 1m",
+    ),
+)
 @click.option(
     "--bootstrap-server",
     default=DEFAULT_BOOTSTRAP,

@@ -17,6 +17,7 @@ from tidelog.model.json_object import JsonObject
 from tidelog.pipeline.checker.verdict import KINDS, SHOWN_ANOMALIES
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.session import spark_session
+from tidelog.process.command_help import DescribedCommand
 
 if TYPE_CHECKING:
     from tidelog.pipeline.checker.job import HistoryVerdict
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 HISTORY_PATTERN: Final = "*history*.jsonl.gz"
 
 
-@click.command("check-history")
+@click.command(
+    "check-history", cls=DescribedCommand, examples=("tidelog pipeline check-history history.jsonl",)
+)
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--output", help="Write all anomalies to this Delta table.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")

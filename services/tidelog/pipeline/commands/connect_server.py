@@ -9,9 +9,10 @@ import click
 
 from tidelog.pipeline.connect_server import server_command
 from tidelog.pipeline.session import DEFAULT_CONNECT_PORT, DEFAULT_MASTER
+from tidelog.process.command_help import DescribedCommand
 
 
-@click.command("connect-server")
+@click.command("connect-server", cls=DescribedCommand, examples=("tidelog pipeline connect-server",))
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", default=DEFAULT_CONNECT_PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, help="Of Spark.")

@@ -18,12 +18,15 @@ from rich.progress import (
 from rich.table import Table
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.command_help import DescribedCommand
 
 if TYPE_CHECKING:
     from tidelog.pipeline.segments.export import ExportSummary
 
 
-@click.command("export-segments")
+@click.command(
+    "export-segments", cls=DescribedCommand, examples=("tidelog pipeline export-segments data --to exported",)
+)
 @click.argument("log_dirs", nargs=-1, required=True, metavar="LOG_DIR...")
 @click.option("--to", "target", required=True, metavar="PATH|URI", help="A directory or s3://BUCKET/PREFIX.")
 @click.option(

@@ -9,11 +9,16 @@ import click
 from rich.console import Console
 
 from tidelog.pipeline.commands.archive import Size, pairs
+from tidelog.process.command_help import DescribedCommand
 
 _MIN_KEEP_HOURS: Final = 1.0
 
 
-@click.command("maintain")
+@click.command(
+    "maintain",
+    cls=DescribedCommand,
+    examples=("tidelog pipeline maintain tables/flights --target-file-size 256m",),
+)
 @click.argument("table", metavar="PATH")
 @click.option("--target-file-size", type=Size(), default="128m", show_default=True)
 @click.option(

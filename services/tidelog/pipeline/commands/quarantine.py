@@ -18,6 +18,7 @@ from rich.text import Text
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import environment_security
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.command_help import DescribedCommand, SuggestingGroup
 
 if TYPE_CHECKING:
     from tidelog.pipeline.quarantine.replay import ReplaySummary
@@ -28,7 +29,7 @@ _EXAMPLES: Final = 3
 F = TypeVar("F", bound=Callable[..., object])
 
 
-@click.group("quarantine")
+@click.group("quarantine", cls=SuggestingGroup)
 def command() -> None:
     """List or put back records that an archive could not read."""
 
@@ -59,7 +60,9 @@ def _options(function: F) -> F:
     return click.argument("topic")(function)
 
 
-@command.command("list")
+@command.command(
+    "list", cls=DescribedCommand, examples=("tidelog pipeline quarantine list flights-quarantine",)
+)
 @_options
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def list_them(
@@ -85,7 +88,11 @@ def list_them(
     click.echo(_sentence(topic, found))
 
 
-@command.command("replay")
+@command.command(
+    "replay",
+    cls=DescribedCommand,
+    examples=("tidelog pipeline quarantine replay flights-quarantine --execute",),
+)
 @_options
 @click.option("--to", metavar="TOPIC", help="Put the records into this topic instead of their origin.")
 @click.option(

@@ -14,11 +14,12 @@ from tidelog.client.errors import ClientError
 from tidelog.client.security import environment_security
 from tidelog.model.errors import KafkaError
 from tidelog.pipeline.commands.spans import parse_span
+from tidelog.process.command_help import DescribedCommand
 
 DEFAULT_TOPIC: Final = "tidelog-metrics"
 
 
-@click.command("scrape")
+@click.command("scrape", cls=DescribedCommand, examples=("tidelog pipeline scrape --target 127.0.0.1:9404",))
 @click.option(
     "--target",
     "targets",

@@ -20,6 +20,7 @@ from tidelog.pipeline.commands.archive import (
     pairs,
 )
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.command_help import DescribedCommand
 
 if TYPE_CHECKING:
     from tidelog.pipeline.verify.log_reader import LogReader
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _NAMED_PROBLEMS: Final = 50
 
 
-@click.command("verify")
+@click.command("verify", cls=DescribedCommand, examples=("tidelog pipeline verify tables/flights",))
 @click.argument("table", metavar="TABLE")
 @click.option(
     "--bootstrap-server",

@@ -1,4 +1,4 @@
-"""`--format` with a broker in the test's process."""
+"""The command line with a broker in the process of the test: formats, names, and completion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
@@ -112,3 +113,53 @@ def test_a_table_when_piped(bootstrap: str) -> None:
     shown = run(bootstrap, "offsets", TOPIC, "--format", "table").stdout
     assert "───" in shown
     assert TOPIC in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["topic", "describe", "flihts"], "topic 'flihts' does not exist. Did you mean 'flights'?"),
+        (["consume", "flihts"], "topic 'flihts' does not exist. Did you mean 'flights'?"),
+        (["offsets", "fligt"], "no topic matches 'fligt'. Did you mean 'flights'?"),
+        (["topic", "describe", "xyzzy"], "topic 'xyzzy' does not exist; 'tidelog topic list' shows"),
+        (["group", "describe", "raeders"], "group 'raeders' does not exist. Did you mean 'readers'?"),
+        (["group", "delete", "raeders"], "group 'raeders' does not exist. Did you mean 'readers'?"),
+        (["group", "delete", "xyzzy"], "group 'xyzzy' does not exist; 'tidelog group list' shows"),
+        (["transactions", "describe", "xyzzy"], "transactional id 'xyzzy': it does not exist; 'tidelog"),
+    ],
+)
+def test_names_that_do_not_exist(bootstrap: str, arguments: list[str], message: str) -> None:
+    result = run(bootstrap, *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"tidelog: {message}")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_group_with_members_is_not_deleted(bootstrap: str) -> None:
+    with Client(bootstrap, client_id="reader") as client:
+        member = GroupMember(client, "busy")
+        member.join()
+        result = run(bootstrap, "group", "delete", "--group", "busy")
+        member.leave()
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tidelog: group 'busy' has members; stop its members first")
+    assert document(bootstrap, "group", "delete", "busy") == [
+        {"message": "Group busy deleted.", "group": "busy"}
+    ]
+
+
+def test_groups_are_named_as_in_kafkas_tool(bootstrap: str) -> None:
+    for arguments in (["--group", GROUP], ["--all-groups"], [GROUP, "--group", GROUP]):
+        found = document(bootstrap, "group", "describe", *arguments)
+        assert GROUP in [group["group"] for group in found]
+    for arguments in ([], [GROUP, "--all-groups"]):
+        assert run(bootstrap, "group", "describe", *arguments).exit_code == 2
+
+
+def test_names_of_the_cluster_are_completed(bootstrap: str) -> None:
+    completion = BashComplete(main, {}, "tidelog", "_TIDELOG_COMPLETE")
+    for words in (["topic", "describe"], ["offsets"], ["topic", "describe", "--topic"]):
+        found = completion.get_completions([*words[:2], "-b", bootstrap, *words[2:]], "fl")
+        assert [item.value for item in found] == [TOPIC]
+    found = completion.get_completions(["group", "describe", "-b", bootstrap], "read")
+    assert [item.value for item in found] == [GROUP]

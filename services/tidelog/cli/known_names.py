@@ -1,0 +1,82 @@
+"""The names of the topics and groups that exist, for completion in shells and for suggestions.
+
+People wait for both, so the answer comes within a bounded time, or there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import list_groups
+from tidelog.client.errors import ClientError
+from tidelog.client.security import ClientSecurity
+from tidelog.model.errors import KafkaError
+
+ANSWER_TIMEOUT_S: Final = 2.0
+"""The time after which nobody waits for the names any more."""
+MAX_NAMES: Final = 10_000
+
+NamesOf = Callable[[Cluster], list[str]]
+
+
+def topic_names(cluster: Cluster) -> list[str]:
+    return list(cluster.topics())
+
+
+def group_names(cluster: Cluster) -> list[str]:
+    return [group.group_id for group in list_groups(cluster, [], [])]
+
+
+def known_names(bootstrap: str, security: ClientSecurity, names_of: NamesOf) -> list[str]:
+    """Returns the names, or nothing if the cluster does not answer within `ANSWER_TIMEOUT_S`."""
+    found: list[str] = []
+
+    def ask() -> None:
+        try:
+            with Cluster(
+                bootstrap, client_id="tidelog-cli", timeout_s=ANSWER_TIMEOUT_S, security=security
+            ) as cluster:
+                found.extend(names_of(cluster)[:MAX_NAMES])
+        except (ClientError, KafkaError):
+            return  # a suggestion is optional, and the command itself reports what is wrong
+
+    # The client's limit is for each address and request, so the sum of all is limited here.
+    asking = threading.Thread(target=ask, name="known names", daemon=True)
+    asking.start()
+    asking.join(ANSWER_TIMEOUT_S)
+    return list(found)
+
+
+class ExistingName(click.types.StringParamType):
+    """A text that shells complete with the names in the cluster of --bootstrap-server."""
+
+    def __init__(self, names_of: NamesOf) -> None:
+        self._names_of = names_of
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from tidelog.cli.tool_command import (
+            BOOTSTRAP_VARIABLE,
+            DEFAULT_BOOTSTRAP,
+            ToolError,
+            command_security,
+        )
+
+        bootstrap = (
+            ctx.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+        )
+        try:
+            with ctx.scope(cleanup=False):
+                security = command_security()
+        except ToolError:
+            return []
+        names = known_names(bootstrap, security, self._names_of)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
