@@ -11,7 +11,9 @@ from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
+from tidelog.cli.tool_command import sentence_of
 from tidelog.client.cluster import Cluster as Client
+from tidelog.client.errors import BrokerGoneError
 from tidelog.client.group_member import GroupMember
 from tidelog.testing import Cluster
 
@@ -163,3 +165,51 @@ def test_names_of_the_cluster_are_completed(bootstrap: str) -> None:
         assert [item.value for item in found] == [TOPIC]
     found = completion.get_completions(["group", "describe", "-b", bootstrap], "read")
     assert [item.value for item in found] == [GROUP]
+
+
+def test_perf_works_with_its_defaults(bootstrap: str) -> None:
+    """With small values, a batch of the default size exceeded max.message.bytes."""
+    assert run(bootstrap, "topic", "create", "small", "--if-not-exists").exit_code == 0
+    result = run(bootstrap, "perf", "produce", "small", "--record-size", "100", "--num-records", "12000")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_the_hint_of_an_invalid_setting_works_as_it_is(bootstrap: str) -> None:
+    result = run(bootstrap, "topic", "create", "t", "--config", "no.such=1")
+    hint = result.stderr.partition("'tidelog ")[2].partition("'")[0].split()
+    assert hint == ["config", "describe", "--all"]
+    names = [row["name"] for row in document(bootstrap, *hint)]
+    assert "log.retention.ms" in names
+
+
+def test_only_changes_that_happened_are_reported(bootstrap: str) -> None:
+    refused = run(bootstrap, "config", "alter", "--broker", "1", "num.io.threads=9")
+    assert refused.exit_code == 1
+    assert "num.io.threads cannot be changed" in refused.stderr
+    broker = ["config", "alter", "--broker", "1"]
+    for deleted in ("num.io.threads", "log.retention.ms"):
+        result = run(bootstrap, *broker, "--delete-config", deleted)
+        assert result.stdout == "No setting of broker '1' was changed.\n"
+        assert result.stderr == f"These settings were not set before: {deleted}.\n"
+    for resource in (["--broker", "1"], ["--broker-defaults"]):
+        changed = document(bootstrap, "config", "alter", *resource, "log.retention.ms=9000000")
+        assert (changed["changed"], changed["settings"]) == (True, ["log.retention.ms"])
+        changed = document(bootstrap, "config", "alter", *resource, "--delete-config", "log.retention.ms,x")
+        assert changed["settings"] == ["log.retention.ms"]
+    assert run(bootstrap, "config", "alter", "--topic", TOPIC, "retention.ms=90000000").exit_code == 0
+    assert document(bootstrap, "config", "alter", "--topic", TOPIC, "--delete-config", "retention.ms")[
+        "changed"
+    ]
+
+
+def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
+    with Cluster(2) as cluster:
+        cluster.create_topic(TOPIC, 1)
+        leader = cluster.leader(TOPIC)
+        with Client(cluster.bootstrap, timeout_s=60.0) as client:
+            client.broker(leader)
+            cluster.kill_broker(leader)
+            client.close()
+            with pytest.raises(BrokerGoneError, match=f"broker {leader} no longer answers: ") as raised:
+                client.broker(leader)
+    assert sentence_of(raised.value).endswith("; 'tidelog cluster describe' shows the brokers that run")

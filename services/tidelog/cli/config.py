@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.output import print_table, say
+from tidelog.cli.output import note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.cluster import Cluster
 from tidelog.client.configs import (
     CONFIG_SOURCES,
     ConfigChange,
@@ -21,11 +23,26 @@ from tidelog.client.configs import (
 from tidelog.process.command_help import SuggestingGroup
 
 SECRET: Final = "(secret)"
+_OWN_SOURCES: Final[Mapping[tuple[ResourceType, bool], int]] = {
+    (ResourceType.TOPIC, True): 1,
+    (ResourceType.BROKER, True): 2,
+    (ResourceType.BROKER, False): 3,
+    (ResourceType.GROUP, True): 8,
+}
+"""The source of a resource's own settings (see CONFIG_SOURCES), by its type and whether it has a name."""
 _ENTITY_TYPES: Final = {
     "topics": ResourceType.TOPIC,
     "brokers": ResourceType.BROKER,
     "groups": ResourceType.GROUP,
 }
+
+_NAME_ONE: Final = (
+    "Give one of --topic TOPIC, --group GROUP, --broker ID, --broker-defaults, "
+    "or --entity-type and --entity-name as in Kafka's tool."
+)
+APPLY_TIMEOUT_S: Final = 10.0
+"""The time within which a broker must show a change that was accepted."""
+_APPLY_LOOK_S: Final = 0.1
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -69,6 +86,26 @@ def _resource(
     entity_default: bool,
 ) -> ConfigResource:
     """Returns the resource that the options name. Raises click.UsageError, ToolError."""
+    resource = _named_resource(
+        topic, group, broker, broker_defaults, entity_type, entity_name, entity_default
+    )
+    if resource is None:
+        raise click.UsageError(_NAME_ONE)
+    return resource
+
+
+def _named_resource(
+    topic: str | None,
+    group: str | None,
+    broker: int | None,
+    broker_defaults: bool,
+    entity_type: str | None,
+    entity_name: str | None,
+    entity_default: bool,
+) -> ConfigResource | None:
+    """Returns the resource that the options name, or None. Raises click.UsageError if they name several,
+    ToolError.
+    """
     named: list[ConfigResource] = []
     if topic:
         named.append(ConfigResource(ResourceType.TOPIC, topic))
@@ -85,12 +122,9 @@ def _resource(
                 f"--entity-name {entity_name}: broker ids are numbers; 'tidelog cluster describe' shows them"
             )
         named.append(ConfigResource(resource_type, entity_name))
-    if len(named) != 1:
-        raise click.UsageError(
-            "Give one of --topic TOPIC, --group GROUP, --broker ID, --broker-defaults, "
-            "or --entity-type and --entity-name as in Kafka's tool."
-        )
-    return named[0]
+    if len(named) > 1 or (entity_type and not named):
+        raise click.UsageError(_NAME_ONE)
+    return named[0] if named else None
 
 
 @command.command(
@@ -106,9 +140,13 @@ def _resource(
 @click.option("--all", "shows_all", is_flag=True, help="Show defaults as well.")
 @cluster_options
 def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **entity: Any) -> None:
-    """Show the settings that differ from their defaults, or all settings with --all."""
-    resource = _resource(**entity)
+    """Show the settings that differ from their defaults, or all settings with --all.
+
+    With --all and nothing else, the settings of the broker with the lowest id are shown.
+    """
+    named = _named_resource(**entity) if shows_all else _resource(**entity)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
+        resource = named or _lowest_broker(cluster)
         if resource.resource_type is ResourceType.TOPIC:
             cluster.topic(resource.name)  # reports a missing topic clearly
         entries = describe_configs(cluster, resource)
@@ -125,6 +163,11 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
     print_table(("name", "value", "source", "access"), rows, title=f"Settings of {resource}")
 
 
+def _lowest_broker(cluster: Cluster) -> ConfigResource:
+    lowest = min(broker.broker_id for broker in cluster.describe().brokers)
+    return ConfigResource(ResourceType.BROKER, str(lowest))
+
+
 @command.command(
     "alter",
     cls=ToolCommand,
@@ -134,6 +177,7 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
     ),
 )
 @_entity_options
+@click.argument("assignments", metavar="[NAME=VALUE]...", nargs=-1)
 @click.option(
     "--add-config",
     "additions",
@@ -151,6 +195,7 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
 @click.option("--validate-only", is_flag=True, help="Only check whether the change is valid.")
 @cluster_options
 def alter(
+    assignments: tuple[str, ...],
     additions: tuple[str, ...],
     deletions: tuple[str, ...],
     validate_only: bool,
@@ -158,9 +203,12 @@ def alter(
     request_timeout_ms: int,
     **entity: Any,
 ) -> None:
-    """Set settings, or reset them to their defaults."""
+    """Set settings, or reset them to their defaults.
+
+    NAME=VALUE is short for --add-config. The command reports only changes that the cluster then shows.
+    """
     resource = _resource(**entity)
-    changes = [change for text in additions for change in parse_additions(text)]
+    changes = [change for text in (*assignments, *additions) for change in parse_additions(text)]
     changes += [
         ConfigChange(name.strip(), ConfigOperation.DELETE)
         for text in deletions
@@ -170,12 +218,49 @@ def alter(
     if not changes:
         raise click.UsageError("Give --add-config NAME=VALUE or --delete-config NAME.")
     with connect(bootstrap_server, request_timeout_ms) as cluster:
+        unset = set() if validate_only else _not_set(cluster, resource, changes)
         alter_configs(cluster, resource, changes, validate_only=validate_only)
+        if not validate_only:
+            _wait_until_shown(cluster, resource, changes)
+    if unset:
+        note(f"These settings were not set before: {', '.join(sorted(unset))}.")
+    if len(unset) == len(changes):
+        say(f"No setting of {resource} was changed.", changed=False, settings=[])
+        return
     say(
         f"Settings of {resource} {'could be' if validate_only else ''} changed.".replace("  ", " "),
         changed=not validate_only,
-        settings=[change.name for change in changes],
+        settings=[change.name for change in changes if change.name not in unset],
     )
+
+
+def _own_settings(cluster: Cluster, resource: ConfigResource) -> set[str]:
+    """Returns the names of the settings that the resource itself has."""
+    own = _OWN_SOURCES[resource.resource_type, bool(resource.name)]
+    return {entry.name for entry in describe_configs(cluster, resource) if entry.source == own}
+
+
+def _not_set(cluster: Cluster, resource: ConfigResource, changes: Sequence[ConfigChange]) -> set[str]:
+    """Returns the names of deletions that change nothing."""
+    deleted = {change.name for change in changes if change.operation is ConfigOperation.DELETE}
+    return deleted - _own_settings(cluster, resource) if deleted else set()
+
+
+def _wait_until_shown(cluster: Cluster, resource: ConfigResource, changes: Sequence[ConfigChange]) -> None:
+    """Raises ToolError if the cluster accepted a change, but does not show it."""
+    wanted = {change.name: change.operation is ConfigOperation.SET for change in changes}
+    deadline_s = time.monotonic() + min(APPLY_TIMEOUT_S, cluster.timeout_s)
+    while True:
+        found = _own_settings(cluster, resource)
+        missing = sorted(name for name, is_set in wanted.items() if (name in found) != is_set)
+        if not missing:
+            return
+        if time.monotonic() > deadline_s:
+            raise ToolError(
+                f"the change of {', '.join(missing)} was accepted, but {resource} does not show it; "
+                "'tidelog config describe' shows the settings"
+            )
+        time.sleep(_APPLY_LOOK_S)
 
 
 def parse_additions(text: str) -> list[ConfigChange]:

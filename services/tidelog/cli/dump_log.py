@@ -74,11 +74,8 @@ def command(
     findings = Findings()
     for path in _files_of(given):
         click.echo(f"Dumping {path}")
-        try:
-            for line in _lines_of(path, view, verify_index_only or index_sanity_check, findings):
-                click.echo(line)
-        except OSError as error:
-            raise ToolError(f"{path}: {error.strerror}") from error
+        for line in _readable(path, view, verify_index_only or index_sanity_check, findings):
+            click.echo(line)
     if findings.problems:
         raise ToolError(f"found {len(findings.problems)} problems; the first is: {findings.problems[0]}")
     note("No problems found.")
@@ -104,6 +101,17 @@ def is_known(path: Path) -> bool:
     if path.name in (LEADER_EPOCHS_FILE, *_TEXT_FILES):
         return True
     return path.suffix in _SUFFIXES and path.stem.isdecimal()
+
+
+def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[str]:
+    """Returns the lines of a file. Raises ToolError if it can't be read.
+
+    An error of the output, such as a pipe whose reader has ended, is not an error of the file.
+    """
+    try:
+        yield from _lines_of(path, view, verify_only, findings)
+    except OSError as error:
+        raise ToolError(f"{path}: {error.strerror}") from error
 
 
 def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[str]:

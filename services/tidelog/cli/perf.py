@@ -10,6 +10,7 @@ import click
 
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
+from tidelog.cli.record_batcher import RECORD_OVERHEAD_BYTES
 from tidelog.cli.tool_command import (
     ToolCommand,
     chosen_topic,
@@ -20,6 +21,7 @@ from tidelog.cli.tool_command import (
 from tidelog.client.batch_sender import ACKS_ALL, ACKS_LEADER, ACKS_NONE, BatchSender
 from tidelog.client.fetch_loop import FetchLoop
 from tidelog.process.command_help import SuggestingGroup
+from tidelog.records.batch import BATCH_HEADER_BYTES
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 
@@ -80,7 +82,7 @@ def perf_produce(
 ) -> None:
     """Send batches of random values to the partitions in turn, with one request in flight."""
     name = chosen_topic(topic_name, topic_option)
-    batch_records = max(1, min(num_records, batch_size // record_size))
+    batch_records = min(num_records, records_of_a_batch(batch_size, record_size))
     values = [os.urandom(record_size) for _ in range(min(batch_records, 64))]
     latencies_ms: list[float] = []
     sent = 0
@@ -172,6 +174,11 @@ def perf_consume(
                 seen_s = time.monotonic()
         elapsed_s = seen_s - began_s
     _show_rates(read, size_bytes, elapsed_s)
+
+
+def records_of_a_batch(batch_size: int, record_size: int) -> int:
+    """Returns how many records a batch of this size holds, with their own fields, but at least 1."""
+    return max(1, (batch_size - BATCH_HEADER_BYTES) // (record_size + RECORD_OVERHEAD_BYTES))
 
 
 def percentile(ordered: list[float], percent: float) -> float:

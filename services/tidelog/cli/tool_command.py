@@ -12,7 +12,13 @@ import click
 from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import finish, format_option
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
+from tidelog.client.errors import (
+    AdvertisedUnreachableError,
+    BadAddressError,
+    BrokerGoneError,
+    ClientError,
+    UnreachableError,
+)
 from tidelog.client.security import (
     COMMAND_CONFIG_VARIABLE,
     NO_SECURITY,
@@ -53,7 +59,10 @@ _REACH_STEP: Final = (
     "check that a broker is running there ('tidelog dev' starts one), "
     "or name another broker with --bootstrap-server"
 )
-_ADVERTISED_STEP: Final = "set the broker's advertised.listeners to an address that this machine can reach"
+_ADVERTISED_STEP: Final = (
+    "if the broker runs, set its advertised.listeners to an address that this machine can reach"
+)
+_GONE_STEP: Final = "'tidelog cluster describe' shows the brokers that run"
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -110,6 +119,8 @@ def sentence_of(error: ToolError | ClientError | KafkaError, suggestion: str = "
         step = _NEXT_STEPS.get(error.code)
     elif isinstance(error, AdvertisedUnreachableError):
         step = _ADVERTISED_STEP
+    elif isinstance(error, BrokerGoneError):
+        step = _GONE_STEP
     elif isinstance(error, UnreachableError):
         step = _REACH_STEP
     elif isinstance(error, BadAddressError):

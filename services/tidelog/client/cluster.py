@@ -12,7 +12,7 @@ from uuid import UUID
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.answers import error_of, topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
-from tidelog.client.errors import AdvertisedUnreachableError, ClientError, UnreachableError
+from tidelog.client.errors import AdvertisedUnreachableError, BrokerGoneError, ClientError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.metadata import (
@@ -87,6 +87,8 @@ class Cluster:
         self.timeout_s = timeout_s
         self._connections: dict[int, BrokerConnection] = {}
         self._brokers: dict[int, Broker] = {}
+        # The addresses at which brokers have answered. They are at most those of all brokers there have been.
+        self._reached: set[Address] = set()
         self._seed = self._connect_first()
 
     def __enter__(self) -> Cluster:
@@ -122,6 +124,8 @@ class Cluster:
         try:
             connection = self._connect(broker.address)
         except UnreachableError as error:
+            if broker.address in self._reached:
+                raise BrokerGoneError(f"broker {broker_id} no longer answers: {error}") from error
             raise AdvertisedUnreachableError(
                 f"broker {broker_id} advertises {broker.address}, which can't be reached: {error}"
             ) from error
@@ -182,9 +186,11 @@ class Cluster:
     # -- connections and metadata
 
     def _connect(self, address: Address) -> BrokerConnection:
-        return BrokerConnection(
+        connection = BrokerConnection(
             address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
         )
+        self._reached.add(address)
+        return connection
 
     def _connect_first(self) -> BrokerConnection:
         failures: list[ClientError] = []

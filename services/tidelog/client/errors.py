@@ -19,6 +19,10 @@ class AdvertisedUnreachableError(UnreachableError):
     """A broker answers, but not at the address that it advertises to clients."""
 
 
+class BrokerGoneError(UnreachableError):
+    """A broker that answered before can't be reached any more."""
+
+
 class ConnectionLostError(ClientError):
     """The connection ended before the response arrived."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -127,3 +129,22 @@ def test_files_of_other_kinds_are_refused(partition: Path) -> None:
     assert run(partition / "notes.txt").exit_code == 1
     (partition / "empty").mkdir()
     assert "contains no segments" in run(partition / "empty").stderr
+
+
+def test_a_reader_that_ends_early_is_no_problem_of_the_file(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tidelog dump-log DIR | head` blamed the file for the closed pipe."""
+    printed: list[object] = []
+
+    def echo(message: object = None, **options: object) -> None:
+        if options.get("err"):
+            pytest.fail(f"printed on standard error: {message}")
+        printed.append(message)
+        if len(printed) > 1:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(click, "echo", echo)
+    result = run(partition)
+    assert len(printed) == 2
+    assert result.exit_code == 1
