@@ -9,9 +9,9 @@ with the log.
 
     make pipeline          or: tests/demo/pipeline.py --bootstrap HOST:PORT
 
-If no broker answers there, the demo starts one for its duration. All results are in build/pipeline. The last
-line gives the rows, the lost and duplicated ones, and the explained holes. The exit code is 0 only if the
-table is complete.
+If no broker answers there, the demo starts one. Topic and broker stay, so that the command in the last lines
+can verify the table again; --clean-up removes them. All results are in build/pipeline. The summary gives the
+rows, the lost and duplicated ones, and the explained holes. The exit code is 0 only if the table is complete.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
 ARCHIVE: Final = "flights"
 DIRECTORY: Final = Path("build/pipeline")
 PICTURE: Final = "delays.png"
+PID_FILE: Final = "broker.pid"
+"""The process id of the broker that the demo has started."""
 OF_A_TRANSACTION: Final = 20_000
 ABORTED: Final = 1_000
 START_TIMEOUT_S: Final = 60.0
@@ -63,18 +66,30 @@ SPARK_SETTINGS: Final = {
 
 
 @contextlib.contextmanager
-def broker_at(bootstrap: str, directory: Path, console: Console) -> Iterator[None]:
-    """Yields the broker at the address, or a broker of our own that ends with the demo."""
+def broker_at(bootstrap: str, directory: Path, console: Console, *, keeps: bool) -> Iterator[None]:
+    """Yields the broker at the address, or one that the demo starts.
+
+    The demo's broker stays after a success if `keeps` is true.
+    """
     host, _, port = bootstrap.rpartition(":")
     if answers(host, int(port)):
         yield
         return
-    console.print(f"no broker at {bootstrap}: starting one for this")
+    shutil.rmtree(directory / "broker", ignore_errors=True)
+    console.print(f"no broker at {bootstrap}: starting one")
     tidelog = Path(sys.executable).with_name("tidelog")
     data = directory / "broker"
     with (directory / "broker.log").open("wb") as log:
         command = [str(tidelog), "dev", "--listen", bootstrap, "--data-dir", str(data)]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C ends the demo, which then ends the broker
+        )
+    (directory / PID_FILE).write_text(str(process.pid))
+    is_kept = False
     try:
         until = time.monotonic() + START_TIMEOUT_S
         while not answers(host, int(port)):
@@ -82,13 +97,20 @@ def broker_at(bootstrap: str, directory: Path, console: Console) -> Iterator[Non
                 raise DemoError(f"the broker did not start; {log.name} contains the reason")
             time.sleep(LOOK_S)
         yield
+        is_kept = keeps
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if not is_kept:
+            stop(process)
+            (directory / PID_FILE).unlink()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def answers(host: str, port: int) -> bool:
@@ -249,7 +271,7 @@ def run(options: argparse.Namespace, console: Console) -> bool:
     extract_weather(sdist, weather)
     topic = f"flights-{uuid.uuid4().hex[:8]}"
     os.environ["SPARK_LOCAL_DIRS"] = str((directory / "spark").absolute())
-    with broker_at(options.bootstrap, directory, console):
+    with broker_at(options.bootstrap, directory, console, keeps=not options.clean_up):
         create_topic(options.bootstrap, topic)
         with Progress(
             TextColumn("{task.description:20}"),
@@ -269,9 +291,25 @@ def run(options: argparse.Namespace, console: Console) -> bool:
                 counted: Any = delays.agg({"flights": "sum"}).first()
             finally:
                 spark.stop()
-        if not options.keep:
-            clean_up(options.bootstrap, topic, directory)
-    return tell(console, table, verdict, counted[0], len(flights), directory)
+        if options.clean_up:
+            clean_up(options.bootstrap, topic)
+        for name in ("spark", "warehouse"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+    is_well = tell(console, table, verdict, counted[0], len(flights), directory)
+    if not options.clean_up:
+        for line in next_commands(options.bootstrap, directory):
+            console.print(line, markup=False, soft_wrap=True)
+    return is_well
+
+
+def next_commands(bootstrap: str, directory: Path) -> list[str]:
+    """Returns lines with the commands that verify the table again, and that stop the demo's broker."""
+    table = shlex.quote(str(directory / ARCHIVE))
+    lines = [f"verify it again: tidelog pipeline verify {table} --bootstrap-server {bootstrap}"]
+    pid_file = directory / PID_FILE
+    if pid_file.exists():
+        lines.append(f"stop its broker: kill {pid_file.read_text()}")
+    return lines
 
 
 def settings(directory: Path) -> dict[str, str]:
@@ -279,9 +317,9 @@ def settings(directory: Path) -> dict[str, str]:
 
 
 def prepare(directory: Path) -> None:
-    """Deletes the results of an earlier run, but nothing else."""
+    """Deletes the results of an earlier run, but nothing else. A broker of that run may still be running."""
     directory.mkdir(parents=True, exist_ok=True)
-    for name in (ARCHIVE, f"{ARCHIVE}.checkpoint", "delays", "broker", "spark", "warehouse"):
+    for name in (ARCHIVE, f"{ARCHIVE}.checkpoint", "delays", "spark", "warehouse"):
         shutil.rmtree(directory / name, ignore_errors=True)
     (directory / PICTURE).unlink(missing_ok=True)
 
@@ -296,7 +334,7 @@ def flights_as_json(sdist: Path, limit: int | None) -> list[tuple[str, bytes]]:
     return flights
 
 
-def clean_up(bootstrap: str, topic: str, directory: Path) -> None:
+def clean_up(bootstrap: str, topic: str) -> None:
     delete_topic(bootstrap, topic)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     try:
@@ -304,8 +342,6 @@ def clean_up(bootstrap: str, topic: str, directory: Path) -> None:
     except KafkaException as error:
         if error.args[0].code() != ClientError.GROUP_ID_NOT_FOUND:  # there may be no such group
             raise
-    for name in ("spark", "warehouse"):
-        shutil.rmtree(directory / name, ignore_errors=True)
 
 
 def tell(
@@ -334,12 +370,14 @@ def main() -> int:
     parser.add_argument(
         "--directory", type=Path, default=DIRECTORY, help="directory of the results (default: %(default)s)"
     )
-    parser.add_argument("--keep", action="store_true", help="do not delete the topic at the end")
+    parser.add_argument(
+        "--clean-up", action="store_true", help="delete the topic and stop the demo's broker at the end"
+    )
     parser.add_argument("--limit", type=int, help="number of flights to send (default: all)")
     parser.add_argument("--master", help="Spark's master (default: local[*])")
     options = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # our own broker ends with the demo
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # our own broker ends with a demo that fails
     try:
         return 0 if run(options, console) else 1
     except (DemoError, PipelineError) as error:

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -46,6 +47,15 @@ EMBEDDED: Final[Mapping[str, str]] = {
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 """Additional settings of sessions that run on one machine."""
+
+
+QUIET_LOG: Final = Path(__file__).with_name("quiet-log4j2.properties")
+"""The configuration of the JVM's log. Only there can the messages of Spark's start be left out."""
+
+
+def embedded_settings() -> dict[str, str]:
+    """Returns the additional settings of a session on this machine."""
+    return {**EMBEDDED, "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET_LOG.as_uri()}"}
 
 
 def is_remote(session: SparkSession) -> bool:
@@ -108,7 +118,7 @@ def spark_session(
         check_java()
         chosen["spark.master"] = master or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
         if chosen["spark.master"].startswith("local"):
-            chosen |= EMBEDDED
+            chosen |= embedded_settings()
             # Python workers need the module path of this process.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jars = session_jars()

@@ -24,6 +24,11 @@ class NoTableError(PipelineError):
 
 def table_format_of(spark: SparkSession, path: str) -> Literal["delta", "parquet"]:
     """Returns the format of the table. Raises NoTableError."""
+    return require_table(path)
+
+
+def require_table(path: str) -> Literal["delta", "parquet"]:
+    """Returns the format of the table, without Spark. Raises NoTableError."""
     found = format_found(path)
     if found is None:
         raise NoTableError(

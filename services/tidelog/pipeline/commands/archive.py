@@ -71,6 +71,7 @@ class Size(click.ParamType[int]):
 )
 @click.option(
     "--bootstrap-server",
+    "-b",
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
     envvar=BOOTSTRAP_VARIABLE,
@@ -180,8 +181,11 @@ def command(**options: Any) -> None:  # see Options
     spec = spec_of(options)
     from tidelog.pipeline.archive.from_segments import run_from_segments
     from tidelog.pipeline.archive.job import run_archive
+    from tidelog.pipeline.readiness import check_topics
     from tidelog.pipeline.session import is_remote, spark_session
 
+    if not options["from_segments"]:
+        check_topics(spec)
     spark = spark_session(
         f"archive {spec.name}", master=options["master"], settings=pairs(options["settings"], "--set")
     )

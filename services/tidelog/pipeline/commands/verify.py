@@ -33,6 +33,7 @@ _NAMED_PROBLEMS: Final = 50
 @click.argument("table", metavar="TABLE")
 @click.option(
     "--bootstrap-server",
+    "-b",
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
     envvar=BOOTSTRAP_VARIABLE,
@@ -84,9 +85,13 @@ def command(**options: Any) -> None:  # see Options
     explained.
     """
     log = log_of(options)
+    from tidelog.pipeline.readiness import check_brokers, check_table
     from tidelog.pipeline.session import is_remote, spark_session
     from tidelog.pipeline.verify.job import STEPS, verify
 
+    check_table(options["table"])
+    if not options["segments"]:
+        check_brokers(options["bootstrap_server"], client_settings_of(options["client_set"]))
     settings = pairs(options["settings"], "--set")
     spark = spark_session(f"verify {options['table']}", master=options["master"], settings=settings)
     if not is_remote(spark) and (options["master"] is None or options["master"].startswith("local")):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from rich.console import Console
 from rich.progress import Progress
 
 from brokerlab.broker_process import BrokerProcess
@@ -94,3 +95,52 @@ def test_flights_become_a_complete_table_of_delays(
     assert (rows["UA"].temp, rows["UA"].precip, rows["AA"].temp) == (40.0, 0.3, None)
     assert (tmp_path / pipeline.PICTURE).stat().st_size > 10_000
     assert pipeline.carriers(found).row_count == 2
+
+
+def test_the_broker_stays_after_a_success(
+    demo: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table could not be verified again, because the topic and the broker were gone."""
+    pipeline, _ = demo
+    started: list[str] = []
+    stopped: list[int] = []
+
+    class Process:
+        pid = 4711
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            started.extend(command)
+
+        def poll(self) -> None:
+            return None
+
+        def terminate(self) -> None:
+            stopped.append(self.pid)
+
+        def wait(self, _: float | None = None) -> int:
+            return 0
+
+    monkeypatch.setattr(pipeline.subprocess, "Popen", Process)
+    monkeypatch.setattr(pipeline, "answers", lambda *_: bool(started))
+    console = Console(quiet=True)
+    with pipeline.broker_at("127.0.0.1:9092", tmp_path, console, keeps=True):
+        assert started[1:4] == ["dev", "--listen", "127.0.0.1:9092"]
+    assert stopped == []
+    verify, stop = pipeline.next_commands("127.0.0.1:9092", tmp_path)
+    assert verify.endswith(f"tidelog pipeline verify {tmp_path}/flights --bootstrap-server 127.0.0.1:9092")
+    assert stop == "stop its broker: kill 4711"
+
+    pipeline.prepare(tmp_path)  # the next run uses the same broker
+    assert (tmp_path / "broker.log").exists()
+
+    started.clear()
+    with pipeline.broker_at("127.0.0.1:9092", tmp_path, console, keeps=False):
+        pass
+    started.clear()
+    with (
+        pytest.raises(RuntimeError),
+        pipeline.broker_at("127.0.0.1:9092", tmp_path, console, keeps=True),
+    ):
+        raise RuntimeError
+    assert stopped == [4711, 4711]
+    assert len(pipeline.next_commands("127.0.0.1:9092", tmp_path)) == 1
