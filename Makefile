@@ -105,6 +105,7 @@ check: check-setup lab-setup ## run ruff, mypy, import-linter and the docstring 
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
 	@$(BIN)/python tools/dashboards/generate.py --check
+	@$(BIN)/python tools/cli/generate.py --check
 	@$(BIN)/python tools/kubernetes/image_requirements.py --check
 	@$(BIN)/python tools/kubernetes/chart_readme.py --check
 	@$(BIN)/python tools/kubernetes/chart_check.py

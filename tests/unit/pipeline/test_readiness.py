@@ -1,4 +1,4 @@
-"""What a job checks before it starts Spark."""
+"""Checks of brokers, topics and tables before Spark starts."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ def _options(function: F) -> F:
         ),
         click.option(
             "--bootstrap-server",
+            "-b",
             default="127.0.0.1:9092",
             show_default=True,
             metavar="HOST:PORT[,...]",

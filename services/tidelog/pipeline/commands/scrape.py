@@ -33,6 +33,7 @@ DEFAULT_TOPIC: Final = "tidelog-metrics"
 )
 @click.option(
     "--bootstrap-server",
+    "-b",
     default="127.0.0.1:9092",
     show_default=True,
     envvar="TIDELOG_BOOTSTRAP_SERVER",
