@@ -1,4 +1,4 @@
-"""`tidelog group`: lists, describes and deletes groups (kafka-consumer-groups)."""
+"""`tidelog group`: lists, describes and deletes groups, and sets their offsets (kafka-consumer-groups)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import click
 
+from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import Shown, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
@@ -67,7 +68,11 @@ def _all_groups(cluster: Cluster) -> tuple[str, ...]:
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
-    """List, describe and delete consumer groups."""
+    """List, describe and delete consumer groups, and set their offsets."""
+
+
+command.add_command(reset_offsets)
+command.add_command(delete_group_offsets)
 
 
 @command.command(

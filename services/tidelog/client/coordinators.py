@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -27,6 +27,12 @@ from tidelog.wire.messages.describe_transactions import (
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tidelog.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
@@ -245,6 +251,33 @@ def delete_group(cluster: Cluster, group_id: str) -> None:
         raise_on_group_error(answer.results[0].error_code, group_id)
 
     until_loaded(cluster, ask)
+
+
+def delete_offsets(
+    cluster: Cluster, group_id: str, places: Iterable[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
+    """Deletes offsets and returns the result of each partition.
+
+    A partition whose topic a member subscribes to keeps its offset (GROUP_SUBSCRIBED_TO_TOPIC). Raises
+    KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
+    """
+    topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
+    for place in sorted(places):
+        topics.setdefault(place.topic, []).append(OffsetDeleteRequestPartition(place.partition))
+    request = OffsetDeleteRequest(
+        group_id, [OffsetDeleteRequestTopic(name, rows) for name, rows in topics.items()]
+    )
+
+    def ask() -> dict[TopicPartition, ErrorCode]:
+        answer = coordinator_of(cluster, GROUP, group_id).call(request, OffsetDeleteResponse)
+        raise_on_error(answer.error_code, f"group '{group_id}'")
+        return {
+            TopicPartition(topic.name, row.partition_index): ErrorCode(row.error_code)
+            for topic in answer.topics
+            for row in topic.partitions
+        }
+
+    return until_loaded(cluster, ask)
 
 
 def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: int) -> list[ListedTransaction]:
