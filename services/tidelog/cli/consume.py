@@ -1,17 +1,19 @@
-"""`tidelog consume`: prints a topic's records to standard output without a group (kafka-console-consumer)."""
+"""`tidelog consume`: prints a topic's records to standard output (kafka-console-consumer, kcat)."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, Final
 
 import click
 
+from tidelog.cli.group_consumption import member_settings, read_with_group
 from tidelog.cli.output import note
+from tidelog.cli.record_formats import ColumnFormat, JsonFormat, RecordFormatter, TemplateFormat
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -133,6 +135,26 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
     default="read_uncommitted",
     show_default=True,
 )
+@click.option(
+    "--group",
+    metavar="GROUP",
+    help="Read as a member of this group (KIP-848), from its committed offsets, and commit what was printed.",
+)
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(["json", "plain", "table"]),
+    default="plain",
+    show_default=True,
+    help="json prints an object in each line, table aligned columns.",
+)
+@click.option(
+    "-f",
+    "template",
+    metavar="TEMPLATE",
+    help="Print each record by a template as in kcat: %t topic, %p partition, %o offset, %k key, %v value, "
+    "%h headers, %T timestamp, \\n the end of a line.",
+)
 @click.option("--print-key", "prints_key", is_flag=True)
 @click.option("--print-offset", "prints_offset", is_flag=True)
 @click.option("--print-partition", "prints_partition", is_flag=True)
@@ -165,13 +187,27 @@ def command(
     isolation_level: str,
     key_separator: str,
     properties: tuple[str, ...],
+    group: str | None,
+    output_format: str,
+    template: str | None,
     bootstrap_server: str,
     request_timeout_ms: int,
     **prints: Any,  # the flags of RecordFormat
 ) -> None:
-    """Print a topic's records as they arrive. Press Ctrl-C to stop."""
+    """Print a topic's records as they arrive. Press Ctrl-C to stop.
+
+    \b
+    Examples:
+      tidelog consume flights --from-beginning --max-messages 10
+      tidelog consume flights --partition 0 --offset -5 -f '%p %o %k %v\\n'
+      tidelog consume flights --group billing --from-beginning --format json
+    """
     name = chosen_topic(topic_name, topic_option)
     record_format = with_properties(RecordFormat(key_separator=key_separator, **prints), properties)
+    if template is not None and output_format != "plain":
+        raise click.UsageError("Give either -f or --format.")
+    if group is not None and (partition is not None or offset):
+        raise click.UsageError("--group reads from committed offsets: give neither --partition nor --offset.")
     if from_beginning and offset:
         raise click.UsageError("Give either --from-beginning or --offset.")
     start = "earliest" if from_beginning else offset or "latest"
@@ -179,22 +215,53 @@ def command(
         raise click.UsageError(
             "--offset OFFSET requires --partition, because each partition has its own offsets."
         )
+    formatter: RecordFormatter = record_format
+    if template is not None:
+        formatter = TemplateFormat(template, name, null=_null_of(record_format, properties))
+    elif output_format == "json":
+        formatter = JsonFormat(name)
+    elif output_format == "table":
+        formatter = ColumnFormat()
+    shows_headers = record_format.prints_headers or output_format == "json" or "%h" in (template or "")
+    max_headers = MAX_PRINTED_HEADERS if shows_headers else 0
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         topic = cluster.topic(name)
-        positions = starting_positions(cluster, topic, partition, start)
-        if record_format.prints_timestamp:
-            record_format = replace(record_format, timestamp_type=_timestamp_type(cluster, name))
-        loop = FetchLoop(
-            cluster,
-            topic,
-            positions,
-            isolation_level=_ISOLATION_LEVELS[isolation_level],
-            max_headers=MAX_PRINTED_HEADERS if record_format.prints_headers else 0,
-        )
-        printer = _RecordPrinter(record_format, sys.stdout.buffer, max_messages)
-        with contextlib.suppress(KeyboardInterrupt):
-            _print_until_done(loop, printer, timeout_ms)
+        if formatter is record_format and record_format.prints_timestamp:
+            formatter = replace(record_format, timestamp_type=_timestamp_type(cluster, name))
+        printer = _RecordPrinter(formatter, sys.stdout.buffer, max_messages)
+        if group is not None:
+            settings = member_settings(
+                group,
+                from_beginning=from_beginning,
+                isolation_level=isolation_level,
+                timeout_ms=request_timeout_ms,
+            )
+            read_with_group(
+                bootstrap_server,
+                settings,
+                name,
+                printer.take_and_flush,
+                max_records=max_messages,
+                max_headers=max_headers,
+                idle_ms=timeout_ms,
+            )
+        else:
+            loop = FetchLoop(
+                cluster,
+                topic,
+                starting_positions(cluster, topic, partition, start),
+                isolation_level=_ISOLATION_LEVELS[isolation_level],
+                max_headers=max_headers,
+            )
+            with contextlib.suppress(KeyboardInterrupt):
+                _print_until_done(loop, printer, timeout_ms)
     note(f"{printer.printed} records read from {name}.")
+
+
+def _null_of(record_format: RecordFormat, properties: tuple[str, ...]) -> bytes:
+    """Returns what a template prints for null: as in kcat nothing, unless null.literal was given."""
+    is_given = any(text.startswith("null.literal=") for text in properties)
+    return record_format.null_literal.encode() if is_given else b""
 
 
 def _timestamp_type(cluster: Cluster, topic: str) -> str:
@@ -226,9 +293,11 @@ def starting_positions(cluster: Cluster, topic: Topic, partition: int | None, st
 
 
 class _RecordPrinter:
-    def __init__(self, record_format: RecordFormat, output: BinaryIO, max_messages: int | None) -> None:
+    def __init__(self, record_format: RecordFormatter, output: BinaryIO, max_messages: int | None) -> None:
         self._format = record_format
         self._output = output
+        if isinstance(record_format, ColumnFormat):
+            output.write(ColumnFormat.HEADING)
         self._max_messages = max_messages
         self.printed = 0
 
@@ -238,8 +307,14 @@ class _RecordPrinter:
 
     def take(self, fetched: FetchedRecords) -> None:
         left = None if self._max_messages is None else self._max_messages - self.printed
-        records = fetched.records[:left]
-        self._output.write(b"".join(self._format.line_of(record, fetched.partition) for record in records))
+        self._print(fetched.partition, fetched.records[:left])
+
+    def take_and_flush(self, partition: int, records: Sequence[Record]) -> None:
+        self._print(partition, records)
+        self.flush()
+
+    def _print(self, partition: int, records: Sequence[Record]) -> None:
+        self._output.write(b"".join(self._format.line_of(record, partition) for record in records))
         self.printed += len(records)
 
     def flush(self) -> None:

@@ -1,0 +1,54 @@
+"""`tidelog consume` with a group, templates and JSON."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+
+import pytest
+
+from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
+from brokerlab.command_line import InProcessTools
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def tools(bootstrap: str) -> InProcessTools:
+    return InProcessTools(bootstrap)
+
+
+@pytest.fixture
+def filled(bootstrap: str, new_topic: Callable[..., str]) -> str:
+    """A topic of two partitions with ten records in each."""
+    name = new_topic(2)
+    producer = new_producer(bootstrap)
+    for number in range(20):
+        producer.produce(name, str(number // 2), key=b"k", partition=number % 2, headers={"h": b"x"})
+    assert producer.flush(CLIENT_TIMEOUT_S) == 0
+    return name
+
+
+def test_a_group_reads_each_record_once(tools: InProcessTools, filled: str) -> None:
+    group = f"consume-{uuid.uuid4().hex[:10]}"
+    start = ("consume", filled, "--group", group, "-f", r"%p/%o\n", "--max-messages")
+    first = tools.output(*start, 7, "--from-beginning").splitlines()
+    # The rest comes without --from-beginning, because the positions of both partitions were committed.
+    rest = tools.output(*start, 13).splitlines()
+    assert len(first) == 7
+    assert sorted(first + rest) == sorted(f"{p}/{o}" for p in range(2) for o in range(10))
+    assert [row[2:5] for row in tools.rows("group", "describe", group)[2:]] == [["10", "10", "0"]] * 2
+    assert tools.output(*start, 1, "--timeout-ms", 300) == ""
+
+
+def test_records_as_json_and_templates(tools: InProcessTools, filled: str) -> None:
+    start = ("consume", filled, "--partition", 1, "--offset", 3, "--max-messages", 1)
+    found = json.loads(tools.output(*start, "--format", "json"))
+    assert found.pop("timestamp") > 0
+    assert found == {
+        "topic": filled, "partition": 1, "offset": 3, "key": "k", "value": "3",
+        "headers": [{"key": "h", "value": "x"}],
+    }  # fmt: skip
+    assert tools.output(*start, "-f", "%t %p %o %k %v %h;") == f"{filled} 1 3 k 3 h=x;"
+    assert tools.output(*start, "--format", "table").splitlines()[1].split()[:2] == ["1", "3"]
