@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from tidelog.cli.output import note, print_table, say
+from tidelog.cli.partition_file import read_text_file
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET, list_offsets
 from tidelog.client.cluster import Cluster
@@ -38,8 +39,6 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
 EMPTY: Final = "Empty"
-MAX_FILE_BYTES: Final = 64 * 1024 * 1024
-"""The size of the longest file of offsets that is read."""
 _DURATION: Final = re.compile(
     r"([-+]?)P(?:([-+]?\d+)D)?(?:T(?:([-+]?\d+)H)?(?:([-+]?\d+)M)?(?:([-+]?\d+(?:[.,]\d{0,9})?)S)?)?",
     re.IGNORECASE,
@@ -257,22 +256,11 @@ def _resets(method: ResetMethod, parameter: Any, groups: Collection[str]) -> dic
             now_ms = time.time_ns() // 1_000_000
             reset = Reset(method, timestamp_ms=max(0, now_ms - parse_duration_ms(parameter)))
         case ResetMethod.FROM_FILE:
-            by_group = parse_offsets_csv(_read(parameter), groups)
+            by_group = parse_offsets_csv(read_text_file("--from-file", parameter), groups)
             return {group: Reset(method, offsets=by_group.get(group, {})) for group in groups}
         case _:
             reset = Reset(method)
     return dict.fromkeys(groups, reset)
-
-
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ToolError(f"--from-file {path}: the file is longer than {MAX_FILE_BYTES} bytes")
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise ToolError(f"--from-file {path}: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise ToolError(f"--from-file {path}: the file is not UTF-8 text") from None
 
 
 def _consumer_groups(cluster: Cluster) -> list[str]:

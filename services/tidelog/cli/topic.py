@@ -16,6 +16,7 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
+from tidelog.cli.topic_sizes import TOPIC_SIZE_COLUMNS, topic_size_rows
 from tidelog.client.admin import BROKER_DEFAULT, create_partitions, create_topic, delete_topic
 from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
@@ -35,13 +36,22 @@ def command() -> None:
     examples=(
         "tidelog topic list",
         "tidelog topic list --exclude-internal --format json",
+        "tidelog topic list --sizes",
     ),
 )
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
+@click.option("--sizes", is_flag=True, help="Show the partitions, records and bytes of each topic.")
 @cluster_options
-def list_topics(exclude_internal: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
-    """List the names of all topics, one in each line."""
+def list_topics(exclude_internal: bool, sizes: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+    """List the names of all topics, one in each line.
+
+    With --sizes, "records" are the offsets from the earliest to the latest, which compacted records and the
+    ends of transactions share; "size" are the bytes of the leaders, and "on disk" those of all replicas.
+    """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if sizes:
+            print_table(TOPIC_SIZE_COLUMNS, topic_size_rows(cluster, exclude_internal))
+            return
         topics = cluster.topics().values()
     names = [topic.name for topic in topics if not (exclude_internal and topic.is_internal)]
     if output_format() is OutputFormat.JSON:

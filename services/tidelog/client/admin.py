@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.answers import error_of, raise_on_topic_error
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
-from tidelog.model.errors import ErrorCode
+from tidelog.client.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster, Topic
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -21,6 +22,12 @@ from tidelog.wire.messages.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+)
+from tidelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
 )
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from tidelog.wire.messages.list_offsets import (
@@ -42,7 +49,11 @@ UNKNOWN_OFFSET: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
+UP_TO_HIGH_WATERMARK: Final = -1
+"""The offset with which `delete_records` deletes all records."""
+
 _CONSUMER: Final = -1
+_PARTITIONS_A_REQUEST: Final = 2_000
 _LIST_OFFSETS_SINCE: Final[Mapping[int, int]] = {
     MAX_TIMESTAMP: 7,  # KIP-734
     EARLIEST_LOCAL_TIMESTAMP: 8,  # KIP-405
@@ -62,6 +73,14 @@ class CreatedTopic:
     name: str
     num_partitions: int
     replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """The result for a partition. `low_watermark` is its new earliest offset, or -1 after an error."""
+
+    low_watermark: int
+    error: ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +202,72 @@ def _ask_offsets(
     since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
     answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
     return answer.topics[0].partitions
+
+
+def offsets_of_topics(
+    cluster: Cluster, topics: Iterable[Topic], timestamp: int, *, isolation_level: int = READ_UNCOMMITTED
+) -> dict[TopicPartition, int]:
+    """Returns the offset at `timestamp` of all partitions that have one, with few requests.
+
+    Partitions without a leader, or whose leader moves, are left out. Raises ClientError.
+    """
+    by_leader: dict[int, list[TopicPartition]] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            if partition.leader != NO_LEADER:
+                by_leader.setdefault(partition.leader, []).append(TopicPartition(topic.name, partition.index))
+    found: dict[TopicPartition, int] = {}
+    for leader, places in sorted(by_leader.items()):
+        for start in range(0, len(places), _PARTITIONS_A_REQUEST):
+            rows: dict[str, list[ListOffsetsPartition]] = {}
+            for place in places[start : start + _PARTITIONS_A_REQUEST]:
+                rows.setdefault(place.topic, []).append(
+                    ListOffsetsPartition(place.partition, timestamp=timestamp)
+                )
+            request = ListOffsetsRequest(
+                _CONSUMER,
+                isolation_level,
+                [ListOffsetsTopic(name, partitions) for name, partitions in rows.items()],
+                int(cluster.timeout_s * 1000),
+            )
+            since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
+            answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
+            for topic_answer in answer.topics:
+                for row in topic_answer.partitions:
+                    if row.error_code == ErrorCode.NONE and row.offset != UNKNOWN_OFFSET:
+                        found[TopicPartition(topic_answer.name, row.partition_index)] = row.offset
+    return found
+
+
+def delete_records(
+    cluster: Cluster, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, DeletedRecords]:
+    """Deletes the records below an offset of each partition; UP_TO_HIGH_WATERMARK deletes all.
+
+    Partitions are independent, so each has its own result. Raises KafkaError if a partition does not exist
+    or has no leader, ClientError.
+    """
+    by_leader: dict[int, dict[str, list[DeleteRecordsPartition]]] = {}
+    topics = cluster.topics(sorted({place.topic for place in offsets}))
+    for place, offset in sorted(offsets.items()):
+        known = topics[place.topic].partitions if place.topic in topics else ()
+        leader = next((part.leader for part in known if part.index == place.partition), None)
+        if leader is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {place} does not exist")
+        if leader == NO_LEADER:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {place} has no leader")
+        rows = by_leader.setdefault(leader, {}).setdefault(place.topic, [])
+        rows.append(DeleteRecordsPartition(place.partition, offset))
+    timeout_ms = int(cluster.timeout_s * 1000)
+    found: dict[TopicPartition, DeletedRecords] = {}
+    for leader, of_leader in by_leader.items():
+        request = DeleteRecordsRequest(
+            [DeleteRecordsTopic(name, rows) for name, rows in of_leader.items()], timeout_ms
+        )
+        answer = cluster.broker(leader).call(request, DeleteRecordsResponse, wait_ms=timeout_ms)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                found[TopicPartition(topic.name, row.partition_index)] = DeletedRecords(
+                    row.low_watermark, ErrorCode(row.error_code)
+                )
+    return found

@@ -1,8 +1,8 @@
-"""Moves replicas (KIP-455) and elects preferred leaders (KIP-460)."""
+"""Moves replicas (KIP-455) and elects leaders (KIP-460)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,19 +10,22 @@ from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.rebalance_plan import Assignment, PartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
 )
-from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
 
 PREFERRED: Final = 0
+UNCLEAN: Final = 1
+"""The types of elections in ElectLeaders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +109,44 @@ def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[in
             raise_on_error(result.error_code, subject, result.error_message)
 
 
+@dataclass(frozen=True, slots=True)
+class Election:
+    """The result of an election. `message` is the broker's, if there is one."""
+
+    code: ErrorCode
+    message: str | None
+
+
+def elect_leaders(
+    cluster: Cluster, election_type: int, places: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, Election]:
+    """Elects the leaders of partitions; `places` None means all partitions.
+
+    With PREFERRED, the first replica becomes the leader if it is in sync. With UNCLEAN, a partition without a
+    leader gets any live replica, which may lose records. A partition that needs no election has the code
+    ELECTION_NOT_NEEDED or no result. Raises KafkaError, ClientError.
+    """
+    wanted: dict[str, list[int]] | None = None
+    if places is not None:
+        wanted = {}
+        for place in sorted(places):
+            wanted.setdefault(place.topic, []).append(place.partition)
+    timeout_ms = int(cluster.timeout_s * 1000)
+    rows = None if wanted is None else [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
+    request = ElectLeadersRequest(election_type, rows, timeout_ms)
+    answer = cluster.controller().call(request, ElectLeadersResponse, at_least=1, wait_ms=timeout_ms)
+    raise_on_error(answer.error_code, "election of leaders")
+    return {
+        TopicPartition(topic.topic, row.partition_id): Election(ErrorCode(row.error_code), row.error_message)
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+    }
+
+
 def elect_preferred_leaders(cluster: Cluster) -> int:
     """Makes the first replica of every partition the leader if it is in sync. Returns how many changed.
 
     Raises KafkaError, ClientError.
     """
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = ElectLeadersRequest(PREFERRED, None, timeout_ms)
-    answer = cluster.controller().call(request, ElectLeadersResponse, at_least=1, wait_ms=timeout_ms)
-    raise_on_error(answer.error_code, "election of preferred leaders")
-    results = [row for topic in answer.replica_election_results for row in topic.partition_result]
-    return sum(1 for row in results if row.error_code == ErrorCode.NONE)
+    results = elect_leaders(cluster, PREFERRED)
+    return sum(1 for election in results.values() if election.code is ErrorCode.NONE)

@@ -1,0 +1,94 @@
+"""Reads the sizes of log directories and of their replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.answers import raise_on_error
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
+
+UNKNOWN_BYTES: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    """A replica on disk.
+
+    `lag` is the number of records that it misses, up to the high watermark. `is_future` marks a copy that
+    moves to another directory of its broker.
+    """
+
+    place: TopicPartition
+    size_bytes: int
+    lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDir:
+    """A directory of a broker. The bytes of its volume are -1 if the broker does not report them."""
+
+    broker_id: int
+    path: str
+    error: ErrorCode
+    total_bytes: int
+    usable_bytes: int
+    replicas: tuple[ReplicaSize, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(replica.size_bytes for replica in self.replicas)
+
+    @property
+    def max_lag(self) -> int:
+        return max((replica.lag for replica in self.replicas), default=0)
+
+
+def describe_log_dirs(
+    cluster: Cluster, broker_ids: Collection[int], topics: Iterable[Topic] | None = None
+) -> list[LogDir]:
+    """Returns the directories of these brokers with the replicas of `topics`, None for all topics.
+
+    Raises KafkaError, ClientError.
+    """
+    wanted = None
+    if topics is not None:
+        wanted = [
+            DescribableLogDirTopic(topic.name, [partition.index for partition in topic.partitions])
+            for topic in topics
+        ]
+    found: list[LogDir] = []
+    for broker_id in sorted(broker_ids):
+        answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
+        raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
+        for row in answer.results:
+            replicas = (
+                ReplicaSize(
+                    TopicPartition(topic.name, part.partition_index),
+                    part.partition_size,
+                    part.offset_lag,
+                    part.is_future_key,
+                )
+                for topic in row.topics
+                for part in topic.partitions
+            )
+            found.append(
+                LogDir(
+                    broker_id,
+                    row.log_dir,
+                    ErrorCode(row.error_code),
+                    row.total_bytes,
+                    row.usable_bytes,
+                    tuple(sorted(replicas, key=lambda replica: replica.place)),
+                )
+            )
+    return found
