@@ -121,3 +121,24 @@ def test_a_group_with_members_keeps_its_offsets(
     consumer.close()
     assert "were deleted" in tools.output("group", "delete-offsets", group, "--topic", filled)
     assert tools.rows(*start, "--all-topics", "--to-latest")[1:] == []
+
+
+def test_the_lag_depends_on_the_isolation_level(
+    tools: InProcessTools, bootstrap: str, group: str, filled: str
+) -> None:
+    tools.rows("group", "reset-offsets", group, "--topic", f"{filled}:0", "--to-offset", 4, "--execute")
+    usual = ["topic", "partition", "committed", "log end", "lag", "member", "host"]
+    assert tools.rows("group", "describe", group)[1] == usual
+    producer = new_producer(bootstrap, **{"transactional.id": group})
+    producer.init_transactions(CLIENT_TIMEOUT_S)
+    producer.begin_transaction()
+    for _ in range(3):
+        producer.produce(filled, b"open", partition=0)
+    assert producer.flush(CLIENT_TIMEOUT_S) == 0
+    _, columns, row = tools.rows("group", "describe", group)
+    assert columns == [*usual[:5], "last stable", "stable lag", *usual[5:]]
+    assert row[2:7] == ["4", "13", "9", "10", "6"]
+    level = ("group", "describe", group, "--isolation-level")
+    assert tools.rows(*level, "read_committed")[2][2:5] == ["4", "10", "6"]
+    assert tools.rows(*level, "read_uncommitted")[2][2:5] == ["4", "13", "9"]
+    producer.commit_transaction(CLIENT_TIMEOUT_S)

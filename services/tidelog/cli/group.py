@@ -10,7 +10,7 @@ import click
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import Shown, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
+from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED, offsets_of_topics
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
     Group,
@@ -19,7 +19,7 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.model.topics import TopicPartition
+from tidelog.client.group_lag import lag_of
 from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(
@@ -108,16 +108,26 @@ def list_them(
 )
 @_named_groups
 @click.option("--members", is_flag=True, help="Show members and their partitions instead of offsets.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(["read_uncommitted", "read_committed"]),
+    help="Show the lag of readers with this level. By default, both are shown if they differ.",
+)
 @cluster_options
 def describe(
     names: tuple[str, ...],
     more_names: tuple[str, ...],
     all_groups: bool,
     members: bool,
+    isolation_level: str | None,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Show the committed offsets and lag of groups, or their members."""
+    """Show the committed offsets and lag of groups, or their members.
+
+    The lag is the number of records up to the high watermark. The "stable lag" of readers with
+    isolation.level=read_committed ends at the last stable offset: the first open transaction.
+    """
     chosen = _checked(names, more_names, all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for name in chosen or _all_groups(cluster):
@@ -137,7 +147,7 @@ def describe(
             if members:
                 _print_members(group)
             else:
-                _print_offsets(cluster, group)
+                _print_offsets(cluster, group, isolation_level)
 
 
 def _print_members(group: Group) -> None:
@@ -161,28 +171,30 @@ def _print_members(group: Group) -> None:
     )
 
 
-def _print_offsets(cluster: Cluster, group: Group) -> None:
+def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) -> None:
     committed = committed_offsets(cluster, group.group_id)
     owners = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
-    ends = _log_ends(cluster, {partition.topic for partition in partitions})
-    rows = []
-    for partition in partitions:
-        offset, end, owner = committed.get(partition), ends.get(partition), owners.get(partition)
-        lag = None if offset is None or end is None else max(0, end - offset)
-        rows.append((*partition, offset, end, lag, owner and owner.member_id, owner and owner.host))
-    print_table(
-        ("topic", "#partition", "#committed", "#log end", "#lag", "member", "host"), rows, name="partitions"
-    )
-
-
-def _log_ends(cluster: Cluster, topics: set[str]) -> dict[TopicPartition, int]:
-    """Returns the log end offsets of the topics that exist."""
-    return {
-        TopicPartition(name, index): found.offset
-        for name in cluster.topics(sorted(topics))
-        for index, found in list_offsets(cluster, cluster.topic(name), LATEST_TIMESTAMP).items()
-    }
+    topics = cluster.topics(sorted({partition.topic for partition in partitions})).values()
+    # The last stable offsets come first, so that they are not above the high watermarks.
+    stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+    ends = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
+    lags = {place: lag_of(place, committed, ends, stable) for place in partitions}
+    is_stable_only = isolation_level == "read_committed"
+    shows_both = isolation_level is None and any(lag.depends_on_isolation for lag in lags.values())
+    rows: list[tuple[object, ...]] = []
+    for place, lag in lags.items():
+        owner = owners.get(place)
+        plain = (lag.high_watermark, lag.lag)
+        of_stable = (lag.last_stable_offset, lag.stable_lag)
+        offsets = plain + of_stable if shows_both else of_stable if is_stable_only else plain
+        rows.append((*place, lag.committed, *offsets, owner and owner.member_id, owner and owner.host))
+    columns: tuple[str, ...] = ("#log end", "#lag")
+    if is_stable_only:
+        columns = ("#last stable", "#stable lag")
+    if shows_both:
+        columns += ("#last stable", "#stable lag")
+    print_table(("topic", "#partition", "#committed", *columns, "member", "host"), rows, name="partitions")
 
 
 @command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))
