@@ -1,4 +1,4 @@
-"""`tidelog transactions`: lists and describes transactions (kafka-transactions)."""
+"""`tidelog transactions`: lists and describes transactions, and aborts hanging ones (kafka-transactions)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import time
 
 import click
 
+from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.coordinators import describe_transaction, list_transactions
@@ -16,7 +17,12 @@ _NOT_BEGUN = -1
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
-    """List and describe transactions."""
+    """List and describe transactions, and find and abort hanging ones."""
+
+
+command.add_command(describe_them)
+command.add_command(find_them)
+command.add_command(abort)
 
 
 @command.command(

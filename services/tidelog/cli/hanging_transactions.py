@@ -1,0 +1,217 @@
+"""`tidelog transactions describe-producers`, `find-hanging` and `abort` (kafka-transactions)."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import click
+
+from tidelog.cli.output import note, print_table, say
+from tidelog.cli.record_formats import time_text
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_topic,
+    cluster_options,
+    connect,
+    topic_option,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.client.hanging_transactions import (
+    PartitionProducer,
+    abort_transaction,
+    describe_producers,
+    find_hanging,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+
+DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15
+_MINUTE_MS: Final = 60_000
+_NS_PER_MS: Final = 1_000_000
+
+
+@click.command("describe-producers", cls=ToolCommand)
+@topic_option
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
+@cluster_options
+def describe_them(
+    topic_name: str | None,
+    topic_option: str | None,
+    partition: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Show the producers that the leader of a partition remembers.
+
+    \b
+    Example:
+      tidelog transactions describe-producers flights --partition 0
+    """
+    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        producers = describe_producers(cluster, [place])
+    print_table(
+        (
+            "#producer id", "#epoch", "#coordinator epoch", "#last sequence", "last timestamp",
+            "#transaction start",
+        ),
+        [
+            (
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.last_sequence,
+                time_text(producer.last_timestamp_ms),
+                producer.start_offset if producer.is_in_transaction else None,
+            )
+            for producer in producers
+        ],
+    )  # fmt: skip
+
+
+@click.command("find-hanging", cls=ToolCommand)
+@click.option("--broker-id", type=click.IntRange(min=0), help="Search the partitions of this broker.")
+@click.option("--topic", metavar="TOPIC", help="Search this topic. The default is all topics.")
+@click.option("--partition", type=click.IntRange(min=0), help="Search this partition of the topic.")
+@click.option(
+    "--max-transaction-timeout",
+    "max_timeout_min",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN,
+    show_default=True,
+    help="Minutes that a transaction may last: the brokers' transaction.max.timeout.ms.",
+)
+@cluster_options
+def find_them(
+    broker_id: int | None,
+    topic: str | None,
+    partition: int | None,
+    max_timeout_min: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Find transactions that are open in a partition although their coordinator does not know them.
+
+    They hold back readers with isolation.level=read_committed until `tidelog transactions abort` ends them.
+
+    \b
+    Examples:
+      tidelog transactions find-hanging
+      tidelog transactions find-hanging --topic flights --partition 0
+    """
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition requires --topic.")
+    now_ms = time.time_ns() // _NS_PER_MS
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        places = _places(cluster, broker_id, topic, partition)
+        hanging = find_hanging(
+            cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * _MINUTE_MS
+        )
+    print_table(
+        (
+            "topic", "#partition", "#producer id", "#epoch", "#coordinator epoch", "#start offset",
+            "last timestamp", "#minutes",
+        ),
+        [
+            (
+                *producer.place,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.start_offset,
+                time_text(producer.last_timestamp_ms),
+                (now_ms - producer.last_timestamp_ms) // _MINUTE_MS,
+            )
+            for producer in hanging
+        ],
+    )  # fmt: skip
+    if not hanging:
+        note(f"No transaction hangs in {len(places)} partitions.")
+
+
+def _places(
+    cluster: Cluster, broker_id: int | None, topic: str | None, partition: int | None
+) -> list[TopicPartition]:
+    """Returns the partitions to search, without those that have no leader unless they were named."""
+    if topic is not None and partition is not None:
+        return [TopicPartition(topic, partition)]
+    live = {broker.broker_id for broker in cluster.describe().brokers}
+    if broker_id is not None and broker_id not in live:
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
+    topics = cluster.topics(None if topic is None else [topic])
+    if topic is not None and topic not in topics:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' does not exist")
+    return [
+        TopicPartition(found.name, part.index)
+        for found in topics.values()
+        for part in found.partitions
+        if part.leader in live and (broker_id is None or broker_id in part.replicas)
+    ]
+
+
+@click.command("abort", cls=ToolCommand)
+@topic_option
+@click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(min=0),
+    help="The first offset of the transaction, which find-hanging shows.",
+)
+@click.option("--producer-id", type=click.IntRange(min=0), help="The producer, instead of --start-offset.")
+@click.option("--producer-epoch", type=click.IntRange(min=0), help="The producer's epoch.")
+@click.option("--coordinator-epoch", type=click.IntRange(min=-1), help="The epoch of the coordinator.")
+@cluster_options
+def abort(
+    topic_name: str | None,
+    topic_option: str | None,
+    partition: int,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Abort a hanging transaction in one partition.
+
+    Abort only what `tidelog transactions find-hanging` shows: the coordinator ends other transactions. A
+    broker refuses clients without a login, unless it has no authorizer and listens only on this machine.
+
+    \b
+    Examples:
+      tidelog transactions abort flights --partition 0 --start-offset 1234
+      tidelog transactions abort flights --partition 0 --producer-id 4000 --producer-epoch 3 \\
+          --coordinator-epoch 0
+    """
+    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    names = (producer_id, producer_epoch, coordinator_epoch)
+    if start_offset is None and None in names:
+        raise click.UsageError(
+            "Give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch."
+        )
+    if start_offset is not None and names != (None, None, None):
+        raise click.UsageError("--start-offset identifies the transaction; give no producer.")
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if start_offset is not None:
+            found = _starting_at(describe_producers(cluster, [place]), place, start_offset)
+            names = (found.producer_id, found.producer_epoch, found.coordinator_epoch)
+        known_id, known_epoch, known_coordinator = names
+        assert known_id is not None
+        assert known_epoch is not None
+        assert known_coordinator is not None
+        abort_transaction(cluster, place, known_id, known_epoch, known_coordinator)
+    say(f"The transaction of producer {known_id} in {place} was aborted.")
+
+
+def _starting_at(
+    producers: list[PartitionProducer], place: TopicPartition, start_offset: int
+) -> PartitionProducer:
+    for producer in producers:
+        if producer.is_in_transaction and producer.start_offset == start_offset:
+            return producer
+    raise ToolError(
+        f"no open transaction of {place} starts at offset {start_offset}; "
+        "'tidelog transactions describe-producers' shows the open ones"
+    )
