@@ -88,3 +88,36 @@ def test_the_preferred_leader_returns(cluster: Cluster, tools: InProcessTools) -
 def test_unknown_brokers_and_topics(tools: InProcessTools) -> None:
     assert "no live broker 9" in tools.refusal("log-dirs", "--broker-list", "1,9")
     assert "'none' does not exist" in tools.refusal("log-dirs", "--topic-list", "none")
+
+
+def test_replicas_move_as_a_file_says(cluster: Cluster, tools: InProcessTools, tmp_path: Path) -> None:
+    cluster.create_topic("moved", 2, replication_factor=2)
+    cluster.produce("moved", *(b"x" * 1000 for _ in range(10)))
+    topics, moves, back = tmp_path / "topics.json", tmp_path / "moves.json", tmp_path / "back.json"
+    topics.write_text('{"version": 1, "topics": [{"topic": "moved"}]}')
+    generated = tools.output(
+        "reassign", "--generate", "--topics-to-move-json-file", topics, "--broker-list", "1,2"
+    )
+    rows = json.loads(generated)["partitions"]
+    assert [(row["partition"], sorted(row["replicas"])) for row in rows] == [(0, [1, 2]), (1, [1, 2])]
+    targets = [[3, 1], [2, 3]]
+    for row, target in zip(rows, targets, strict=True):
+        row["replicas"] = target
+    moves.write_text(json.dumps({"version": 1, "partitions": rows}))
+    file = ("--reassignment-json-file", moves)
+    started = tools.run("reassign", "--execute", *file, "--throttle", 100_000_000)
+    assert started.stdout == "2 moves were started.\n"
+    back.write_text(started.stderr.split("\n", 1)[1].rsplit("\n", 2)[0])
+    while (done := tools.run("reassign", "--verify", *file)).exit_code:
+        assert "\tmoving" in done.stdout, done.output
+        time.sleep(0.05)
+    assert done.stdout.splitlines()[1:] == ["moved\t0\t3,1\t3,1\tfinished", "moved\t1\t2,3\t2,3\tfinished"]
+    assert "throttles were removed" in done.stderr
+    described = tools.output("topic", "describe", "moved")
+    assert "Replicas: 3,1" in described
+    assert "throttled" not in described
+    assert "None of the moves is running" in tools.output("reassign", "--cancel", *file)
+    assert tools.rows("reassign", "--list")[1:] == []
+    refusal, shown = tools.failed_rows("reassign", "--verify", "--reassignment-json-file", back)
+    assert "do not have the requested replicas" in refusal
+    assert "different" in {row[4] for row in shown}

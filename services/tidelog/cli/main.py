@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "perf": "tidelog.cli.perf:command",
     "pipeline": "tidelog.cli.pipeline:command",
     "produce": "tidelog.cli.produce:command",
+    "reassign": "tidelog.cli.reassign:command",
     "rebalance": "tidelog.cli.rebalance:command",
     "topic": "tidelog.cli.topic:command",
     "transactions": "tidelog.cli.transactions:command",

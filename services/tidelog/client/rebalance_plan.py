@@ -270,7 +270,13 @@ def after_moves(current: Assignment, moves: Iterable[Move]) -> dict[PartitionKey
 
 def plan_json(moves: Sequence[Move]) -> str:
     """Encodes the plan in the format of Kafka's tool."""
-    rows = [
-        {"topic": move.topic, "partition": move.partition, "replicas": list(move.after)} for move in moves
-    ]
-    return json.dumps({"version": 1, "partitions": rows}, indent=1) + "\n"
+    return assignment_json({(move.topic, move.partition): move.after for move in moves})
+
+
+def assignment_json(assignment: Assignment) -> str:
+    """Encodes replicas in the format of Kafka's tool, one partition in each line."""
+    rows = (
+        json.dumps({"topic": topic, "partition": partition, "replicas": list(replicas)})
+        for (topic, partition), replicas in assignment.items()
+    )
+    return '{"version": 1, "partitions": [\n' + ",\n".join(rows) + "\n]}\n"

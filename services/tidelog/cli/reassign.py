@@ -1,0 +1,266 @@
+"""`tidelog reassign`: moves replicas as a JSON file says (kafka-reassign-partitions)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from tidelog.cli.output import note, print_table, say
+from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_text_file
+from tidelog.cli.rebalance import parse_ids
+from tidelog.cli.rebalance_run import remove_throttle, set_throttle
+from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
+from tidelog.client.reassignment_plan import Progress, progress_of, requested_moves, running_moves
+from tidelog.client.reassignments import Standing, alter_reassignments, list_reassignments, standing_of
+from tidelog.client.rebalance_plan import (
+    Assignment,
+    PartitionKey,
+    PlanError,
+    after_moves,
+    assignment_json,
+    plan_moves,
+)
+
+_FILE: Final = "--reassignment-json-file"
+_TOPICS_FILE: Final = "--topics-to-move-json-file"
+_ANY_DIRECTORY: Final = "any"
+_METADATA_WAIT_S: Final = 2.0
+_EXISTING_FILE: Final = click.Path(dir_okay=False, exists=True, path_type=Path)
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _actions(function: F) -> F:
+    for name, text in (
+        ("list", "Show all running moves."),
+        ("cancel", "Cancel running moves of the file. The replicas stay where they were."),
+        ("verify", "Show the progress of the file's moves. If none is running, remove the throttle."),
+        ("execute", "Start the moves of the file."),
+        ("generate", "Print an assignment of topics to brokers, for a file."),
+    ):
+        function = click.option(f"--{name}", f"is_{name}", is_flag=True, help=text)(function)
+    return function
+
+
+@click.command(cls=ToolCommand)
+@_actions
+@click.option(
+    _FILE,
+    "file",
+    type=_EXISTING_FILE,
+    metavar="FILE",
+    help='The moves: {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}.',
+)
+@click.option(
+    _TOPICS_FILE,
+    "topics_file",
+    type=_EXISTING_FILE,
+    metavar="FILE",
+    help='With --generate, the topics: {"version": 1, "topics": [{"topic": "t"}]}.',
+)
+@click.option("--broker-list", metavar="ID,...", help="With --generate, the brokers that get the replicas.")
+@click.option("--disable-rack-aware", is_flag=True, help="With --generate, ignore the racks of the brokers.")
+@click.option(
+    "--throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="With --execute, the maximum bytes per second that each broker sends and receives for the moves.  "
+    "[default: no limit]",
+)
+@click.option("--additional", is_flag=True, help="With --execute, start although other moves are running.")
+@click.option("--preserve-throttles", is_flag=True, help="With --verify and --cancel, keep the throttle.")
+@cluster_options
+def command(
+    is_generate: bool,
+    is_execute: bool,
+    is_verify: bool,
+    is_cancel: bool,
+    is_list: bool,
+    file: Path | None,
+    topics_file: Path | None,
+    broker_list: str | None,
+    disable_rack_aware: bool,
+    throttle: int | None,
+    additional: bool,
+    preserve_throttles: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Move replicas to the brokers that a file names.
+
+    `tidelog rebalance` computes the moves itself and waits for them.
+
+    \b
+    Examples:
+      tidelog reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,3
+      tidelog reassign --execute --reassignment-json-file moves.json --throttle 50000000
+      tidelog reassign --verify --reassignment-json-file moves.json
+      tidelog reassign --cancel --reassignment-json-file moves.json
+    """
+    if is_generate + is_execute + is_verify + is_cancel + is_list != 1:
+        raise click.UsageError("Give one of --generate, --execute, --verify, --cancel and --list.")
+    if is_generate and (topics_file is None or not broker_list):
+        raise click.UsageError(f"--generate requires {_TOPICS_FILE} and --broker-list.")
+    if (is_execute or is_verify or is_cancel) and file is None:
+        raise click.UsageError(f"--execute, --verify and --cancel require {_FILE}.")
+    wanted: Assignment = {}
+    if file is not None:
+        wanted = parse_reassignment(read_text_file(_FILE, file), f"{_FILE} {file}")
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if is_generate:
+            assert topics_file is not None
+            topics = parse_topics(read_text_file(_TOPICS_FILE, topics_file), f"{_TOPICS_FILE} {topics_file}")
+            _generate(cluster, topics, parse_ids("--broker-list", broker_list), disable_rack_aware)
+        elif is_execute:
+            _execute(cluster, wanted, throttle, is_additional=additional)
+        elif is_verify:
+            _verify(cluster, wanted, preserve_throttles)
+        elif is_cancel:
+            _cancel(cluster, wanted, preserve_throttles)
+        else:
+            _show_running(cluster)
+
+
+def parse_reassignment(text: str, source: str) -> Assignment:
+    """Returns the replicas of each partition in Kafka's JSON. Raises ToolError."""
+    found: dict[tuple[str, int], tuple[int, ...]] = {}
+    for place, row in parse_partition_rows(text, source).items():
+        replicas = row.get("replicas")
+        if not isinstance(replicas, list) or not all(type(broker) is int for broker in replicas):
+            raise ToolError(f'{source}: {place} has no list of broker ids "replicas"')
+        directories = row.get("log_dirs", [])
+        if not isinstance(directories, list) or any(path != _ANY_DIRECTORY for path in directories):
+            raise ToolError(
+                f'{source}: the "log_dirs" of {place} must be "{_ANY_DIRECTORY}", because a broker chooses '
+                "the directory"
+            )
+        if directories and len(directories) != len(replicas):
+            raise ToolError(
+                f'{source}: {place} has {len(replicas)} replicas, but {len(directories)} "log_dirs"'
+            )
+        found[place] = tuple(replicas)
+    return found
+
+
+def parse_topics(text: str, source: str) -> list[str]:
+    """Returns the topics in Kafka's JSON. Raises ToolError."""
+    names = [row.get("topic") for row in parse_rows(text, source, "topics")]
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ToolError(f'{source} must name a "topic" in each entry of "topics"')
+    if len(set(names)) < len(names):
+        raise ToolError(f"{source} names a topic twice")
+    return [str(name) for name in names]
+
+
+def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], ignores_racks: bool) -> None:
+    standing = standing_of(cluster, topics)
+    missing = sorted(set(brokers) - set(standing.racks))
+    if missing:
+        raise ToolError(f"--broker-list: the cluster has no live broker {missing[0]}")
+    racks = dict.fromkeys(standing.racks) if ignores_racks else standing.racks
+    held = {broker for replicas in standing.assignment.values() for broker in replicas}
+    leaving = (held | set(racks)) - set(brokers)
+    try:
+        moves = plan_moves(standing.assignment, racks, leaving)
+    except PlanError as error:
+        raise ToolError(f"no plan is possible: {error}") from error
+    note("The current assignment, which undoes the moves:")
+    note(assignment_json(standing.assignment).rstrip())
+    note(f"The proposed assignment, which moves {len(moves)} partitions:")
+    click.echo(assignment_json(after_moves(standing.assignment, moves)), nl=False)
+
+
+def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_additional: bool) -> None:
+    standing = standing_of(cluster)
+    if standing.under_way and not is_additional:
+        raise ToolError(
+            f"{len(standing.under_way)} partitions are already moving, which --list shows; "
+            "--additional starts more moves"
+        )
+    try:
+        moves = requested_moves(standing.assignment, wanted, standing.racks)
+    except PlanError as error:
+        raise ToolError(str(error)) from error
+    note("The current assignment, which undoes the moves:")
+    before = {(move.topic, move.partition): move.before for move in moves}
+    note(assignment_json(before).rstrip())
+    if throttle is not None:
+        others = {key: move for key, move in standing.under_way.items() if key not in wanted}
+        set_throttle(cluster, [*moves, *running_moves(others)], throttle)
+    alter_reassignments(cluster, wanted)
+    say(f"{len(moves)} moves were started.")
+    if throttle is not None:
+        note("Run --verify until the moves are finished: it removes the throttle.")
+
+
+def _verify(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
+    standing, found = _progress(cluster, wanted)
+    print_table(
+        ("topic", "#partition", "replicas", "requested", "state"),
+        [
+            (*key, _ids(standing.assignment.get(key, ())), _ids(wanted[key]), state.value)
+            for key, state in found.items()
+        ],
+    )
+    if standing.under_way:
+        moving = sum(1 for state in found.values() if state is Progress.MOVING)
+        others = len(standing.under_way) - moving
+        note(f"{moving} partitions of the file and {others} others are moving; the throttle remains.")
+    else:
+        _remove_throttle(cluster, wanted, standing, keeps_throttle)
+    left = sum(1 for state in found.values() if state is not Progress.FINISHED)
+    if left:
+        raise ToolError(f"{left} partitions do not have the requested replicas")
+
+
+def _progress(cluster: Cluster, wanted: Assignment) -> tuple[Standing, dict[PartitionKey, Progress]]:
+    """Returns the progress. It waits for a while if a broker has not heard yet that a move has ended."""
+    deadline_s = time.monotonic() + _METADATA_WAIT_S
+    while True:
+        standing = standing_of(cluster)
+        found = progress_of(wanted, standing.assignment, standing.under_way.keys())
+        if Progress.DIFFERENT not in found.values() or time.monotonic() > deadline_s:
+            return standing, found
+        time.sleep(RETRY_BACKOFF_S)
+
+
+def _cancel(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
+    standing = standing_of(cluster)
+    running = sorted(wanted.keys() & standing.under_way.keys())
+    alter_reassignments(cluster, dict.fromkeys(running))
+    if running:
+        say(f"{len(running)} moves were cancelled.")
+    else:
+        say("None of the moves is running.")
+    if standing.under_way.keys() <= wanted.keys():
+        _remove_throttle(cluster, wanted, standing, keeps_throttle)
+    else:
+        note("Other partitions are moving; the throttle remains.")
+
+
+def _remove_throttle(cluster: Cluster, wanted: Assignment, standing: Standing, keeps_throttle: bool) -> None:
+    if keeps_throttle:
+        return
+    existing = {topic for topic, _ in standing.assignment}
+    count = remove_throttle(cluster, sorted({topic for topic, _ in wanted} & existing))
+    if count:
+        note(f"{count} throttles were removed.")
+
+
+def _show_running(cluster: Cluster) -> None:
+    print_table(
+        ("topic", "#partition", "replicas", "adding", "removing"),
+        [
+            (*key, _ids(move.replicas), _ids(move.adding), _ids(move.removing))
+            for key, move in sorted(list_reassignments(cluster).items())
+        ],
+    )
+
+
+def _ids(broker_ids: Sequence[int]) -> str:
+    return ",".join(map(str, broker_ids))
