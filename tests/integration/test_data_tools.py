@@ -121,3 +121,17 @@ def test_replicas_move_as_a_file_says(cluster: Cluster, tools: InProcessTools, t
     refusal, shown = tools.failed_rows("reassign", "--verify", "--reassignment-json-file", back)
     assert "do not have the requested replicas" in refusal
     assert "different" in {row[4] for row in shown}
+
+
+def test_top_shows_rates_and_faults_once(cluster: Cluster, tools: InProcessTools) -> None:
+    cluster.create_topic("watched", 2)
+    cluster.produce("watched", "a", "b")
+    tools.rows("group", "reset-offsets", "watcher", "--topic", "watched", "--to-earliest", "--execute")
+    rows = tools.rows("top", "--once", "--interval", 0.5, "--topic", "watched")
+    assert "3 brokers" in rows[0][0]
+    assert "all replicas in sync" in rows[0][0]
+    by_name = {row[0]: row for row in rows}
+    assert by_name["watched"][1:4] == ["2", "0", "0"]
+    assert by_name["watched"][5] == "0.0"
+    assert by_name["watcher"][1:5] == ["Empty", "2", "2", by_name["watcher"][4]]
+    assert {"1", "2", "3"} <= by_name.keys()

@@ -36,6 +36,7 @@ _COMMANDS: Final = {
     "produce": "tidelog.cli.produce:command",
     "reassign": "tidelog.cli.reassign:command",
     "rebalance": "tidelog.cli.rebalance:command",
+    "top": "tidelog.cli.top:command",
     "topic": "tidelog.cli.topic:command",
     "transactions": "tidelog.cli.transactions:command",
     "user": "tidelog.cli.user:command",

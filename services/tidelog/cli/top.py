@@ -1,0 +1,171 @@
+"""`tidelog top`: shows what the cluster does, live or once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from tidelog.cli.output import note, print_heading, print_table
+from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.cluster import Cluster
+from tidelog.client.cluster_rates import ClusterRates, ClusterSummary
+from tidelog.client.cluster_snapshot import take_snapshot
+from tidelog.model.instants import MonotonicMs
+
+DEFAULT_INTERVAL_S: Final = 2.0
+LEAST_INTERVAL_S: Final = 0.5
+_UI_PACKAGE: Final = "textual"
+
+
+@click.command(cls=ToolCommand)
+@click.option("--once", is_flag=True, help="Print one snapshot as tables, with the rates of one interval.")
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(min=LEAST_INTERVAL_S),
+    default=DEFAULT_INTERVAL_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two snapshots.",
+)
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Show only this topic. Repeatable.")
+@cluster_options
+def command(
+    once: bool,
+    interval_s: float,
+    topics: tuple[str, ...],
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Show brokers, topics and groups with their rates, missing replicas and lag, live.
+
+    Keys: q ends it, p pauses it, and Tab goes to the next table. A snapshot takes a few requests to each
+    broker, and two for each of at most 100 groups.
+
+    \b
+    Examples:
+      tidelog top
+      tidelog top --once --interval 10
+    """
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if once:
+            first = snapshot_now(cluster, topics)
+            time.sleep(interval_s)
+            _print(ClusterRates(first.current, snapshot_now(cluster, topics).current))
+            return
+        try:
+            from tidelog.cli.top_app import run_app
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != _UI_PACKAGE:
+                raise
+            raise ToolError(
+                "the live view needs the package textual: install it with pip install 'tidelog[top]', "
+                "or use --once"
+            ) from None
+        run_app(cluster, topics, interval_s)
+
+
+def snapshot_now(cluster: Cluster, topics: Sequence[str], before: ClusterRates | None = None) -> ClusterRates:
+    """Returns what changed since `before`. Raises KafkaError, ClientError."""
+    now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
+    snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
+    return ClusterRates(None if before is None else before.current, snapshot)
+
+
+def summary_text(found: ClusterSummary) -> str:
+    """Returns one line about the whole cluster."""
+    faults = []
+    if found.missing_replicas:
+        faults.append(f"{found.missing_replicas} replicas missing")
+    if found.offline:
+        faults.append(f"{found.offline} partitions offline")
+    return (
+        f"{found.brokers} brokers, controller {found.controller_id}, {found.topics} topics, "
+        f"{found.partitions} partitions, {', '.join(faults) or 'all replicas in sync'}, "
+        f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"
+    )
+
+
+def short(value: float | None) -> str:
+    """Returns a number with at most three digits and a decimal prefix, `-` if it is unknown."""
+    if value is None:
+        return "-"
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            digits = 0 if value >= 99.95 or value == int(value) else 1
+            return f"{value:.{digits}f} {prefix}".rstrip() if prefix == "" else f"{value:.{digits}f} {prefix}"
+        value /= 1000
+    return f"{value:.0f} P"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Returns a time in its greatest unit, `-` if it is unknown."""
+    if seconds is None:
+        return "-"
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 1)
+
+
+def _print(rates: ClusterRates) -> None:
+    print_heading("cluster", f"  {summary_text(rates.summary())}")
+    print_table(
+        (
+            "#broker", "address", "role", "#leaders", "#replicas", "#missing", "#disk", "#records/s",
+            "#bytes/s",
+        ),
+        [
+            (
+                row.broker_id,
+                row.address,
+                "dead" if not row.is_alive else "controller" if row.is_controller else "",
+                row.leaders,
+                row.replicas,
+                row.missing_replicas,
+                row.disk_bytes,
+                _rounded(row.records_per_s),
+                _rounded(row.bytes_per_s),
+            )
+            for row in rates.brokers()
+        ],
+    )  # fmt: skip
+    print_table(
+        ("topic", "#partitions", "#missing", "#offline", "#size", "#records/s", "#bytes/s"),
+        [
+            (
+                row.topic,
+                row.partitions,
+                row.missing_replicas,
+                row.offline,
+                row.size_bytes,
+                _rounded(row.records_per_s),
+                _rounded(row.bytes_per_s),
+            )
+            for row in rates.topics()
+        ],
+    )
+    print_table(
+        ("group", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
+        [
+            (
+                row.group,
+                row.state,
+                row.partitions,
+                row.lag,
+                row.max_lag,
+                _rounded(row.records_per_s),
+                _rounded(row.catch_up_s),
+            )
+            for row in rates.groups()
+        ],
+    )
+    if rates.current.omitted_groups:
+        note(f"{rates.current.omitted_groups} more groups are not shown.")

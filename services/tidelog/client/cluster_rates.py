@@ -1,0 +1,246 @@
+"""Computes what a cluster does from two snapshots: rates, missing replicas and lag. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidelog.client.group_lag import PartitionLag
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """A partition. `leader` is -1 without a leader; an offset or size is None if it is unknown.
+
+    `size_bytes` is the size of the leader's replica, `high_watermark` the end of the committed records.
+    """
+
+    leader: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    high_watermark: int | None = None
+    size_bytes: int | None = None
+
+    @property
+    def missing_replicas(self) -> int:
+        return len(self.replicas) - len(self.isr)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """A live broker. `disk_bytes` are those of all its replicas, None if it did not report them."""
+
+    address: str
+    rack: str | None
+    disk_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    state: str
+    committed: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of a cluster at one time of the monotonic clock."""
+
+    at_ms: MonotonicMs
+    controller_id: int
+    brokers: Mapping[int, BrokerFacts]
+    partitions: Mapping[TopicPartition, PartitionFacts]
+    groups: Mapping[str, GroupFacts] = field(default_factory=dict)
+    omitted_groups: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """A broker. `records_per_s` and `bytes_per_s` are those of the partitions that it leads."""
+
+    broker_id: int
+    address: str
+    is_controller: bool
+    is_alive: bool
+    leaders: int
+    replicas: int
+    missing_replicas: int
+    disk_bytes: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic. `missing_replicas` are not in sync, and `offline` counts partitions without a leader."""
+
+    topic: str
+    partitions: int
+    missing_replicas: int
+    offline: int
+    size_bytes: int | None
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group. `catch_up_s` is the time until its lag is gone at the present rates, None if it never is."""
+
+    group: str
+    state: str
+    partitions: int
+    lag: int | None
+    max_lag: int | None
+    records_per_s: float | None
+    catch_up_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSummary:
+    brokers: int
+    controller_id: int
+    topics: int
+    partitions: int
+    missing_replicas: int
+    offline: int
+    records_per_s: float | None
+    bytes_per_s: float | None
+
+
+def per_second(before: int | None, after: int | None, elapsed_ms: int) -> float | None:
+    """Returns the growth per second.
+
+    It is None if a value is unknown, if no time has passed, or if the value has shrunk: a topic was created
+    again, records were deleted, or offsets were reset.
+    """
+    if before is None or after is None or elapsed_ms <= 0 or after < before:
+        return None
+    return (after - before) * 1000 / elapsed_ms
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """Returns the sum of the known values, None if none is known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+class ClusterRates:
+    """What changed between two snapshots. Without a previous one, all rates are None."""
+
+    def __init__(self, previous: Snapshot | None, current: Snapshot) -> None:
+        self.current = current
+        self._elapsed_ms = 0 if previous is None else current.at_ms - previous.at_ms
+        self._groups_before = {} if previous is None else previous.groups
+        before = {} if previous is None else previous.partitions
+        self._records: dict[TopicPartition, float | None] = {}
+        self._bytes: dict[TopicPartition, float | None] = {}
+        for place, after in current.partitions.items():
+            known = before.get(place)
+            self._records[place] = self._rate(known and known.high_watermark, after.high_watermark)
+            self._bytes[place] = self._rate(known and known.size_bytes, after.size_bytes)
+
+    def _rate(self, before: int | None, after: int | None) -> float | None:
+        return per_second(before, after, self._elapsed_ms)
+
+    def summary(self) -> ClusterSummary:
+        found = self.current.partitions.values()
+        return ClusterSummary(
+            len(self.current.brokers),
+            self.current.controller_id,
+            len({place.topic for place in self.current.partitions}),
+            len(self.current.partitions),
+            sum(facts.missing_replicas for facts in found),
+            sum(facts.leader < 0 for facts in found),
+            total(self._records.values()),
+            total(self._bytes.values()),
+        )
+
+    def brokers(self) -> list[BrokerRow]:
+        """Returns the live brokers, and the dead ones that have replicas, by their ids."""
+        held = {broker for facts in self.current.partitions.values() for broker in facts.replicas}
+        return [self._broker(broker_id) for broker_id in sorted(held | self.current.brokers.keys())]
+
+    def _broker(self, broker_id: int) -> BrokerRow:
+        alive = self.current.brokers.get(broker_id)
+        led = [place for place, facts in self.current.partitions.items() if facts.leader == broker_id]
+        held = [facts for facts in self.current.partitions.values() if broker_id in facts.replicas]
+        return BrokerRow(
+            broker_id,
+            "" if alive is None else alive.address,
+            broker_id == self.current.controller_id,
+            alive is not None,
+            len(led),
+            len(held),
+            sum(broker_id not in facts.isr for facts in held),
+            None if alive is None else alive.disk_bytes,
+            total(self._records[place] for place in led),
+            total(self._bytes[place] for place in led),
+        )
+
+    def topics(self) -> list[TopicRow]:
+        """Returns the topics, those with faults first, then those with the most records per second."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for place in self.current.partitions:
+            by_topic.setdefault(place.topic, []).append(place)
+        rows = [self._topic(topic, places) for topic, places in by_topic.items()]
+        return sorted(
+            rows,
+            key=lambda row: (-row.offline, -row.missing_replicas, -(row.records_per_s or 0), row.topic),
+        )
+
+    def _topic(self, topic: str, places: list[TopicPartition]) -> TopicRow:
+        facts = [self.current.partitions[place] for place in places]
+        sizes = [each.size_bytes for each in facts if each.size_bytes is not None]
+        return TopicRow(
+            topic,
+            len(places),
+            sum(each.missing_replicas for each in facts),
+            sum(each.leader < 0 for each in facts),
+            sum(sizes) if sizes else None,
+            total(self._records[place] for place in places),
+            total(self._bytes[place] for place in places),
+        )
+
+    def groups(self) -> list[GroupRow]:
+        """Returns the groups, those with the greatest lag first."""
+        rows = [self._group(name, facts) for name, facts in self.current.groups.items()]
+        return sorted(rows, key=lambda row: (-(row.lag or 0), row.group))
+
+    def _group(self, name: str, facts: GroupFacts) -> GroupRow:
+        before = self._groups_before.get(name)
+        lags = list(self._lags(facts))
+        consumed = total(
+            self._rate(before and before.committed.get(place), offset)
+            for place, offset in facts.committed.items()
+        )
+        produced = total(self._records.get(place) for place in facts.committed)
+        lag = sum(lags) if lags else None
+        return GroupRow(
+            name,
+            facts.state,
+            len(facts.committed),
+            lag,
+            max(lags, default=None),
+            consumed,
+            catch_up_s(lag, consumed, produced),
+        )
+
+    def _lags(self, facts: GroupFacts) -> Iterator[int]:
+        for place, committed in facts.committed.items():
+            partition = self.current.partitions.get(place)
+            end = None if partition is None else partition.high_watermark
+            lag = PartitionLag(committed, end, end).lag
+            if lag is not None:
+                yield lag
+
+
+def catch_up_s(lag: int | None, consumed_per_s: float | None, produced_per_s: float | None) -> float | None:
+    """Returns the seconds until the lag is gone: 0 without lag, None if it is unknown or never."""
+    if lag is None:
+        return None
+    if lag == 0:
+        return 0.0
+    gained = (consumed_per_s or 0) - (produced_per_s or 0)
+    return lag / gained if gained > 0 else None

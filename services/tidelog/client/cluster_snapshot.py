@@ -1,0 +1,82 @@
+"""Takes snapshots of a cluster with a bounded number of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tidelog.client.admin import LATEST_TIMESTAMP, offsets_of_topics
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.cluster_rates import BrokerFacts, GroupFacts, PartitionFacts, Snapshot
+from tidelog.client.coordinators import committed_offsets, list_groups
+from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+
+MAX_GROUPS: Final = 100
+"""The number of groups of a snapshot. Each needs two requests."""
+_GROUP_TYPES: Final = ("classic", "consumer", "streams")
+
+
+def take_snapshot(
+    cluster: Cluster,
+    now_ms: MonotonicMs,
+    *,
+    topics: Iterable[str] | None = None,
+    max_groups: int = MAX_GROUPS,
+) -> Snapshot:
+    """Returns the state of the cluster, or of the named topics. Raises KafkaError, ClientError.
+
+    It needs two requests, and two for each group, and three for each broker.
+    """
+    view = cluster.describe()
+    found = cluster.topics(None if topics is None else list(topics)).values()
+    ends = offsets_of_topics(cluster, found, LATEST_TIMESTAMP)
+    disk_bytes, sizes = _sizes(cluster, [broker.broker_id for broker in view.brokers], found)
+    partitions = {
+        (place := TopicPartition(topic.name, part.index)): PartitionFacts(
+            part.leader, part.replicas, part.isr, ends.get(place), sizes.get((part.leader, place))
+        )
+        for topic in found
+        for part in topic.partitions
+    }
+    groups, omitted = _groups(cluster, max_groups)
+    return Snapshot(
+        now_ms,
+        view.controller_id,
+        {
+            broker.broker_id: BrokerFacts(str(broker.address), broker.rack, disk_bytes.get(broker.broker_id))
+            for broker in view.brokers
+        },
+        partitions,
+        groups,
+        omitted,
+    )
+
+
+def _sizes(
+    cluster: Cluster, broker_ids: list[int], topics: Iterable[Topic]
+) -> tuple[dict[int, int], dict[tuple[int, TopicPartition], int]]:
+    """Returns the bytes of each broker, and of each replica by broker and partition."""
+    disk_bytes = dict.fromkeys(broker_ids, 0)
+    sizes: dict[tuple[int, TopicPartition], int] = {}
+    for directory in describe_log_dirs(cluster, broker_ids, topics):
+        disk_bytes[directory.broker_id] += directory.size_bytes
+        for replica in directory.replicas:
+            if not replica.is_future:
+                sizes[directory.broker_id, replica.place] = replica.size_bytes
+    return disk_bytes, sizes
+
+
+def _groups(cluster: Cluster, limit: int) -> tuple[dict[str, GroupFacts], int]:
+    """Returns the groups that commit offsets, at most `limit`, and the number of omitted ones."""
+    listed = [group for group in list_groups(cluster, [], []) if group.group_type in _GROUP_TYPES]
+    found: dict[str, GroupFacts] = {}
+    for group in listed[:limit]:
+        try:
+            found[group.group_id] = GroupFacts(group.state, committed_offsets(cluster, group.group_id))
+        except KafkaError as error:
+            if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted in between
+                raise
+    return found, max(0, len(listed) - limit)

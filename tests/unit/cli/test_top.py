@@ -1,0 +1,113 @@
+"""`tidelog top`: its texts, and its view with prepared snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+
+import pytest
+from click.testing import CliRunner
+from textual.widgets import DataTable, Static
+
+from brokerlab.scripted_broker import ScriptedBroker
+from tidelog.cli.top import command, duration_text, short, summary_text
+from tidelog.cli.top_app import TopApp
+from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
+from tidelog.client.errors import UnreachableError
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+
+T0 = TopicPartition("flights[x]", 0)  # brackets are markup in Textual
+
+
+def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
+    return Snapshot(
+        MonotonicMs(at_ms),
+        1,
+        {1: BrokerFacts("h:1", None, 1_536)},
+        {T0: PartitionFacts(1, (1, 2), (1,), end, 1_000)},
+        {"billing": GroupFacts("Stable", {T0: committed})},
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0, "0"), (0.25, "0.2"), (42, "42"), (999.4, "999"), (999.5, "1.0 k"), (1_536, "1.5 k"),
+        (123_456, "123 k"), (5e6, "5 M"), (7.25e9, "7.2 G"), (1e12, "1 T"), (2e15, "2 P"),
+    ],
+)  # fmt: skip
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert short(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0, "0 s"), (59, "59 s"), (90, "1.5 min"), (5_400, "1.5 h"), (129_600, "1.5 d")],
+)
+def test_durations(seconds: float | None, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_the_summary_names_faults() -> None:
+    rates = ClusterRates(snapshot(0, 10, 0), snapshot(1_000, 20, 5))
+    assert summary_text(rates.summary()) == (
+        "1 brokers, controller 1, 1 topics, 1 partitions, 1 replicas missing, 10 records/s, 0B/s"
+    )
+
+
+def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
+    first = ClusterRates(None, snapshot(0, 10, 0))
+    answers: Iterator[ClusterRates | UnreachableError] = iter(
+        (first, UnreachableError("no connection"), ClusterRates(first.current, snapshot(1_000, 20, 5)))
+    )
+    asked: list[ClusterRates | None] = []
+
+    def ask(before: ClusterRates | None) -> ClusterRates:
+        asked.append(before)
+        answer = next(answers)
+        if isinstance(answer, UnreachableError):
+            raise answer
+        return answer
+
+    async def use() -> None:
+        app = TopApp(ask, interval_s=3_600)
+        async with app.run_test() as pilot:
+
+            async def ask_again() -> str:
+                await app.workers.wait_for_complete()
+                await pilot.pause()
+                return str(app.query_one("#summary", Static).content)
+
+            def rows(name: str) -> list[list[str]]:
+                table: DataTable[str] = app.query_one(f"#{name}", DataTable)
+                return [list(map(str, table.get_row_at(index))) for index in range(table.row_count)]
+
+            assert "1 replicas missing, - records/s" in await ask_again()
+            assert rows("groups") == [["billing", "Stable", "1", "10", "10", "-", "-"]]
+            await pilot.press("p", "p")  # pause, and continue at once
+            assert "The numbers are old: no connection" in await ask_again()
+            assert rows("topics")[0][0] == "flights[x]"
+            await pilot.press("p", "p")
+            assert "10 records/s" in await ask_again()
+            assert rows("groups") == [["billing", "Stable", "1", "15", "15", "5", "-"]]
+            await pilot.press("p")
+            assert app.sub_title == "paused"
+            assert rows("brokers")[1][2] == "dead"
+            await pilot.press("q")
+
+    asyncio.run(use())
+    assert asked == [None, first, first]
+
+
+def test_without_textual_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tidelog.cli.top_app", raising=False)
+    monkeypatch.setitem(sys.modules, "textual", None)
+    with ScriptedBroker({}) as broker:
+        done = CliRunner().invoke(command, ["--bootstrap-server", broker.bootstrap])
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "tidelog: the live view needs the package textual: install it with pip install 'tidelog[top]', "
+        "or use --once\n"
+    )
