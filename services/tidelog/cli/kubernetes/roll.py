@@ -14,7 +14,6 @@ from typing import Final
 
 import click
 
-from tidelog.cli.kubernetes.cluster_look import look_at_cluster
 from tidelog.cli.kubernetes.entrances import Entrances, entrance_options
 from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, Release
 from tidelog.cli.kubernetes.release_options import open_release, release_options
@@ -22,6 +21,7 @@ from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wa
 from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
 from tidelog.cli.output import say
 from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
+from tidelog.client.cluster_look import look_at_cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.reassignments import elect_preferred_leaders
 from tidelog.model.errors import KafkaError

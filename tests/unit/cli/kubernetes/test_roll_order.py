@@ -9,12 +9,12 @@ import pytest
 from tidelog.cli.kubernetes.roll_order import (
     BrokerPod,
     Finished,
-    PartitionView,
     ReleaseView,
     Replace,
     Wait,
     next_step,
 )
+from tidelog.client.availability import PartitionView
 
 LIVE = frozenset({0, 1, 2})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tidelog.cli.kubernetes.roll_order import PartitionView
+from tidelog.client.availability import PartitionView
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.configs import describe_topics_setting
 from tidelog.client.reassignments import list_reassignments
