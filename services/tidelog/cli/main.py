@@ -23,6 +23,7 @@ _COMMANDS: Final = {
     "delete-records": "tidelog.cli.delete_records:command",
     "dev": "tidelog.cli.dev:command",
     "dlq": "tidelog.cli.dlq:command",
+    "doctor": "tidelog.cli.doctor.command:command",
     "dump-log": "tidelog.cli.dump_log:command",
     "elect-leaders": "tidelog.cli.elect_leaders:command",
     "etcd": "tidelog.cli.etcd:command",

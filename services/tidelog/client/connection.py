@@ -114,6 +114,13 @@ class BrokerConnection:
     def is_closed(self) -> bool:
         return self._socket.fileno() < 0
 
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The broker's certificate in DER, None if the connection is not encrypted."""
+        if not isinstance(self._socket, ssl.SSLSocket):
+            return None
+        return self._socket.getpeercert(binary_form=True)
+
     def version_for(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
         """Returns the newest version within the bounds that both sides know. Raises UnsupportedApiError."""
         return choose_version(self.served, self.address, api_key, at_least=at_least, at_most=at_most)

@@ -49,6 +49,10 @@ class LogDir:
         return sum(replica.size_bytes for replica in self.replicas)
 
     @property
+    def replica_bytes(self) -> dict[TopicPartition, int]:
+        return {replica.place: replica.size_bytes for replica in self.replicas}
+
+    @property
     def max_lag(self) -> int:
         return max((replica.lag for replica in self.replicas), default=0)
 

@@ -1,0 +1,595 @@
+"""Judges the facts about a cluster. No I/O, no clock.
+
+Each check returns its findings, one finding if all is well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from tidelog.cli.doctor.facts import (
+    ClusterFacts,
+    EtcdMember,
+    LogOffsets,
+    OpenTransaction,
+    Registrations,
+    ServiceMetrics,
+)
+from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
+from tidelog.client.availability import PartitionView, leaderless, named, out_of_sync
+from tidelog.client.log_dirs import LogDir
+from tidelog.client.rebalance_plan import PartitionKey
+
+AGEING: Final = 0.8
+"""The part of the retention after which a record that a group has not read counts as endangered."""
+LEAST_FREE: Final = 0.05
+LITTLE_FREE: Final = 0.15
+"""The parts of a volume below which its free space is a failure and a warning."""
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+FORECAST_MS: Final = 30 * DAY_MS
+"""A disk that becomes full later than this is not reported: the last hour says little about next month."""
+LEAST_RECENT_MS: Final = 60_000
+"""The least time over which a rate of growth is measured."""
+SKEW_WARN_MS: Final = 2_000
+SKEW_FAIL_MS: Final = 30_000
+EXPIRY_WARN_DAYS: Final = 30
+EXPIRY_FAIL_DAYS: Final = 3
+LEASE_WARN_S: Final = 10.0
+SLOW_HEALTH_MS: Final = 100.0
+SLOW_FSYNC_MS: Final = 25.0
+"""etcd's own advice is a 99th percentile below 10 ms; the next bucket of its histogram ends at 16 ms."""
+FULL_DATABASE: Final = 0.8
+LONG_TRANSACTION_MS: Final = 5 * 60_000
+ENDING_MS: Final = 60_000
+ONGOING: Final = "Ongoing"
+OWN_SETTINGS: Final = frozenset(
+    {
+        "advertised.listeners",
+        "broker.id",
+        "broker.rack",
+        "controller.listener.names",
+        "listeners",
+        "log.dir",
+        "log.dirs",
+        "metadata.log.dir",
+        "node.id",
+        "process.roles",
+        "tidelog.metrics.listener",
+        "tidelog.probes.listener",
+        "tidelog.rpc.advertised.listener",
+        "tidelog.rpc.listener",
+    }
+)
+"""Settings that belong to one broker."""
+_OWN_ENDINGS: Final = (".file", ".location", ".listener")
+_NAMED_SETTINGS: Final = 5
+
+
+def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
+    """Returns the findings of all checks. `now_s` is in seconds since 1970."""
+    return [
+        *check_registrations(facts.registrations, facts.live, facts.partitions),
+        *check_answers(facts.silent, facts.live),
+        *check_partitions(facts.partitions),
+        *check_leaders(facts.partitions),
+        *check_settings(facts.settings),
+        *check_space(facts.log_directories),
+        *check_forecast(facts.log_directories, facts.offsets),
+        *check_groups(facts.committed, facts.offsets, facts.log_directories, facts.unseen_groups),
+        *check_transactions(facts.transactions),
+        *check_clocks(facts.metrics),
+        *check_leases(facts.metrics),
+        *check_certificates(facts.certificate_expiry_s, facts.metrics, now_s),
+        *check_etcd(facts.etcd),
+    ]
+
+
+# -- replicas
+
+
+def check_registrations(
+    registrations: Registrations | Unseen,
+    live: Collection[int],
+    partitions: Sequence[PartitionView] | Unseen,
+) -> list[Finding]:
+    """Looks for brokers with replicas that are not registered, and for services without a registration."""
+    check = "registrations"
+    found: list[Finding] = []
+    held = () if isinstance(partitions, Unseen) else partitions
+    for broker_id in sorted({broker_id for p in held for broker_id in p.replicas} - set(live)):
+        count = sum(broker_id in partition.replicas for partition in held)
+        found.append(
+            Finding(
+                check,
+                State.FAIL,
+                f"broker {broker_id} holds {count} replicas and is not registered",
+                f"start it, or move its replicas: tidelog rebalance --without {broker_id} --execute",
+            )
+        )
+    if isinstance(registrations, Registrations):
+        reported = {finding.text.partition(" holds ")[0].replace(" ", "-") for finding in found}
+        found += [
+            Finding(check, State.FAIL, f"{name} is not registered", "read its log, and start it again")
+            for name in registrations.missing
+            if name not in reported
+        ]
+        lone = "is registered without a lease, so nobody would notice its death"
+        found += [
+            Finding(check, State.FAIL, f"{name} {lone}", "restart it") for name in registrations.without_lease
+        ]
+    else:
+        found.append(not_checked("services", registrations))
+    if any(finding.state is not State.UNKNOWN for finding in found):
+        return shortened(found)
+    text = f"{len(live)} brokers are registered, and no other broker holds replicas"
+    if isinstance(registrations, Registrations):
+        text += f"; all {registrations.count} services have leases in etcd"
+    return [Finding(check, State.OK, text), *found]
+
+
+def check_answers(silent: Mapping[int, str], live: Collection[int]) -> list[Finding]:
+    """Looks for brokers that are registered and do not answer."""
+    check = "answers"
+    step = "read the broker's log; if its process hangs, restart it"
+    found = [
+        Finding(check, State.FAIL, f"broker {broker_id} is registered and does not answer: {reason}", step)
+        for broker_id, reason in sorted(silent.items())
+    ]
+    return shortened(found) or [Finding(check, State.OK, f"{len(live)} registered brokers answer")]
+
+
+def check_partitions(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:
+    """Looks for partitions that are offline, below min.insync.replicas, or not fully in sync."""
+    check = "replicas"
+    if isinstance(partitions, Unseen):
+        return [not_checked(check, partitions)]
+    step = "start the missing brokers; 'tidelog topic describe' shows the replicas"
+    found: list[Finding] = []
+    offline = leaderless(partitions)
+    if offline:
+        text = f"{len(offline)} partitions have no leader and can't be used: {named(offline)}"
+        found.append(Finding(check, State.FAIL, text, step))
+    under_min = [p for p in partitions if p.is_under_min_isr and p.leader >= 0]
+    if under_min:
+        text = f"{len(under_min)} partitions are below min.insync.replicas and refuse acks=all: "
+        found.append(Finding(check, State.FAIL, text + named(under_min), step))
+    lacking = [p for p in out_of_sync(partitions) if not p.is_under_min_isr and p.leader >= 0]
+    if lacking:
+        brokers = sorted({replica for partition in lacking for replica in partition.lacking})
+        text = f"{len(lacking)} partitions lack in-sync replicas on brokers {_ids(brokers)}: {named(lacking)}"
+        found.append(Finding(check, State.WARN, text, step))
+    return found or [Finding(check, State.OK, f"all replicas of {len(partitions)} partitions are in sync")]
+
+
+def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:
+    """Looks for leaders that are not the first replica."""
+    check = "leaders"
+    if isinstance(partitions, Unseen):
+        return [not_checked(check, partitions)]
+    other = [p for p in partitions if p.leader >= 0 and p.replicas and p.leader != p.replicas[0]]
+    if not other:
+        return [Finding(check, State.OK, "every leader is the preferred one")]
+    electable = sum(partition.replicas[0] in partition.isr for partition in other)
+    step = (
+        f"elect the preferred leaders: {electable} of them are in sync (kafka-leader-election "
+        "--election-type preferred --all-topic-partitions)"
+        if electable
+        else "wait until the preferred leaders are in sync"
+    )
+    text = f"{len(other)} partitions are not led by their preferred leader: {named(other)}"
+    return [Finding(check, State.WARN, text, step)]
+
+
+# -- settings
+
+
+def check_settings(settings: Mapping[int, Mapping[str, str]]) -> list[Finding]:
+    """Looks for settings that should be the same on all brokers, and are not."""
+    check = "settings"
+    if not settings:
+        return [not_checked(check, Unseen("no broker answers"))]
+    names = sorted({name for values in settings.values() for name in values})
+    found: list[str] = []
+    for name in names:
+        if name in OWN_SETTINGS or name.endswith(_OWN_ENDINGS) or name.startswith("listener.name."):
+            continue
+        values = {broker: held.get(name, "(not set)") for broker, held in sorted(settings.items())}
+        if len(set(values.values())) > 1:
+            found.append(f"{name} is " + ", ".join(f"{v!r} on {b}" for b, v in values.items()))
+    if found:
+        more = len(found) - _NAMED_SETTINGS
+        text = "; ".join(found[:_NAMED_SETTINGS]) + (f"; and {more} more" if more > 0 else "")
+        step = "make them equal in the brokers' files, or with 'tidelog config alter --broker-defaults'"
+        return [Finding(check, State.WARN, f"brokers differ: {text}", step)]
+    return [
+        Finding(check, State.OK, f"{len(settings)} brokers have the same values of {len(names)} settings")
+    ]
+
+
+# -- disks
+
+
+def check_space(directories: Sequence[LogDir]) -> list[Finding]:
+    """Looks for data directories that are offline or nearly full."""
+    check = "disk space"
+    found: list[Finding] = []
+    least: tuple[float, LogDir] | None = None
+    for directory in directories:
+        place = f"{directory.path} of broker {directory.broker_id}"
+        if directory.error:
+            step = "repair the disk and restart the broker; 'tidelog doctor DIR' examines its files"
+            found.append(Finding(check, State.FAIL, f"{place} is offline: {directory.error.name}", step))
+            continue
+        if directory.total_bytes <= 0:
+            found.append(
+                Finding(check, State.UNKNOWN, f"not checked: the broker does not report the size of {place}")
+            )
+            continue
+        free = directory.usable_bytes / directory.total_bytes
+        if least is None or free < least[0]:
+            least = (free, directory)
+        if free < LITTLE_FREE:
+            state = State.FAIL if free < LEAST_FREE else State.WARN
+            text = f"{place} has {free:.0%} free ({size_text(directory.usable_bytes)})"
+            step = "enlarge the volume, shorten retention.ms, or move replicas with 'tidelog rebalance'"
+            found.append(Finding(check, state, text, step))
+    if any(finding.state is not State.UNKNOWN for finding in found) or least is None:
+        return shortened(found) or [not_checked(check, Unseen("no broker reports a data directory"))]
+    fullest = f"{least[1].path} of broker {least[1].broker_id}"
+    text = (
+        f"the fullest volume is that of {fullest}: {least[0]:.0%} free ({size_text(least[1].usable_bytes)})"
+    )
+    return [*found, Finding(check, State.OK, text)]
+
+
+def check_forecast(
+    directories: Sequence[LogDir], offsets: Mapping[PartitionKey, LogOffsets] | Unseen
+) -> list[Finding]:
+    """Forecasts when disks are full, from the records of the last hour and what retention keeps of them."""
+    check = "disk forecast"
+    if isinstance(offsets, Unseen):
+        return [not_checked(check, offsets)]
+    found: list[Finding] = []
+    looked, total_rate = 0, 0.0
+    for directory in directories:
+        if directory.error or directory.usable_bytes < 0:
+            continue
+        looked += 1
+        growths = [
+            growth_of(offsets[key], size) for key, size in directory.replica_bytes.items() if key in offsets
+        ]
+        total_rate += sum(rate for rate, _ in growths)
+        full_ms = full_in_ms(directory.usable_bytes, growths)
+        if full_ms is not None and full_ms < FORECAST_MS:
+            text = (
+                f"{directory.path} of broker {directory.broker_id} is full in {time_text(full_ms)} "
+                "if the topics grow as in the last hour"
+            )
+            step = "enlarge the volume, shorten retention.ms, or move replicas with 'tidelog rebalance'"
+            found.append(Finding(check, State.FAIL if full_ms < DAY_MS else State.WARN, text, step))
+    if not looked:
+        return [not_checked(check, Unseen("no broker reports the free bytes of its data directory"))]
+    if found:
+        return shortened(found)
+    per_hour = size_text(int(total_rate * HOUR_MS))
+    text = (
+        f"no disk becomes full within {FORECAST_MS // DAY_MS} days; all replicas of topics with retention "
+        f"together grew by {per_hour} an hour"
+    )
+    return [Finding(check, State.OK, text)]
+
+
+def growth_of(offsets: LogOffsets, size_bytes: int) -> tuple[float, float]:
+    """Returns (bytes per millisecond, bytes that the log can still grow), both 0 if it does not grow.
+
+    The rate is that of the records of the last hour, each with the log's average size. Retention limits the
+    size. A log that is only compacted counts as one that does not grow, because its size depends on its keys.
+    """
+    records = offsets.log_end_offset - offsets.log_start_offset
+    recent = offsets.log_end_offset - max(offsets.recent_offset, offsets.log_start_offset)
+    if not offsets.is_deleted or records <= 0 or recent <= 0 or offsets.recent_ms < LEAST_RECENT_MS:
+        return 0.0, 0.0
+    rate = recent * size_bytes / records / offsets.recent_ms
+    limits = [float("inf")]
+    if offsets.retention_ms >= 0:
+        limits.append(rate * offsets.retention_ms)
+    if offsets.retention_bytes >= 0:
+        limits.append(offsets.retention_bytes)
+    room = max(0.0, min(limits) - size_bytes)
+    return (rate, room) if room else (0.0, 0.0)
+
+
+def full_in_ms(usable_bytes: int, growths: Iterable[tuple[float, float]]) -> float | None:
+    """Returns when logs that grow at a rate until their room ends use up `usable_bytes`, or None."""
+    ends = sorted((room / rate, rate) for rate, room in growths if rate > 0)
+    rate = sum(each for _, each in ends)
+    left, at_ms = float(usable_bytes), 0.0
+    for end_ms, ended in ends:
+        if rate > 0 and left <= rate * (end_ms - at_ms):
+            return at_ms + left / rate
+        left -= rate * (end_ms - at_ms)
+        rate, at_ms = rate - ended, end_ms
+    return None
+
+
+# -- groups and transactions
+
+
+def check_groups(
+    committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen,
+    offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
+    directories: Sequence[LogDir],
+    unseen_groups: Mapping[str, str],
+) -> list[Finding]:
+    """Looks for groups whose next records are deleted, or soon will be."""
+    check = "groups"
+    if isinstance(committed, Unseen):
+        return [not_checked(check, committed)]
+    if isinstance(offsets, Unseen):
+        return [not_checked(check, offsets)]
+    sizes: dict[PartitionKey, int] = {}
+    for directory in directories:
+        for key, size in directory.replica_bytes.items():
+            sizes[key] = max(size, sizes.get(key, 0))
+    found = [
+        finding
+        for group_id, positions in sorted(committed.items())
+        for finding in _group_findings(group_id, positions, offsets, sizes)
+    ]
+    found += [
+        not_checked(check, Unseen(f"group {group_id}: {reason}"))
+        for group_id, reason in sorted(unseen_groups.items())
+    ]
+    if any(finding.state is not State.UNKNOWN for finding in found):
+        return shortened(found)
+    text = f"{len(committed)} groups; none is about to lose records to retention"
+    return [Finding(check, State.OK, text), *shortened(found)]
+
+
+def _group_findings(
+    group_id: str,
+    positions: Mapping[PartitionKey, int],
+    offsets: Mapping[PartitionKey, LogOffsets],
+    sizes: Mapping[PartitionKey, int],
+) -> list[Finding]:
+    lost: dict[str, int] = {}
+    ageing: dict[str, int] = {}
+    for key, position in sorted(positions.items()):
+        log = offsets.get(key)
+        name = f"{key[0]}-{key[1]}"
+        if log is None:
+            continue
+        if position < log.log_start_offset:
+            lost[name] = log.log_start_offset - position
+        elif (left_ms := left_to_read_ms(log, position, sizes.get(key, 0))) is not None:
+            ageing[name] = left_ms
+    found = []
+    if lost:
+        text = (
+            f"group {group_id} has lost {sum(lost.values())} records that were deleted before it read them: "
+            f"{_first_names(lost)}"
+        )
+        step = f"start its members, or accept the loss: they continue at the log start ({group_id})"
+        found.append(Finding("groups", State.FAIL, text, step))
+    if ageing:
+        within = time_text(min(ageing.values()))
+        text = (
+            f"group {group_id} loses records within {within}, because it reads more slowly than retention "
+            f"deletes: {_first_names(ageing)}"
+        )
+        step = "add members, or raise retention.ms of the topics until the group has caught up"
+        found.append(Finding("groups", State.WARN, text, step))
+    return found
+
+
+def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | None:
+    """Returns the time within which the record at `position` may be deleted, None if it is in no danger."""
+    if not log.is_deleted or position >= log.log_end_offset:
+        return None
+    if log.retention_ms > 0 and position < log.ageing_offset:
+        return int(log.retention_ms * (1 - AGEING))
+    records = log.log_end_offset - log.log_start_offset
+    behind = size_bytes * (log.log_end_offset - position) / records
+    if log.retention_bytes > 0 and behind >= AGEING * log.retention_bytes:
+        rate = 0.0
+        if log.recent_ms >= LEAST_RECENT_MS:
+            recent = log.log_end_offset - max(log.recent_offset, log.log_start_offset)
+            rate = recent * size_bytes / records / log.recent_ms
+        if rate > 0:
+            return int(max(0.0, log.retention_bytes - behind) / rate)
+    return None
+
+
+def check_transactions(transactions: Sequence[OpenTransaction] | Unseen) -> list[Finding]:
+    """Looks for transactions that should have ended, because readers of committed records wait for them."""
+    check = "transactions"
+    if isinstance(transactions, Unseen):
+        return [not_checked(check, transactions)]
+    found: list[Finding] = []
+    for row in transactions:
+        age = time_text(row.open_ms)
+        step = f"'tidelog transactions describe {row.transactional_id}' shows its partitions; read the "
+        if row.state != ONGOING:
+            if row.open_ms > max(ENDING_MS, row.timeout_ms + ENDING_MS):
+                text = f"{row.transactional_id} is in {row.state} and was begun {age} ago"
+                found.append(Finding(check, State.FAIL, text, step + "logs of the coordinator"))
+        elif row.open_ms > row.timeout_ms + ENDING_MS:
+            text = (
+                f"{row.transactional_id} has been open for {age}, longer than its timeout of "
+                f"{time_text(row.timeout_ms)}, and was not aborted"
+            )
+            found.append(Finding(check, State.FAIL, text, step + "logs of the coordinator"))
+        elif row.open_ms > LONG_TRANSACTION_MS:
+            text = f"{row.transactional_id} has been open for {age}; read_committed readers wait for it"
+            found.append(Finding(check, State.WARN, text, step + "logs of its producer"))
+    return shortened(found) or [
+        Finding(check, State.OK, f"{len(transactions)} transactions are open, none for too long")
+    ]
+
+
+# -- processes
+
+
+def check_clocks(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
+    """Compares the brokers' clocks by the `Date` headers of their metrics endpoints."""
+    check = "clocks"
+    seen = _seen(metrics)
+    if isinstance(seen, Unseen):
+        return [not_checked(check, seen)]
+    ahead = {broker_id: each.clock_ahead_ms for broker_id, each in seen.items()}
+    error_ms = max(each.clock_error_ms for each in seen.values())
+    first, last = min(ahead, key=lambda b: ahead[b]), max(ahead, key=lambda b: ahead[b])
+    accuracy = f"measured to {error_ms / 1000:.1f} s by the Date header of their metrics"
+    if len(ahead) == 1:
+        skew_ms = abs(ahead[first])
+        text = f"the clock of broker {first} and this machine's differ by {skew_ms / 1000:.1f} s, {accuracy}"
+    else:
+        skew_ms = ahead[last] - ahead[first]
+        text = (
+            f"the clocks of {len(ahead)} brokers differ by {skew_ms / 1000:.1f} s "
+            f"(broker {last} is ahead of {first}), {accuracy}"
+        )
+    certain_ms = max(0, skew_ms - error_ms)
+    silent = _silent(check, metrics)
+    if certain_ms < SKEW_WARN_MS:
+        return [Finding(check, State.OK, text), *silent]
+    state = State.FAIL if certain_ms >= SKEW_FAIL_MS else State.WARN
+    return [Finding(check, state, text, "synchronize the clocks (NTP): retention depends on them"), *silent]
+
+
+def check_leases(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
+    """Looks for brokers that have not renewed their lease for a while, or have lost one."""
+    check = "leases"
+    seen = _seen(metrics)
+    if isinstance(seen, Unseen):
+        return [not_checked(check, seen)]
+    found: list[Finding] = []
+    for broker_id, each in sorted(seen.items()):
+        if each.lease_age_s is not None and each.lease_age_s > LEASE_WARN_S:
+            text = f"broker {broker_id} renewed its lease {each.lease_age_s:.0f} s ago"
+            found.append(Finding(check, State.WARN, text, "check etcd and the broker's event loop"))
+        if each.lost_leases:
+            text = f"broker {broker_id} has lost {each.lost_leases} leases since its start"
+            found.append(Finding(check, State.WARN, text, "check etcd's latency and the broker's pauses"))
+    if found:
+        return shortened(found)
+    ages = [each.lease_age_s for each in seen.values() if each.lease_age_s is not None]
+    if not ages:
+        return [not_checked(check, Unseen("the brokers' metrics have no lease"))]
+    text = f"{len(ages)} brokers have renewed their leases within {max(ages):.0f} s, and have lost none"
+    return [Finding(check, State.OK, text), *_silent(check, metrics)]
+
+
+def check_certificates(
+    expiry_s: Mapping[str, float] | Unseen,
+    metrics: Mapping[int, ServiceMetrics | Unseen],
+    now_s: float,
+) -> list[Finding]:
+    """Looks for certificates that expire soon, those of listeners and those among the services."""
+    check = "certificates"
+    known: dict[str, float] = {} if isinstance(expiry_s, Unseen) else dict(expiry_s)
+    seen = _seen(metrics)
+    if not isinstance(seen, Unseen):
+        for broker_id, each in seen.items():
+            for use, at_s in each.certificate_expiry_s.items():
+                known[f"broker {broker_id} ({use})"] = at_s
+    if not known:
+        return [
+            not_checked(
+                check, expiry_s if isinstance(expiry_s, Unseen) else Unseen("there is no certificate")
+            )
+        ]
+    found: list[Finding] = []
+    for holder, at_s in sorted(known.items(), key=lambda row: row[1]):
+        days = (at_s - now_s) / 86_400
+        if days < EXPIRY_WARN_DAYS:
+            state = State.FAIL if days < EXPIRY_FAIL_DAYS else State.WARN
+            when = f"expires in {days:.1f} days" if days >= 0 else f"expired {-days:.1f} days ago"
+            step = "renew it; a local cluster: tidelog cluster renew-certificates --data-dir DIR"
+            found.append(Finding(check, state, f"the certificate of {holder} {when}", step))
+    first = min(known, key=lambda holder: known[holder])
+    days = (known[first] - now_s) / 86_400
+    text = f"{len(known)} certificates; the first to expire is that of {first}, in {days:.0f} days"
+    return shortened(found) or [Finding(check, State.OK, text)]
+
+
+def check_etcd(members: Sequence[EtcdMember] | Unseen) -> list[Finding]:
+    """Judges etcd's health, the time of a read by a quorum, the time of its fsyncs, and its size."""
+    check = "etcd"
+    if isinstance(members, Unseen):
+        return [not_checked(check, members)]
+    found: list[Finding] = []
+    for member in members:
+        if member.problem:
+            step = "read etcd's log; without a majority of its servers, nothing can change in the cluster"
+            found.append(Finding(check, State.FAIL, f"{member.name}: {member.problem}", step))
+            continue
+        if member.health_ms > SLOW_HEALTH_MS:
+            text = f"{member.name} needs {member.health_ms:.0f} ms for a read by a quorum"
+            found.append(Finding(check, State.WARN, text, "give etcd its own, faster disk and enough CPU"))
+        if member.fsync_p99_ms is not None and member.fsync_p99_ms > SLOW_FSYNC_MS:
+            text = f"{member.name}: 99 % of the fsyncs of its log take up to {member.fsync_p99_ms:.0f} ms"
+            found.append(Finding(check, State.WARN, text, "give etcd its own, faster disk"))
+        if member.database_bytes and member.quota_bytes:
+            used = member.database_bytes / member.quota_bytes
+            if used > FULL_DATABASE:
+                text = f"{member.name} uses {used:.0%} of its quota of {size_text(member.quota_bytes)}"
+                found.append(
+                    Finding(check, State.FAIL, text, "compact and defragment etcd, or raise its quota")
+                )
+    if found:
+        return shortened(found)
+    slowest = max(member.health_ms for member in members)
+    text = f"{len(members)} servers are healthy, a read by a quorum takes {slowest:.1f} ms"
+    return [Finding(check, State.OK, text)]
+
+
+# -- words
+
+
+def size_text(size_bytes: float) -> str:
+    """Returns a size with a unit, as `3.2 GiB`."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def time_text(duration_ms: float) -> str:
+    """Returns a duration with a unit, as `3.5 h`."""
+    for limit_ms, unit_ms, unit in (
+        (60_000, 1_000, "s"),
+        (HOUR_MS, 60_000, "min"),
+        (2 * DAY_MS, HOUR_MS, "h"),
+    ):
+        if duration_ms < limit_ms:
+            return f"{duration_ms / unit_ms:.0f} {unit}"
+    return f"{duration_ms / DAY_MS:.0f} days"
+
+
+def _seen(metrics: Mapping[int, ServiceMetrics | Unseen]) -> dict[int, ServiceMetrics] | Unseen:
+    seen = {broker: each for broker, each in metrics.items() if not isinstance(each, Unseen)}
+    reasons = [each for each in metrics.values() if isinstance(each, Unseen)]
+    return seen or (reasons[0] if reasons else Unseen("there is no broker"))
+
+
+def _silent(check: str, metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
+    return [
+        not_checked(check, Unseen(f"broker {broker_id}: {each.reason}", each.next_step))
+        for broker_id, each in sorted(metrics.items())
+        if isinstance(each, Unseen)
+    ]
+
+
+def _first_names(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+    return ", ".join(listed[:3]) + more
+
+
+def _ids(broker_ids: Iterable[int]) -> str:
+    return ",".join(map(str, broker_ids))

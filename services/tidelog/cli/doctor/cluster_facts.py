@@ -1,0 +1,264 @@
+"""Reads the facts about a cluster over Kafka's protocol. Unseen stands for what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from tidelog.cli.doctor.cluster_checks import AGEING, HOUR_MS
+from tidelog.cli.doctor.facts import (
+    ClusterFacts,
+    EtcdMember,
+    LogOffsets,
+    OpenTransaction,
+    Registrations,
+    ServiceMetrics,
+)
+from tidelog.cli.doctor.findings import Unseen
+from tidelog.cli.doctor.service_facts import (
+    certificate_expiries,
+    expiry_of,
+    read_etcd,
+    read_metrics,
+    read_registrations,
+)
+from tidelog.cli.local_cluster.cluster import LocalCluster
+from tidelog.client.admin import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    UNKNOWN_OFFSET,
+    OffsetAt,
+    offsets_of_partitions,
+)
+from tidelog.client.availability import PartitionView
+from tidelog.client.cluster import Broker, Cluster, Topic
+from tidelog.client.cluster_look import MIN_ISR, merge_views
+from tidelog.client.configs import ConfigResource, ResourceType, describe_configs, describe_topics_setting
+from tidelog.client.coordinators import (
+    committed_offsets,
+    describe_transaction,
+    list_groups,
+    list_transactions,
+)
+from tidelog.client.errors import ClientError
+from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.client.reassignments import list_reassignments
+from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.model.errors import KafkaError
+
+MAX_GROUPS: Final = 1_000
+MAX_TRANSACTIONS: Final = 1_000
+"""The groups and the open transactions that are examined, each with a request of its own."""
+MAX_UNSEEN_GROUPS: Final = 3
+"""The groups that may fail before the others are left out: each failure takes the whole timeout."""
+OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_WITHOUT_COMMITTED_OFFSETS: Final = "share"
+_UNLIMITED: Final = -1
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class ClusterReader:
+    """Reads the facts. `local` is the local cluster that the facts are about, if it is one.
+
+    `tell` is called with the name of the part that is read next.
+    """
+
+    cluster: Cluster
+    timeout_s: float
+    local: LocalCluster | None
+    etcd_addresses: Sequence[str]
+    tell: Callable[[str], None]
+
+    def read(self, now_ms: int) -> ClusterFacts:
+        """Returns the facts. Raises KafkaError, ClientError if the cluster does not answer at all."""
+        self.tell("brokers")
+        brokers = self.cluster.describe().brokers
+        live = frozenset(broker.broker_id for broker in brokers)
+        self.tell("partitions")
+        topics: dict[str, Topic] = self.cluster.topics()
+        silent: dict[int, str] = {}
+        views = self._of_each(brokers, silent, lambda broker_id: self.cluster.topics(seen_by=broker_id))
+        partitions = _seen(lambda: self._partitions(list(views.values())))
+        self.tell("settings")
+        settings = self._of_each(brokers, silent, self._settings)
+        self.tell("data directories")
+        directories = self._of_each(
+            brokers, silent, lambda broker_id: describe_log_dirs(self.cluster, [broker_id])
+        )
+        self.tell("offsets")
+        offsets = _seen(lambda: self._offsets(topics, silent, now_ms))
+        self.tell("groups")
+        unseen_groups: dict[str, str] = {}
+        committed = _seen(lambda: self._committed(unseen_groups))
+        self.tell("transactions")
+        transactions = _seen(lambda: self._transactions(now_ms))
+        self.tell("metrics")
+        metrics: dict[int, ServiceMetrics | Unseen] = {
+            broker.broker_id: read_metrics(broker, settings.get(broker.broker_id), self.timeout_s)
+            for broker in brokers
+        }
+        self.tell("etcd and certificates")
+        return ClusterFacts(
+            live=live,
+            silent=silent,
+            partitions=partitions,
+            settings=settings,
+            log_directories=[directory for held in directories.values() for directory in held],
+            offsets=offsets,
+            committed=committed,
+            unseen_groups=unseen_groups,
+            transactions=transactions,
+            metrics=metrics,
+            certificate_expiry_s=self._certificates(live - silent.keys()),
+            etcd=self._etcd(),
+            registrations=self._registrations(),
+        )
+
+    def _of_each(
+        self, brokers: Sequence[Broker], silent: dict[int, str], read: Callable[[int], T]
+    ) -> dict[int, T]:
+        """Reads from each broker that answers. The others are added to `silent`, and asked only once."""
+        found: dict[int, T] = {}
+        for broker_id in [broker.broker_id for broker in brokers if broker.broker_id not in silent]:
+            try:
+                found[broker_id] = read(broker_id)
+            except (ClientError, KafkaError) as error:
+                silent[broker_id] = str(error)
+        return found
+
+    def _partitions(self, views: Sequence[Mapping[str, Topic]]) -> list[PartitionView]:
+        names = {name for view in views for name in view}
+        min_isr = describe_topics_setting(self.cluster, names, MIN_ISR) if names else {}
+        adding = {key: move.adding for key, move in list_reassignments(self.cluster).items()}
+        return merge_views(views, {name: int(value or 1) for name, value in min_isr.items()}, adding)
+
+    def _settings(self, broker_id: int) -> dict[str, str]:
+        entries = describe_configs(self.cluster, ConfigResource(ResourceType.BROKER, str(broker_id)))
+        return {e.name: e.value for e in entries if e.value is not None and not e.is_sensitive}
+
+    def _offsets(
+        self, topics: Mapping[str, Topic], silent: Collection[int], now_ms: int
+    ) -> dict[PartitionKey, LogOffsets]:
+        policy = describe_topics_setting(self.cluster, topics, "cleanup.policy") if topics else {}
+        retention_ms = self._topic_numbers(topics, "retention.ms")
+        retention_bytes = self._topic_numbers(topics, "retention.bytes")
+        leaders = {
+            (topic.name, partition.index): partition.leader
+            for topic in topics.values()
+            for partition in topic.partitions
+            if partition.leader not in silent
+        }
+
+        def ask(timestamps: dict[PartitionKey, int]) -> dict[PartitionKey, OffsetAt]:
+            return offsets_of_partitions(self.cluster, timestamps, leaders)
+
+        starts = ask(dict.fromkeys(leaders, EARLIEST_TIMESTAMP))
+        recents = ask(dict.fromkeys(leaders, now_ms - HOUR_MS))
+        ageing = ask(
+            {
+                key: now_ms - int(AGEING * retention_ms[key[0]])
+                for key in leaders
+                if retention_ms.get(key[0], _UNLIMITED) > 0
+            }
+        )
+        # The ends are read last, so that no offset is above them.
+        ends = ask(dict.fromkeys(leaders, LATEST_TIMESTAMP))
+        found: dict[PartitionKey, LogOffsets] = {}
+        for key in starts.keys() & ends.keys():
+            start, end = starts[key].offset, ends[key].offset
+            recent = recents.get(key)
+            is_recent = recent is not None and recent.offset != UNKNOWN_OFFSET
+            old = ageing.get(key)
+            found[key] = LogOffsets(
+                log_start_offset=start,
+                log_end_offset=end,
+                recent_offset=recent.offset if recent is not None and is_recent else end,
+                recent_ms=max(0, now_ms - recent.timestamp) if recent is not None and is_recent else 0,
+                ageing_offset=start if old is None else end if old.offset == UNKNOWN_OFFSET else old.offset,
+                retention_ms=retention_ms.get(key[0], _UNLIMITED),
+                retention_bytes=retention_bytes.get(key[0], _UNLIMITED),
+                is_deleted="delete" in (policy.get(key[0]) or ""),
+            )
+        return found
+
+    def _topic_numbers(self, topics: Mapping[str, Topic], name: str) -> dict[str, int]:
+        values = describe_topics_setting(self.cluster, topics, name) if topics else {}
+        return {topic: int(value) for topic, value in values.items() if value}
+
+    def _committed(self, unseen: dict[str, str]) -> dict[str, dict[PartitionKey, int]]:
+        groups = [
+            group
+            for group in list_groups(self.cluster, [], [])
+            if group.group_type.lower() != _WITHOUT_COMMITTED_OFFSETS
+        ]
+        found: dict[str, dict[PartitionKey, int]] = {}
+        for group in groups:
+            if len(found) >= MAX_GROUPS:
+                unseen[group.group_id] = f"only {MAX_GROUPS} groups are examined"
+                continue
+            if len(unseen) >= MAX_UNSEEN_GROUPS:
+                unseen[group.group_id] = "not examined, because other groups do not answer"
+                continue
+            try:
+                committed = committed_offsets(self.cluster, group.group_id)
+            except (ClientError, KafkaError) as error:
+                unseen[group.group_id] = str(error)
+            else:
+                found[group.group_id] = {(p.topic, p.partition): offset for p, offset in committed.items()}
+        return found
+
+    def _transactions(self, now_ms: int) -> list[OpenTransaction]:
+        found: list[OpenTransaction] = []
+        for row in list_transactions(self.cluster, list(OPEN_STATES), -1)[:MAX_TRANSACTIONS]:
+            described = describe_transaction(self.cluster, row.transactional_id)
+            if described.state in OPEN_STATES and described.start_time_ms >= 0:
+                open_ms = max(0, now_ms - described.start_time_ms)
+                found.append(
+                    OpenTransaction(row.transactional_id, described.state, open_ms, described.timeout_ms)
+                )
+        return found
+
+    def _certificates(self, brokers: Collection[int]) -> dict[str, float] | Unseen:
+        """Returns when the certificates of listeners, and those of a local cluster's files, expire."""
+        found: dict[str, float] = {}
+        for broker_id in sorted(brokers):
+            try:
+                certificate = self.cluster.broker(broker_id).peer_certificate
+                if certificate is not None:
+                    found[f"broker {broker_id}'s listener"] = expiry_of(certificate)
+            except (ClientError, KafkaError, ValueError) as error:
+                return Unseen(f"broker {broker_id}: {error}")
+        if self.local is not None:
+            of_files = certificate_expiries(self.local)
+            if isinstance(of_files, Unseen):
+                return of_files
+            found |= of_files
+        return found or Unseen(
+            "the connection is not encrypted, and brokers' metrics do not name a certificate",
+            "set tidelog.metrics.listener, or give --data-dir of a local cluster",
+        )
+
+    def _etcd(self) -> list[EtcdMember] | Unseen:
+        addresses = list(self.etcd_addresses)
+        if self.local is not None:
+            addresses.append(self.local.plan.etcd_metrics_address)
+        if not addresses:
+            return Unseen(
+                "Kafka's protocol does not show etcd",
+                "give --etcd HOST:PORT of etcd's metrics, or --data-dir of a local cluster",
+            )
+        return [read_etcd(address, self.timeout_s) for address in addresses]
+
+    def _registrations(self) -> Registrations | Unseen:
+        if self.local is None:
+            return Unseen("only the files of a local cluster state which services should run")
+        return read_registrations(self.local)
+
+
+def _seen(read: Callable[[], T]) -> T | Unseen:
+    try:
+        return read()
+    except (ClientError, KafkaError) as error:
+        return Unseen(str(error))

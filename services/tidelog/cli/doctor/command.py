@@ -1,0 +1,145 @@
+"""`tidelog doctor`: one line for each thing that can be wrong in a cluster, with the next step."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+
+from tidelog.cli.doctor.cluster_checks import findings_of
+from tidelog.cli.doctor.cluster_facts import ClusterReader
+from tidelog.cli.doctor.findings import COULD_NOT_LOOK, Finding, State, exit_code, worst_first
+from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
+from tidelog.cli.output import note, print_table
+from tidelog.cli.tool_command import (
+    DEFAULT_BOOTSTRAP,
+    ToolCommand,
+    ToolError,
+    cluster_options,
+    command_security,
+    sentence_of,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
+from tidelog.model.errors import KafkaError
+
+SERVICE_TIMEOUT_S: Final = 5.0
+"""The time to wait for an answer of a metrics endpoint or of etcd."""
+JSON_FORMAT: Final = "json"
+TABLE_FORMAT: Final = "table"
+FORMATS: Final = (TABLE_FORMAT, JSON_FORMAT)
+
+
+class DoctorCommand(ToolCommand):
+    """A command with the exit codes of `findings`: what prevents a look has a code of its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.show()
+            raise click.exceptions.Exit(COULD_NOT_LOOK) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return click.Command.invoke(self, ctx)
+        except (ToolError, ClientError, KafkaError) as error:
+            click.echo(f"tidelog: {sentence_of(error)}", err=True)
+            raise click.exceptions.Exit(COULD_NOT_LOOK) from None
+
+
+@click.command(cls=DoctorCommand, short_help="Examine a cluster, or a broker's data directory.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The --data-dir of 'tidelog cluster up', to examine its etcd, registrations and certificates, too.",
+)
+@click.option(
+    "--etcd",
+    "etcd_addresses",
+    multiple=True,
+    metavar="HOST:PORT",
+    help="The metrics address of an etcd server (--listen-metrics-urls). Repeatable.",
+)
+@click.option(
+    "--format", "output_format", type=click.Choice(FORMATS), default=TABLE_FORMAT, show_default=True
+)
+@cluster_options
+def command(
+    data_dir: Path | None,
+    etcd_addresses: tuple[str, ...],
+    output_format: str,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Examine a running cluster, and print one line for each check with the next step.
+
+    The command changes nothing. Its exit code is 0 if all is well, 1 for warnings, 2 for failures, and 3 if
+    it could not look.
+    """
+    for address in etcd_addresses:
+        if not address.rpartition(":")[2].isdecimal():
+            raise ToolError(f"--etcd {address}: expected HOST:PORT")
+    local = None if data_dir is None else LocalCluster.open(data_dir)
+    security = command_security()
+    if local is not None:
+        bootstrap_server, security = _local_access(local, bootstrap_server, security)
+    with Cluster(
+        bootstrap_server, client_id="tidelog-doctor", timeout_s=request_timeout_ms / 1000, security=security
+    ) as cluster:
+        console = Console(stderr=True)
+        with console.status("connecting") as status:
+            reader = ClusterReader(
+                cluster,
+                SERVICE_TIMEOUT_S,
+                local,
+                etcd_addresses,
+                lambda part: status.update(f"reading {part}"),
+            )
+            now_s = time.time()
+            findings = findings_of(reader.read(int(now_s * 1000)), now_s)
+    report(findings, output_format)
+
+
+def _local_access(
+    local: LocalCluster, bootstrap_server: str, security: ClientSecurity
+) -> tuple[str, ClientSecurity]:
+    """Returns the address and the login of a local cluster, unless others are given."""
+    if bootstrap_server == DEFAULT_BOOTSTRAP:
+        bootstrap_server = ",".join(local.plan.broker_address(number) for number in local.plan.broker_ids)
+    if security is NO_SECURITY and local.plan.is_secure:
+        security = read_security(local.directory / CLIENT_PROPERTIES)
+    return bootstrap_server, security
+
+
+def report(findings: Sequence[Finding], output_format: str) -> None:
+    """Prints the findings, the worst first, and ends the process with their exit code."""
+    code = exit_code(findings)
+    ordered = worst_first(findings)
+    if output_format == JSON_FORMAT:
+        click.echo(json.dumps(_as_object(ordered, code), indent=2, ensure_ascii=False))
+    else:
+        print_table(
+            ("state", "check", "finding", "next step"),
+            [(str(f.state), f.check, f.text, f.next_step) for f in ordered],
+        )
+        counts = {state: sum(f.state is state for f in ordered) for state in State}
+        note(", ".join(f"{count} {state}" for state, count in counts.items() if count))
+    raise click.exceptions.Exit(code)
+
+
+def _as_object(findings: Sequence[Finding], code: int) -> dict[str, Any]:
+    return {
+        "exit_code": code,
+        "findings": [
+            {"check": f.check, "state": str(f.state), "finding": f.text, "next_step": f.next_step or None}
+            for f in findings
+        ],
+    }

@@ -1,0 +1,101 @@
+"""The facts about a cluster that `tidelog doctor` judges. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.cli.doctor.findings import Unseen
+from tidelog.client.availability import PartitionView
+from tidelog.client.log_dirs import LogDir
+from tidelog.client.rebalance_plan import PartitionKey
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """The offsets of a partition, and how long it keeps records.
+
+    `recent_offset` is the first record of the last hour, which was written `recent_ms` ago; it is the log end
+    if there was none. `ageing_offset` is the first record that is younger than AGEING of `retention_ms`.
+    Retentions of -1 are unlimited.
+    """
+
+    log_start_offset: int
+    log_end_offset: int
+    recent_offset: int
+    recent_ms: int
+    ageing_offset: int
+    retention_ms: int
+    retention_bytes: int
+    is_deleted: bool
+    """Whether retention deletes records (`cleanup.policy`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has begun and not ended. Times are in milliseconds."""
+
+    transactional_id: str
+    state: str
+    open_ms: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMetrics:
+    """What a broker's metrics endpoint says.
+
+    `clock_ahead_ms` is the `Date` header less this machine's clock, with an error of `clock_error_ms`: the
+    header has whole seconds. `lease_age_s` is the time since the lease was renewed. `certificate_expiry_s`
+    has seconds since 1970 by use.
+    """
+
+    clock_ahead_ms: int
+    clock_error_ms: int
+    lease_age_s: float | None = None
+    lost_leases: int = 0
+    certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdMember:
+    """An etcd server. `problem` is empty if it is healthy. A health check is a read by a quorum."""
+
+    name: str
+    problem: str = ""
+    health_ms: float = 0.0
+    fsync_p99_ms: float | None = None
+    database_bytes: int | None = None
+    quota_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """The services that should be registered in the metadata store, and those whose keys have no lease."""
+
+    missing: Sequence[str]
+    without_lease: Sequence[str]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """Everything that was read. Unseen stands for facts that could not be read."""
+
+    live: frozenset[int]
+    silent: Mapping[int, str]
+    """The registered brokers that do not answer, with the reason. Other facts about them are missing."""
+    partitions: Sequence[PartitionView] | Unseen
+    settings: Mapping[int, Mapping[str, str]]
+    """The effective settings of each broker, without secrets."""
+    log_directories: Sequence[LogDir]
+    offsets: Mapping[PartitionKey, LogOffsets] | Unseen
+    committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen
+    unseen_groups: Mapping[str, str]
+    """Groups whose offsets could not be read, with the reason."""
+    transactions: Sequence[OpenTransaction] | Unseen
+    metrics: Mapping[int, ServiceMetrics | Unseen]
+    certificate_expiry_s: Mapping[str, float] | Unseen
+    """The times at which certificates expire, by their holders, in seconds since 1970."""
+    etcd: Sequence[EtcdMember] | Unseen
+    registrations: Registrations | Unseen

@@ -1,0 +1,270 @@
+"""The judgement of facts about a cluster, and the forecasts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.cli.doctor.cluster_checks import (
+    DAY_MS,
+    HOUR_MS,
+    check_answers,
+    check_certificates,
+    check_clocks,
+    check_etcd,
+    check_forecast,
+    check_groups,
+    check_leaders,
+    check_leases,
+    check_partitions,
+    check_registrations,
+    check_settings,
+    check_space,
+    check_transactions,
+    full_in_ms,
+    growth_of,
+    left_to_read_ms,
+)
+from tidelog.cli.doctor.facts import EtcdMember, LogOffsets, OpenTransaction, Registrations, ServiceMetrics
+from tidelog.cli.doctor.findings import (
+    ALL_WELL,
+    COULD_NOT_LOOK,
+    FAILURES,
+    SHOWN_OF_A_CHECK,
+    WARNINGS,
+    Finding,
+    State,
+    Unseen,
+    exit_code,
+    shortened,
+)
+from tidelog.client.availability import PartitionView
+from tidelog.client.log_dirs import LogDir, ReplicaSize
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+GIB = 1024**3
+KEY = ("t", 0)
+
+
+def view(leader: int, isr: tuple[int, ...], replicas: tuple[int, ...] = (1, 2, 3)) -> PartitionView:
+    return PartitionView("t", 0, leader, replicas, frozenset(isr), 2)
+
+
+def offsets(
+    start: int = 0,
+    end: int = 1_000,
+    *,
+    recent: int = 1_000,
+    recent_ms: int = HOUR_MS,
+    ageing: int = 0,
+    retention_ms: int = -1,
+    retention_bytes: int = -1,
+    is_deleted: bool = True,
+) -> LogOffsets:
+    return LogOffsets(
+        start, end, recent, recent_ms, ageing, retention_ms, retention_bytes, is_deleted=is_deleted
+    )
+
+
+def volume(usable: int, total: int = 100 * GIB, size: int = GIB, error: ErrorCode = ErrorCode.NONE) -> LogDir:
+    replica = ReplicaSize(TopicPartition(*KEY), size, 0, is_future=False)
+    return LogDir(1, "/data", error, total, usable, (replica,))
+
+
+def the(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_a_check_that_was_not_made_states_its_reason() -> None:
+    silent = Unseen("no answer")
+    for findings in (
+        check_partitions(silent),
+        check_leaders(silent),
+        check_forecast([volume(1)], silent),
+        check_groups({}, silent, [], {}),
+        check_groups(silent, {}, [], {}),
+        check_transactions(silent),
+        check_etcd(silent),
+        check_clocks({1: silent}),
+        check_leases({1: silent}),
+        check_certificates(silent, {1: silent}, 0),
+    ):
+        assert the(findings).state is State.UNKNOWN
+        assert the(findings).text == "not checked: no answer"
+
+
+def test_partitions_are_offline_or_below_min_isr_or_lack_replicas() -> None:
+    assert the(check_partitions([view(1, (1, 2, 3))])).state is State.OK
+    assert "no leader" in the(check_partitions([view(-1, ())])).text
+    under_min = the(check_partitions([view(1, (1,))]))
+    assert (under_min.state, "min.insync.replicas" in under_min.text) == (State.FAIL, True)
+    lacking = the(check_partitions([view(1, (1, 2))]))
+    assert (lacking.state, "brokers 3" in lacking.text) == (State.WARN, True)
+
+
+def test_leaders_that_are_not_preferred_are_counted_with_those_that_can_be_elected() -> None:
+    assert the(check_leaders([view(1, (1, 2))])).state is State.OK
+    assert "1 of them are in sync" in the(check_leaders([view(2, (1, 2)), view(2, (2, 3))])).next_step
+    assert "wait" in the(check_leaders([view(2, (2, 3))])).next_step
+
+
+def test_missing_registrations_are_failures() -> None:
+    registered = Registrations([], [], 5)
+    assert the(check_registrations(registered, {1, 2, 3}, [view(1, (1, 2, 3))])).state is State.OK
+    dead = the(check_registrations(registered, {1, 2}, [view(1, (1, 2))]))
+    assert (dead.state, "--without 3" in dead.next_step) == (State.FAIL, True)
+    lost = check_registrations(Registrations(["coordinator-1"], ["broker-2"], 3), {1}, [])
+    assert [finding.state for finding in lost] == [State.FAIL, State.FAIL]
+    assert the(check_registrations(Registrations(["broker-3"], [], 3), {1, 2}, [view(1, (1, 2))]))
+    assert the(check_answers({2: "timeout"}, {1, 2})).state is State.FAIL
+
+
+def test_settings_that_differ_are_named_and_those_of_one_broker_are_not() -> None:
+    first = {"node.id": "1", "num.io.threads": "8", "x.tls.ca.file": "/1"}
+    second = {"node.id": "2", "num.io.threads": "9", "x.tls.ca.file": "/2"}
+    finding = the(check_settings({1: first, 2: second}))
+    assert finding.state is State.WARN
+    assert finding.text == "brokers differ: num.io.threads is '8' on 1, '9' on 2"
+    assert the(check_settings({1: first, 2: {**second, "num.io.threads": "8"}})).state is State.OK
+    assert the(check_settings({})).state is State.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("usable", "state"), [(50 * GIB, State.OK), (10 * GIB, State.WARN), (GIB, State.FAIL)]
+)
+def test_little_free_space_is_reported(usable: int, state: State) -> None:
+    assert check_space([volume(usable)])[0].state is state
+
+
+def test_an_offline_directory_is_a_failure_and_a_silent_one_is_unknown() -> None:
+    assert check_space([volume(GIB, error=ErrorCode.KAFKA_STORAGE_ERROR)])[0].state is State.FAIL
+    assert check_space([volume(-1, total=-1)])[0].state is State.UNKNOWN
+
+
+def test_the_forecast_stops_at_retention() -> None:
+    # A tenth of the records were written in the last hour.
+    log = offsets(recent=900, retention_ms=5 * DAY_MS)
+    rate, room = growth_of(log, GIB)
+    assert rate * HOUR_MS == pytest.approx(GIB / 10)
+    assert room == pytest.approx(12 * GIB - GIB)
+    assert growth_of(offsets(recent=900, retention_bytes=GIB), GIB) == (0, 0)
+    assert growth_of(offsets(recent=900, is_deleted=False), GIB) == (0, 0)
+    assert growth_of(offsets(recent=1_000), GIB) == (0, 0)
+    assert the(check_forecast([volume(12 * GIB)], {KEY: log})).state is State.OK
+    soon = the(check_forecast([volume(5 * GIB)], {KEY: log}))
+    assert (soon.state, "full in 2 days" in soon.text) == (State.WARN, True)
+    assert the(check_forecast([volume(GIB)], {KEY: log})).state is State.FAIL
+
+
+@given(
+    usable=st.integers(0, 10_000),
+    logs=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 1_000)), max_size=6),
+)
+def test_the_disk_is_full_when_the_logs_have_grown_by_its_free_bytes(
+    usable: int, logs: list[tuple[int, int]]
+) -> None:
+    full_ms = full_in_ms(usable, [(float(rate), float(room)) for rate, room in logs])
+    if full_ms is None:
+        assert sum(room for _, room in logs) <= usable + 1e-6
+    else:
+        assert sum(min(rate * full_ms, room) for rate, room in logs) == pytest.approx(usable)
+
+
+def test_a_group_behind_the_log_start_has_lost_records() -> None:
+    finding = the(check_groups({"g": {KEY: 5}}, {KEY: offsets(start=12)}, [], {}))
+    assert (finding.state, "lost 7 records" in finding.text) == (State.FAIL, True)
+
+
+def test_a_group_that_reads_more_slowly_than_retention_deletes_is_warned() -> None:
+    log = offsets(ageing=500, retention_ms=10 * HOUR_MS)
+    finding = the(check_groups({"g": {KEY: 499}}, {KEY: log}, [], {}))
+    assert (finding.state, "within 2 h" in finding.text) == (State.WARN, True)
+    assert the(check_groups({"g": {KEY: 500}}, {KEY: log}, [], {})).state is State.OK
+    assert left_to_read_ms(offsets(ageing=1_000, retention_ms=HOUR_MS), 1_000, GIB) is None
+    assert left_to_read_ms(offsets(ageing=1_000, retention_ms=HOUR_MS, is_deleted=False), 1, GIB) is None
+    by_size = offsets(recent=900, retention_bytes=GIB)
+    assert left_to_read_ms(by_size, 500, GIB) is None
+    # 90 % of the retained bytes are unread, and 10 % of them are written each hour.
+    assert left_to_read_ms(by_size, 100, GIB) == pytest.approx(HOUR_MS, rel=1e-6)
+
+
+def test_groups_that_could_not_be_read_are_named() -> None:
+    findings = check_groups({}, {}, [], {"g": "no answer"})
+    assert [finding.state for finding in findings] == [State.OK, State.UNKNOWN]
+    assert "group g: no answer" in findings[1].text
+
+
+@pytest.mark.parametrize(
+    ("transaction", "state"),
+    [
+        (OpenTransaction("x", "Ongoing", 10_000, 60_000), State.OK),
+        (OpenTransaction("x", "Ongoing", 6 * 60_000, 900_000), State.WARN),
+        (OpenTransaction("x", "Ongoing", 200_000, 60_000), State.FAIL),
+        (OpenTransaction("x", "PrepareCommit", 30_000, 60_000), State.OK),
+        (OpenTransaction("x", "PrepareAbort", 200_000, 60_000), State.FAIL),
+    ],
+)
+def test_stuck_transactions(transaction: OpenTransaction, state: State) -> None:
+    assert the(check_transactions([transaction])).state is state
+
+
+def test_clocks_count_only_beyond_what_the_measurement_can_tell() -> None:
+    def clocks(*ahead: int) -> Finding:
+        return the(check_clocks({i: ServiceMetrics(ms, 1_010) for i, ms in enumerate(ahead)}))
+
+    assert clocks(0, 900, -900).state is State.OK
+    assert clocks(0, 4_000).state is State.WARN
+    assert clocks(0, 60_000).state is State.FAIL
+    assert "this machine's differ by 5.0 s" in clocks(-5_000).text
+
+
+def test_leases_that_are_old_or_lost_are_warnings() -> None:
+    assert the(check_leases({1: ServiceMetrics(0, 1, 2.0)})).state is State.OK
+    assert the(check_leases({1: ServiceMetrics(0, 1, 20.0)})).state is State.WARN
+    assert the(check_leases({1: ServiceMetrics(0, 1, 2.0, lost_leases=1)})).state is State.WARN
+    partly = check_leases({1: ServiceMetrics(0, 1, 2.0), 2: Unseen("no metrics")})
+    assert [finding.state for finding in partly] == [State.OK, State.UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("days", "state"), [(90, State.OK), (20, State.WARN), (1, State.FAIL), (-1, State.FAIL)]
+)
+def test_certificates_that_expire(days: int, state: State) -> None:
+    assert the(check_certificates({"broker 1": 86_400.0 * days}, {}, 0)).state is state
+    of_metrics = {1: ServiceMetrics(0, 1, certificate_expiry_s={"rpc": 86_400.0 * days})}
+    assert the(check_certificates(Unseen("plaintext"), of_metrics, 0)).state is state
+
+
+@pytest.mark.parametrize(
+    ("member", "state"),
+    [
+        (EtcdMember("e", "", 2.0, 8.0, 1, 100), State.OK),
+        (EtcdMember("e", "does not answer"), State.FAIL),
+        (EtcdMember("e", "", 500.0), State.WARN),
+        (EtcdMember("e", "", 2.0, 512.0), State.WARN),
+        (EtcdMember("e", "", 2.0, 8.0, 90, 100), State.FAIL),
+    ],
+)
+def test_etcd_is_healthy_fast_and_not_full(member: EtcdMember, state: State) -> None:
+    assert the(check_etcd([member])).state is state
+
+
+def test_the_exit_code_is_that_of_the_worst_finding() -> None:
+    def code(*states: State) -> int:
+        return exit_code([Finding("c", state, "") for state in states])
+
+    assert code(State.OK, State.UNKNOWN) == ALL_WELL
+    assert code(State.OK, State.WARN) == WARNINGS
+    assert code(State.WARN, State.FAIL) == FAILURES
+    assert code(State.UNKNOWN) == code() == COULD_NOT_LOOK
+
+
+def test_findings_of_a_check_are_limited_and_the_worst_come_first() -> None:
+    many = [Finding("c", State.WARN, str(number)) for number in range(SHOWN_OF_A_CHECK + 5)]
+    shown = shortened([*many, Finding("c", State.FAIL, "worst")])
+    assert len(shown) == SHOWN_OF_A_CHECK + 1
+    assert shown[0].text == "worst"
+    assert shown[-1].text == "6 more findings are not shown"

@@ -1,0 +1,111 @@
+"""Facts that metrics endpoints, etcd and the metadata store state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tidelog.cli.doctor.facts import ServiceMetrics
+from tidelog.cli.doctor.findings import Unseen
+from tidelog.cli.doctor.service_facts import fsync_p99_ms, read_etcd, read_metrics, registrations_of
+from tidelog.client.address import Address
+from tidelog.client.cluster import Broker
+from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
+from tidelog.metadata.entries import BrokerEntry, CandidateEntry, ControllerEntry
+from tidelog.metadata.store import KeyValue
+from tidelog.metrics.http_endpoint import HttpEndpoint
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+BROKER = Broker(1, Address("127.0.0.1", 9092), None)
+TIMEOUT_S = 60.0
+
+
+@contextmanager
+def served(pages: dict[str, tuple[str, str]]) -> Iterator[int]:
+    """Serves pages, each with its status, and yields the port."""
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        status, text = pages.get(environ["PATH_INFO"], ("404 Not Found", ""))
+        start_response(status, [("Content-Type", "text/plain")])
+        return [text.encode()]
+
+    endpoint = HttpEndpoint(app, "127.0.0.1", 0, "pages")
+    try:
+        yield endpoint.port
+    finally:
+        endpoint.close()
+
+
+def test_metrics_state_the_clock_the_lease_and_certificates() -> None:
+    text = (
+        "tidelog_metadata_lease_renewed_seconds 1.5\n"
+        "kafka_server_sessionexpirelistener_zookeeperexpires_total 2\n"
+        'tidelog_certificate_expiration_timestamp_seconds{use="rpc"} 4102444800\n'
+    )
+    with served({"/metrics": ("200 OK", text)}) as port:
+        for host in ("0.0.0.0", "127.0.0.1", "[::]"):
+            seen = read_metrics(BROKER, {"tidelog.metrics.listener": f"{host}:{port}"}, TIMEOUT_S)
+            assert isinstance(seen, ServiceMetrics)
+            assert abs(seen.clock_ahead_ms) <= seen.clock_error_ms
+            assert (seen.lease_age_s, seen.lost_leases) == (1.5, 2)
+            assert seen.certificate_expiry_s == {"rpc": 4102444800.0}
+
+
+def test_a_broker_without_metrics_is_unseen_with_the_reason() -> None:
+    assert read_metrics(BROKER, {}, TIMEOUT_S) == Unseen(
+        "the broker serves no metrics", "set tidelog.metrics.listener"
+    )
+    assert isinstance(read_metrics(BROKER, None, TIMEOUT_S), Unseen)
+    assert isinstance(read_metrics(BROKER, {"tidelog.metrics.listener": "127.0.0.1:0"}, TIMEOUT_S), Unseen)
+    with served({}) as port:
+        seen = read_metrics(BROKER, {"tidelog.metrics.listener": f"127.0.0.1:{port}"}, TIMEOUT_S)
+        assert isinstance(seen, Unseen)
+        assert "HTTP status 404" in seen.reason
+
+
+def test_etcd_is_asked_for_its_health_and_metrics() -> None:
+    metrics = (
+        'etcd_disk_wal_fsync_duration_seconds_bucket{le="0.008"} 99\n'
+        'etcd_disk_wal_fsync_duration_seconds_bucket{le="+Inf"} 100\n'
+        "etcd_mvcc_db_total_size_in_bytes 3e+06\netcd_server_quota_backend_bytes 2e+09\n"
+    )
+    pages = {"/health": ("200 OK", '{"health":"true"}'), "/metrics": ("200 OK", metrics)}
+    with served(pages) as port:
+        member = read_etcd(f"127.0.0.1:{port}", TIMEOUT_S)
+    assert (member.problem, member.fsync_p99_ms) == ("", 8.0)
+    assert (member.database_bytes, member.quota_bytes) == (3_000_000, 2_000_000_000)
+    sick = {"/health": ("503 Service Unavailable", '{"health":"false","reason":"NO LEADER"}')}
+    with served(sick) as port:
+        assert read_etcd(f"127.0.0.1:{port}", TIMEOUT_S).problem == "is not healthy (NO LEADER)"
+    with served({"/health": ("200 OK", "<html>")}) as port:
+        assert "does not answer as etcd" in read_etcd(f"127.0.0.1:{port}", TIMEOUT_S).problem
+    assert "does not answer as etcd" in read_etcd("127.0.0.1:1", TIMEOUT_S).problem
+
+
+def test_without_fsyncs_there_is_no_percentile() -> None:
+    assert fsync_p99_ms("") is None
+    assert fsync_p99_ms('etcd_disk_wal_fsync_duration_seconds_bucket{le="+Inf"} 0\n') is None
+
+
+def test_services_must_be_registered_with_a_lease_and_a_controller_must_lead() -> None:
+    def stored(
+        entry: BrokerEntry | CoordinatorEntry | ControllerEntry | CandidateEntry, lease: int = 7
+    ) -> KeyValue:
+        return KeyValue(entry.key, entry.encode(), 1, 1, 1, lease)
+
+    expected = ["controller-1", "coordinator-1", "broker-1", "broker-2"]
+    items = [
+        stored(ControllerEntry(1)),
+        stored(CandidateEntry(1)),
+        stored(CoordinatorEntry(GROUP, 1)),
+        stored(BrokerEntry(1, ())),
+        stored(BrokerEntry(2, ())),
+    ]
+    whole = registrations_of(items, expected)
+    assert (whole.missing, whole.without_lease, whole.count) == ([], [], 4)
+    found = registrations_of([stored(CandidateEntry(1)), stored(BrokerEntry(1, ()), lease=0)], expected)
+    assert found.missing == ["coordinator-1", "broker-2", "an active controller"]
+    assert found.without_lease == ["broker-1"]
