@@ -20,6 +20,7 @@ class RandomWriter:
         self._random = Random(seed)
         self._keys = keys
         self.now_ms = start_ms
+        self.leader_epoch = 0
         self._sequences = dict.fromkeys(range(100, 104), 0)
         self._epochs = dict.fromkeys(range(100, 108), 0)
         self._open: set[int] = set()
@@ -56,6 +57,7 @@ class RandomWriter:
                 producer_id=producer_id,
                 producer_epoch=self._epochs[producer_id],
                 timestamp=self.now_ms,
+                leader_epoch=self.leader_epoch,
             ),
             self.now_ms,
         )
@@ -80,7 +82,7 @@ class RandomWriter:
         batch = build_batch(
             records,
             base_offset=base,
-            leader_epoch=0,
+            leader_epoch=self.leader_epoch,
             compression=random.choice([0, 0, 0, 1, 2, 3, 4]),
             log_append_time_ms=self.now_ms if random.random() < 0.1 else None,
             producer_id=producer_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +11,16 @@ from typing import Any, Final
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tidelog.cli.doctor.cluster_checks import findings_of
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
+from tidelog.cli.doctor.cluster_checks import findings_of, size_text
 from tidelog.cli.doctor.cluster_facts import ClusterReader
-from tidelog.cli.doctor.findings import COULD_NOT_LOOK, Finding, State, exit_code, worst_first
+from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
+from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
+from tidelog.cli.doctor.findings import COULD_NOT_LOOK, Finding, State, exit_code, shortened, worst_first
 from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
 from tidelog.cli.output import note, print_table
 from tidelog.cli.tool_command import (
@@ -28,6 +35,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
 from tidelog.model.errors import KafkaError
+from tidelog.model.instants import WallMs
 
 SERVICE_TIMEOUT_S: Final = 5.0
 """The time to wait for an answer of a metrics endpoint or of etcd."""
@@ -55,6 +63,19 @@ class DoctorCommand(ToolCommand):
 
 
 @click.command(cls=DoctorCommand, short_help="Examine a cluster, or a broker's data directory.")
+@click.argument(
+    "directory",
+    metavar="[DIR]",
+    required=False,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+@click.option("--repair", is_flag=True, help="With DIR: repair it, and first copy every file that changes.")
+@click.option(
+    "--copies",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="With --repair: the new directory for the copies.  [default: DIR.before-repair-TIME]",
+)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -73,6 +94,9 @@ class DoctorCommand(ToolCommand):
 )
 @cluster_options
 def command(
+    directory: Path | None,
+    repair: bool,
+    copies: Path | None,
     data_dir: Path | None,
     etcd_addresses: tuple[str, ...],
     output_format: str,
@@ -81,9 +105,19 @@ def command(
 ) -> None:
     """Examine a running cluster, and print one line for each check with the next step.
 
-    The command changes nothing. Its exit code is 0 if all is well, 1 for warnings, 2 for failures, and 3 if
-    it could not look.
+    With DIR, examine the data directory of a stopped broker, or one partition in it: every batch, index and
+    checkpoint. Without --repair, the command changes nothing. Its exit code is 0 if all is well, 1 for
+    warnings, 2 for failures, and 3 if it could not look.
     """
+    if directory is not None:
+        if data_dir is not None or etcd_addresses:
+            raise ToolError(f"{directory} is examined without a cluster: leave out --data-dir and --etcd")
+        findings = examine_directory(directory.absolute(), repairs=repair, copies=copies)
+        report(findings, output_format)
+    if repair or copies is not None:
+        raise ToolError(
+            "--repair and --copies need the data directory of a stopped broker: tidelog doctor DIR"
+        )
     for address in etcd_addresses:
         if not address.rpartition(":")[2].isdecimal():
             raise ToolError(f"--etcd {address}: expected HOST:PORT")
@@ -106,6 +140,67 @@ def command(
             now_s = time.time()
             findings = findings_of(reader.read(int(now_s * 1000)), now_s)
     report(findings, output_format)
+
+
+def examine_directory(directory: Path, *, repairs: bool, copies: Path | None) -> list[Finding]:
+    """Checks the data directory of a stopped broker, repairs it if asked to, and returns what was found.
+
+    After a repair, the findings are those of a second check. Raises ToolError.
+    """
+    paths = partition_paths(directory)
+    is_partition = paths == [directory]
+    if not paths and not (directory / META_PROPERTIES_FILE).exists():
+        raise ToolError(f"{directory} is not a broker's data directory: it has no partitions")
+    try:
+        lock = DirectoryLock(directory.parent if is_partition else directory)
+    except LogDirectoryInUseError as error:
+        raise ToolError(f"{error}: stop the broker first") from error
+    except OSError as error:
+        raise ToolError(f"{directory} cannot be locked: {error.strerror}") from error
+    try:
+        found = _checked(directory, paths)
+        if repairs and (found.bad_checkpoints or any(p.needs_repair for p in found.partitions)):
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            target = copies or directory.with_name(f"{directory.name}.before-repair-{stamp}")
+            kept = Copies(directory, target)
+            for finding in worst_first(found.all_findings):
+                note(f"{finding.state}: {finding.text}")
+            repair_directory(found, kept, WallMs(time.time_ns() // 1_000_000), note)
+            note(f"The {len(kept)} files that were changed or removed are in {kept.path}.")
+            found = _checked(directory, partition_paths(directory))
+    except RepairError as error:
+        raise ToolError(str(error)) from error
+    except OSError as error:
+        raise ToolError(f"{error.filename or directory}: {error.strerror or error}") from error
+    finally:
+        lock.release()
+    return _with_summary(found)
+
+
+def _checked(directory: Path, paths: Sequence[Path]) -> DirectoryReport:
+    """Checks a directory with a progress bar on a terminal."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        task = progress.add_task("reading", total=sizes_of(paths))
+        return check_directory(directory, lambda size: progress.advance(task, size))
+
+
+def _with_summary(found: DirectoryReport) -> list[Finding]:
+    segments = sum(partition.segment_count for partition in found.partitions)
+    size = size_text(sizes_of([partition.path for partition in found.partitions]))
+    read = f"{len(found.partitions)} partitions with {segments} segments, {size}, were read completely"
+    is_sound = not any(finding.state is not State.OK for finding in found.all_findings)
+    text = (
+        f"{read}, and all batches, indexes, epochs, snapshots and checkpoints are sound" if is_sound else read
+    )
+    return [*shortened(found.all_findings), Finding("summary", State.OK, text)]
 
 
 def _local_access(

@@ -43,7 +43,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMetrics:
-    """What a broker's metrics endpoint says.
+    """The figures of a broker's metrics endpoint.
 
     `clock_ahead_ms` is the `Date` header less this machine's clock, with an error of `clock_error_ms`: the
     header has whole seconds. `lease_age_s` is the time since the lease was renewed. `certificate_expiry_s`

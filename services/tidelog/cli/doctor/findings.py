@@ -1,4 +1,4 @@
-"""What a check found: its state, one line, and the next step. No I/O."""
+"""The findings of a check: its state, one line, and the next step. No I/O."""
 
 from __future__ import annotations
 

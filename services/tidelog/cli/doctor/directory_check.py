@@ -1,0 +1,703 @@
+"""Checks a data directory of a stopped broker: every batch, every index entry, and all checkpoints.
+
+Segments are read once from their beginning to their end. The memory in use does not depend on their size:
+CRCs are computed over mapped files, and index entries are compared with batches while both are read.
+
+What the files of a directory cannot tell is not found: another cluster id, node id or topic id of the same
+form, and other offsets in the checkpoints that lie within the log.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidelog.broker.log.batch_scan import scan_headers
+from tidelog.broker.log.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offsets,
+)
+from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, SWAP_SUFFIX
+from tidelog.broker.log.errors import CorruptFileError, TornLogError
+from tidelog.broker.log.log_directory import NOT_OF_BROKERS
+from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE, read_meta_properties
+from tidelog.broker.log.partition_directory import (
+    LEADER_EPOCHS_FILE,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    SEGMENTS_CHECKPOINT_FILE,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    PartitionDirectory,
+    decode_base_offsets,
+    describe_missing,
+    parse_partition_directory_name,
+    read_topic_id,
+)
+from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, UNKNOWN_EPOCH, life_of
+from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET
+from tidelog.broker.log.segment_indexes import (
+    AbortedTransaction,
+    CorruptTransactionIndexError,
+    aborted_transaction,
+    decode_aborted_transactions,
+)
+from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
+from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.cli.doctor.findings import Finding, State
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader, crc_matches, parse_header
+from tidelog.records.record import end_transaction_marker
+
+CHECKPOINTS: Final = (
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+REPAIR_STEP: Final = "--repair repairs it, and first copies the files that it changes"
+START_STEP: Final = "the broker repairs it at its next start"
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+_ENTRIES_A_READ: Final = 4096
+_NO_TIME: Final = WallMs(0)  # the expiry of producers does not matter for one reading
+
+Tell = Callable[[int], None]
+"""Takes the number of bytes that were read since the last call."""
+
+
+class Place(NamedTuple):
+    """A batch of a log, by its segment and its position in the file."""
+
+    base_offset: int
+    position: int
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """What is wrong in the directory of one partition, as `repair_partition` needs it.
+
+    `cut` is the first batch that is not sound, None if all are. `wrong_epochs` are the batches whose leader
+    epoch contradicts the checkpoint, with the right one; `has_bad_epochs` says that the checkpoint itself is
+    wrong. `bad_indexes` and `bad_snapshots` are base offsets and offsets.
+    """
+
+    path: Path
+    findings: list[Finding] = field(default_factory=list)
+    cut: Place | None = None
+    bad_indexes: set[int] = field(default_factory=set)
+    bad_snapshots: list[int] = field(default_factory=list)
+    wrong_epochs: list[tuple[Place, int]] = field(default_factory=list)
+    has_bad_epochs: bool = False
+    has_bad_list: bool = False
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    segment_count: int = 0
+    is_swapping: bool = False
+
+    @property
+    def needs_repair(self) -> bool:
+        return bool(
+            self.cut
+            or self.bad_indexes
+            or self.bad_snapshots
+            or self.wrong_epochs
+            or self.has_bad_epochs
+            or self.has_bad_list
+        )
+
+    def add(self, check: str, state: State, name: str, text: str, step: str = REPAIR_STEP) -> None:
+        self.findings.append(Finding(check, state, f"{self.path.name}/{name}: {text}", step))
+
+
+@dataclass(slots=True)
+class DirectoryReport:
+    """What is wrong in a data directory. `bad_checkpoints` are the files that must be written again."""
+
+    path: Path
+    partitions: list[PartitionReport]
+    findings: list[Finding]
+    bad_checkpoints: set[str] = field(default_factory=set)
+    checkpoints: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+
+    @property
+    def all_findings(self) -> list[Finding]:
+        return [*self.findings, *(finding for p in self.partitions for finding in p.findings)]
+
+
+class Expected(NamedTuple):
+    """What the checkpoints state about a log; None if they do not name it."""
+
+    is_clean: bool
+    recovery_point: int | None = None
+    high_watermark: int | None = None
+    log_start_offset: int | None = None
+
+
+def partition_paths(directory: Path) -> list[Path]:
+    """Returns the directories of the partitions in a data directory, or that of a partition itself."""
+    if any(directory.glob(f"*{LOG_SUFFIX}")):
+        return [directory]
+    return sorted(
+        path
+        for path in directory.iterdir()
+        if path.is_dir()
+        and (found := parse_partition_directory_name(path.name)) is not None
+        and found.topic not in NOT_OF_BROKERS
+        and any(path.glob(f"*{LOG_SUFFIX}"))
+    )
+
+
+def check_directory(directory: Path, tell: Tell) -> DirectoryReport:
+    """Checks a data directory, or the directory of one partition. Raises OSError."""
+    paths = partition_paths(directory)
+    report = DirectoryReport(directory, [], [])
+    if paths == [directory]:
+        report.partitions.append(check_partition(directory, Expected(is_clean=False), tell))
+        return report
+    is_clean = _check_marker_and_properties(report)
+    for name in CHECKPOINTS:
+        try:
+            report.checkpoints[name] = read_offsets(directory / name)
+        except CorruptFileError as error:
+            report.checkpoints[name] = {}
+            report.bad_checkpoints.add(name)
+            report.findings.append(Finding("checkpoints", State.FAIL, str(error), REPAIR_STEP))
+    for path in paths:
+        key = parse_partition_directory_name(path.name)
+        assert key is not None
+        recovery_point, high_watermark, log_start = (
+            report.checkpoints[name].get(key) for name in CHECKPOINTS[:3]
+        )
+        expected = Expected(is_clean, recovery_point, high_watermark, log_start)
+        found = check_partition(path, expected, tell)
+        report.partitions.append(found)
+        _check_offsets(report, found, key, expected)
+    _check_strangers(report, paths)
+    _check_topic_ids(report, paths)
+    return report
+
+
+# -- the files of the whole directory
+
+
+def _check_marker_and_properties(report: DirectoryReport) -> bool:
+    """Checks `meta.properties` and the marker. Returns whether the last stop was clean."""
+    step = "restore it from a copy, or compare it with another broker's file"
+    meta = None
+    try:
+        meta = read_meta_properties(report.path)
+        if meta is None:
+            text = f"{META_PROPERTIES_FILE} does not exist"
+            report.findings.append(Finding("properties", State.WARN, text, START_STEP))
+    except CorruptFileError as error:
+        report.findings.append(Finding("properties", State.FAIL, str(error), step))
+    marker = report.path / CLEAN_SHUTDOWN_FILE
+    if not marker.exists():
+        text = "the broker did not stop cleanly; its next start recovers the ends of the logs"
+        report.findings.append(Finding("clean stop", State.OK, text))
+        return False
+    content = marker.read_bytes()
+    try:
+        epoch = json.loads(content)["brokerEpoch"] if content else UNKNOWN_EPOCH
+    except (ValueError, KeyError, TypeError):
+        text = f"{CLEAN_SHUTDOWN_FILE} cannot be read, so the next start recovers all logs"
+        report.findings.append(Finding("clean stop", State.WARN, text, START_STEP))
+        return False
+    if meta is not None and UNKNOWN_EPOCH != epoch != life_of(meta).broker_epoch != UNKNOWN_EPOCH:
+        text = (
+            f"{CLEAN_SHUTDOWN_FILE} is of broker epoch {epoch}, but {META_PROPERTIES_FILE} states "
+            f"{life_of(meta).broker_epoch}"
+        )
+        report.findings.append(
+            Finding("clean stop", State.WARN, text, "was the directory restored from a copy?")
+        )
+    return True
+
+
+def _check_offsets(
+    report: DirectoryReport, found: PartitionReport, key: TopicPartition, expected: Expected
+) -> None:
+    """Compares the checkpoints of one partition with its log."""
+    bounds = {
+        RECOVERY_POINT_CHECKPOINT: expected.recovery_point,
+        HIGH_WATERMARK_CHECKPOINT: expected.high_watermark,
+        LOG_START_OFFSET_CHECKPOINT: expected.log_start_offset,
+        CLEANER_OFFSET_CHECKPOINT: report.checkpoints[CLEANER_OFFSET_CHECKPOINT].get(key),
+    }
+    state = State.FAIL if expected.is_clean else State.WARN
+    step = REPAIR_STEP if expected.is_clean else START_STEP
+    for name, offset in bounds.items():
+        if offset is None or 0 <= offset <= found.log_end_offset:
+            continue
+        text = f"{name}: {key} has offset {offset}, but the log ends at {found.log_end_offset}"
+        report.findings.append(Finding("checkpoints", state, text, step))
+        report.bad_checkpoints.add(name)
+    recovery_point = expected.recovery_point
+    if expected.is_clean and recovery_point is not None and recovery_point < found.log_end_offset:
+        text = (
+            f"{RECOVERY_POINT_CHECKPOINT}: {key} has offset {recovery_point}, but the log ends at "
+            f"{found.log_end_offset}, and a clean stop flushes all of it"
+        )
+        report.findings.append(Finding("checkpoints", State.FAIL, text, REPAIR_STEP))
+        report.bad_checkpoints.add(RECOVERY_POINT_CHECKPOINT)
+    start, mark = expected.log_start_offset, expected.high_watermark
+    if start is not None and mark is not None and start > mark:
+        text = f"{LOG_START_OFFSET_CHECKPOINT}: {key} starts at {start}, above its high watermark {mark}"
+        report.findings.append(Finding("checkpoints", State.WARN, text, "restore the file from a copy"))
+
+
+def _check_strangers(report: DirectoryReport, paths: Sequence[Path]) -> None:
+    """Looks for lines of checkpoints that name no partition of the directory."""
+    known = {parse_partition_directory_name(path.name) for path in paths}
+    for name, offsets in report.checkpoints.items():
+        strangers = [str(key) for key in offsets if key not in known]
+        if strangers:
+            text = f"{name} names partitions without a directory: {', '.join(strangers[:3])}"
+            report.findings.append(Finding("checkpoints", State.WARN, text, REPAIR_STEP))
+            report.bad_checkpoints.add(name)
+
+
+def _check_topic_ids(report: DirectoryReport, paths: Sequence[Path]) -> None:
+    """Looks for unreadable topic ids, and for partitions of one topic with different ids."""
+    step = f"restore {PARTITION_METADATA_FILE}: 'tidelog topic describe' shows the id"
+    ids: dict[str, dict[object, str]] = {}
+    for path in paths:
+        key = parse_partition_directory_name(path.name)
+        assert key is not None
+        try:
+            topic_id = read_topic_id(path)
+        except CorruptFileError as error:
+            report.findings.append(Finding("topic ids", State.FAIL, str(error), step))
+            continue
+        if topic_id is not None:
+            ids.setdefault(key.topic, {}).setdefault(topic_id, path.name)
+    for topic, found in sorted(ids.items()):
+        if len(found) > 1:
+            names = ", ".join(sorted(found.values()))
+            text = f"partitions of topic {topic} have different ids: {names}"
+            report.findings.append(Finding("topic ids", State.FAIL, text, step))
+
+
+# -- one partition
+
+
+def check_partition(path: Path, expected: Expected, tell: Tell) -> PartitionReport:
+    """Checks the directory of one partition. Raises OSError."""
+    report = PartitionReport(path)
+    directory = PartitionDirectory(str(path))
+    bases = directory.offsets_of(LOG_SUFFIX)
+    report.segment_count = len(bases)
+    report.log_start_offset = report.log_end_offset = bases[0] if bases else 0
+    report.is_swapping = any(p.name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for p in path.iterdir())
+    _check_list(report, directory, bases, expected)
+    snapshot = _check_snapshots(report, directory, bases[0] if bases else 0)
+    epochs = _read_epochs(report)
+    reader = _LogReader(report, expected, epochs, tell)
+    if snapshot is not None:
+        reader.producers.load(snapshot, bases[0], _NO_TIME)
+    reader.knows_producers = snapshot is not None or not bases or bases[0] == 0
+    for number, base_offset in enumerate(bases):
+        following = bases[number + 1] if number + 1 < len(bases) else None
+        reader.read_segment(directory, base_offset, following)
+    reader.finish()
+    return report
+
+
+def _check_list(
+    report: PartitionReport, directory: PartitionDirectory, bases: Sequence[int], expected: Expected
+) -> None:
+    """Checks the list of segments (ADR 0034): a segment that it names must exist."""
+    try:
+        listed = decode_base_offsets(directory.named(SEGMENTS_CHECKPOINT_FILE).read_bytes())
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        report.has_bad_list = True
+        report.add("segments", State.WARN, SEGMENTS_CHECKPOINT_FILE, str(error), START_STEP)
+        return
+    missing = sorted(set(listed).difference(bases))
+    if missing:
+        report.has_bad_list = True
+        is_open = not expected.is_clean and missing[0] >= (expected.recovery_point or 0)
+        state = State.WARN if is_open else State.FAIL
+        step = "restore the files; --repair accepts the loss, and keeps a copy of the list"
+        report.add(
+            "segments", state, SEGMENTS_CHECKPOINT_FILE, describe_missing(missing, bases, directory), step
+        )
+
+
+def _check_snapshots(report: PartitionReport, directory: PartitionDirectory, first: int) -> bytes | None:
+    """Checks the snapshots of producers. Returns the one at the first segment, None without it."""
+    found = None
+    for offset in directory.offsets_of(SNAPSHOT_SUFFIX):
+        name = Path(directory.file(offset, SNAPSHOT_SUFFIX)).name
+        content = directory.named(name).read_bytes()
+        try:
+            decode_snapshot(content)
+        except CorruptSnapshotError as error:
+            report.bad_snapshots.append(offset)
+            report.add("producer snapshots", State.WARN, name, str(error))
+        else:
+            found = content if offset == first else found
+    return found
+
+
+def _read_epochs(report: PartitionReport) -> LeaderEpochs | None:
+    try:
+        return LeaderEpochs.decode((report.path / LEADER_EPOCHS_FILE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except CorruptLeaderEpochsError as error:
+        report.has_bad_epochs = True
+        report.add("leader epochs", State.FAIL, LEADER_EPOCHS_FILE, str(error))
+        return None
+
+
+class _LogReader:
+    """Reads the segments of one log in order, and compares their batches with all other files."""
+
+    def __init__(
+        self, report: PartitionReport, expected: Expected, epochs: LeaderEpochs | None, tell: Tell
+    ) -> None:
+        self.producers = ProducerState()
+        self.knows_producers = True
+        self._report = report
+        self._expected = expected
+        self._epochs = epochs
+        self._tell = tell
+        self._has_gaps = False
+        self._gap_before_last = False
+        self._last: tuple[Place, BatchHeader] | None = None
+        self._batches = 0
+        self._wrong_epochs = 0
+        self._max_epoch = -1
+        self._has_falling_epochs = False
+
+    def read_segment(self, directory: PartitionDirectory, base_offset: int, following: int | None) -> None:
+        path = Path(directory.file(base_offset, LOG_SUFFIX))
+        size = path.stat().st_size
+        offset_index = _OffsetIndexCheck(self._report, directory, base_offset)
+        time_index = _TimeIndexCheck(self._report, directory, base_offset)
+        aborted: list[AbortedTransaction] = []
+        is_sound = True
+        if size:
+            with (
+                path.open("rb") as file,
+                mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) as mapped,
+                memoryview(mapped) as content,
+            ):
+                try:
+                    for position, header, _ in scan_headers(file.fileno(), 0, size, min_offset=base_offset):
+                        self._tell(header.size_bytes)
+                        place = Place(base_offset, position)
+                        problem = self._problem(header, content, place, following)
+                        if problem:
+                            is_sound = False
+                            self._fault(place, problem)
+                            continue
+                        offset_index.take(position, header)
+                        time_index.take(header)
+                        if is_sound:
+                            self._take(place, header, content, aborted)
+                except TornLogError as error:
+                    is_sound = False
+                    self._torn(base_offset, content, error, following)
+        if is_sound:
+            offset_index.finish()
+            time_index.finish()
+            self._check_transactions(directory, base_offset, aborted)
+        else:
+            self.knows_producers = False
+
+    def _problem(
+        self, header: BatchHeader, content: memoryview, place: Place, following: int | None
+    ) -> str | None:
+        if not crc_matches(header, content, place.position):
+            return "the batch has a wrong CRC"
+        if header.last_offset - place.base_offset > MAX_RELATIVE_OFFSET:
+            return f"offset {header.last_offset} is too far from the segment's first"
+        if following is not None and header.last_offset >= following:
+            return f"offset {header.last_offset} is not below the next segment's first offset {following}"
+        return None
+
+    def _take(
+        self, place: Place, header: BatchHeader, content: memoryview, aborted: list[AbortedTransaction]
+    ) -> None:
+        """Notes a sound batch."""
+        if self._report.cut is not None:
+            return
+        end = self._report.log_end_offset
+        self._gap_before_last = header.base_offset > end
+        self._has_gaps |= self._gap_before_last
+        self._report.log_end_offset = header.last_offset + 1
+        self._last = (place, header)
+        self._batches += 1
+        self._check_epoch(place, header)
+        if header.producer_id != NO_PRODUCER_ID:
+            marker = None
+            if header.is_control:
+                batch = bytes(content[place.position : place.position + header.size_bytes])
+                try:
+                    marker = end_transaction_marker(batch)
+                except ValueError as error:
+                    self._fault(place, f"the marker cannot be read: {error}")
+                    return
+            completed = self.producers.update(header, _NO_TIME, marker)
+            if completed is not None and completed.is_aborted:
+                aborted.append(aborted_transaction(completed))
+
+    def _torn(
+        self, base_offset: int, content: memoryview, error: TornLogError, following: int | None
+    ) -> None:
+        """Finds the batch at fault: an offset that is too low can mean that the batch before is too high."""
+        place = Place(base_offset, error.position)
+        is_whole = len(content) - error.position >= BATCH_HEADER_BYTES
+        if self._gap_before_last and self._last is not None and is_whole and self._report.cut is None:
+            last, header = self._last
+            next_header = parse_header(content, error.position)
+            if last.base_offset == base_offset and next_header.base_offset <= header.last_offset:
+                self._report.log_end_offset = self._end_before(last, header)
+                self._fault(last, f"its offset {header.base_offset} is too high for the next batch")
+                return
+        is_open = not self._expected.is_clean and following is None and error.is_cut_off
+        self._fault(place, error.reason, is_unfinished=is_open)
+
+    def _end_before(self, place: Place, header: BatchHeader) -> int:
+        """Returns the log end without the last batch, whose offsets are too high by an unknown number."""
+        expected = self._expected.recovery_point
+        count = header.last_offset - header.base_offset + 1
+        return place.base_offset if expected is None else max(place.base_offset, expected - count)
+
+    def _fault(self, place: Place, reason: str, *, is_unfinished: bool = False) -> None:
+        report = self._report
+        name = f"{place.base_offset:020d}{LOG_SUFFIX}"
+        if report.cut is None:
+            report.cut = place
+        text = f"position {place.position}: {reason}"
+        if is_unfinished:
+            report.add("batches", State.WARN, name, f"{text}; it was being written", START_STEP)
+        else:
+            step = "let the broker fetch the log again from its leader, or cut the log there with --repair"
+            report.add("batches", State.FAIL, name, text, step)
+
+    # -- leader epochs
+
+    def _check_epoch(self, place: Place, header: BatchHeader) -> None:
+        epoch = header.partition_leader_epoch
+        self._has_falling_epochs |= epoch < self._max_epoch
+        self._max_epoch = max(self._max_epoch, epoch)
+        if self._epochs is None:
+            return
+        # Batches below the log start have no epochs any more.
+        earliest = self._epochs.earliest
+        start = self._expected.log_start_offset
+        if start is None:
+            start = 0 if earliest is None else earliest.start_offset
+        right = self._epochs.epoch_for_offset(max(start, header.base_offset))
+        if header.last_offset >= start and right != epoch:
+            self._wrong_epochs += 1
+            if self._wrong_epochs == 1:
+                self._report.wrong_epochs = [(place, right)]
+
+    def _judge_epochs(self) -> None:
+        """Decides whether a batch or the checkpoint is wrong: a single batch that differs is wrong itself."""
+        report = self._report
+        if self._epochs is None:
+            if not report.has_bad_epochs and self._batches and self._max_epoch >= 0:
+                report.has_bad_epochs = True
+                report.add(
+                    "leader epochs", State.WARN, LEADER_EPOCHS_FILE, "the file does not exist", START_STEP
+                )
+            if self._has_falling_epochs:
+                report.add("leader epochs", State.FAIL, "", "the leader epochs of the batches fall")
+            return
+        if self._wrong_epochs == 1 and self._batches > 1 and report.wrong_epochs[0][1] >= 0:
+            place, right = report.wrong_epochs[0]
+            name = f"{place.base_offset:020d}{LOG_SUFFIX}"
+            text = (
+                f"position {place.position}: the leader epoch is not {right}, as {LEADER_EPOCHS_FILE} states"
+            )
+            report.add("leader epochs", State.FAIL, name, text)
+            return
+        latest, earliest = self._epochs.latest, self._epochs.earliest
+        problem = ""
+        if self._wrong_epochs:
+            problem = f"{self._wrong_epochs} of {self._batches} batches have another epoch"
+        elif latest is not None and latest.start_offset > report.log_end_offset and report.cut is None:
+            problem = f"epoch {latest.epoch} begins at {latest.start_offset}, above the log end"
+        elif earliest is not None and earliest.start_offset < report.log_start_offset:
+            problem = f"epoch {earliest.epoch} begins at {earliest.start_offset}, below the first segment"
+        report.wrong_epochs = []
+        start = self._expected.log_start_offset or 0
+        if not problem and self._expected.is_clean and earliest is not None and earliest.start_offset < start:
+            text = f"epoch {earliest.epoch} begins at {earliest.start_offset}, but the log starts at {start}"
+            step = f"compare {LOG_START_OFFSET_CHECKPOINT} with another replica's"
+            report.add("leader epochs", State.WARN, LEADER_EPOCHS_FILE, text, step)
+        if problem:
+            report.has_bad_epochs = True
+            report.add("leader epochs", State.FAIL, LEADER_EPOCHS_FILE, problem)
+
+    # -- transactions
+
+    def _check_transactions(
+        self, directory: PartitionDirectory, base_offset: int, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """Compares the index of aborted transactions with those that the batches show.
+
+        Compaction removes batches of transactions, and without a snapshot their beginnings are unknown. Then
+        only the form of the index is checked.
+        """
+        name = f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
+        try:
+            content = directory.named(name).read_bytes()
+        except FileNotFoundError:
+            content = b""
+        problem = ""
+        try:
+            found = decode_aborted_transactions(content, base_offset)
+        except CorruptTransactionIndexError as error:
+            problem = str(error)
+        else:
+            is_known = self.knows_producers and not self._has_gaps
+            if is_known and found != list(aborted):
+                problem = f"it has {len(found)} transactions, but the batches abort {len(aborted)}"
+                if len(found) == len(aborted):
+                    differing = next(a for a, b in zip(found, aborted, strict=True) if a != b)
+                    problem = f"it has {differing}, which contradicts the batches"
+        if problem:
+            self._report.bad_indexes.add(base_offset)
+            self._report.add("transaction indexes", State.FAIL, name, problem)
+
+    def finish(self) -> None:
+        report, expected = self._report, self._expected
+        point = expected.recovery_point
+        is_too_long = point is not None and expected.is_clean and report.log_end_offset > point
+        if is_too_long and self._gap_before_last and self._last is not None and report.cut is None:
+            place, header = self._last
+            report.log_end_offset = self._end_before(place, header)
+            self._fault(
+                place, f"its offset {header.base_offset} is too high: the log was flushed up to {point}"
+            )
+        self._judge_epochs()
+
+
+class _IndexCheck:
+    """The common part of both sparse indexes: one pass over the entries, beside that over the batches."""
+
+    entry: struct.Struct
+    suffix: str
+    check: str
+
+    def __init__(self, report: PartitionReport, directory: PartitionDirectory, base_offset: int) -> None:
+        self._report = report
+        self._base_offset = base_offset
+        self._path = Path(directory.file(base_offset, self.suffix))
+        self._is_broken = False
+        self._entries = self._read()
+        self._next: tuple[int, int] | None = None
+        self._before = (-1, -1)
+        self._advance()
+
+    def _read(self) -> Iterator[tuple[int, int]]:
+        """Yields the entries without the zeros that Kafka preallocates in the active segment's index."""
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            self._break("the file does not exist", State.WARN)
+            return
+        if size % self.entry.size:
+            self._break(f"its {size} bytes are not whole entries of {self.entry.size} bytes")
+            return
+        slot = zeros = 0
+        with self._path.open("rb") as file:
+            while content := file.read(self.entry.size * _ENTRIES_A_READ):
+                for first, second in self.entry.iter_unpack(content):
+                    slot += 1
+                    if not first and not second and slot > 1:
+                        zeros += 1
+                        continue
+                    if zeros:
+                        self._break("entries of zeros are followed by others")
+                        return
+                    yield first, second
+
+    def _advance(self) -> None:
+        if self._is_broken:
+            self._next = None
+            return
+        if self._next is not None:
+            self._before = self._next
+        self._next = next(self._entries, None)
+
+    def _break(self, text: str, state: State = State.FAIL) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            self._report.bad_indexes.add(self._base_offset)
+            self._report.add(self.check, state, self._path.name, text)
+        self._next = None
+
+    def finish(self) -> None:
+        """Ends the comparison: no entry may be left."""
+        if self._next is not None:
+            self._break(f"the entry {self._next} names no batch of the segment")
+        self._entries.close()  # type: ignore[attr-defined]  # it is a generator
+
+
+class _OffsetIndexCheck(_IndexCheck):
+    """Each entry must name the last offset and the position of a batch."""
+
+    entry = _OFFSET_ENTRY
+    suffix = OFFSET_INDEX_SUFFIX
+    check = "offset indexes"
+
+    def take(self, position: int, header: BatchHeader) -> None:
+        while self._next is not None and self._next[1] <= position:
+            offset = self._base_offset + self._next[0]
+            if self._next[1] != position:
+                self._break(f"offset {offset} at position {self._next[1]}: no batch begins there")
+            elif offset != header.last_offset:
+                self._break(f"offset {offset} at position {position}: the batch ends at {header.last_offset}")
+            elif self._next[0] <= self._before[0]:
+                self._break(f"offset {offset} does not rise")
+            self._advance()
+
+
+class _TimeIndexCheck(_IndexCheck):
+    """Each entry must have the greatest timestamp so far and an offset of the batch that has it."""
+
+    entry = _TIME_ENTRY
+    suffix = TIME_INDEX_SUFFIX
+    check = "time indexes"
+
+    def __init__(self, report: PartitionReport, directory: PartitionDirectory, base_offset: int) -> None:
+        self._max_timestamp = -1
+        super().__init__(report, directory, base_offset)
+
+    def take(self, header: BatchHeader) -> None:
+        before = self._max_timestamp
+        self._max_timestamp = max(before, header.max_timestamp)
+        while self._next is not None and self._base_offset + self._next[1] <= header.last_offset:
+            timestamp, offset = self._next[0], self._base_offset + self._next[1]
+            if offset < header.base_offset or timestamp != header.max_timestamp:
+                self._break(f"timestamp {timestamp} at offset {offset}: the batch has {header.max_timestamp}")
+            elif timestamp <= before:
+                self._break(f"timestamp {timestamp} at offset {offset} is not the greatest so far, {before}")
+            self._advance()
+
+
+def sizes_of(paths: Sequence[Path]) -> int:
+    """Returns the bytes of all segments, for a progress bar. Raises OSError."""
+    return sum(file.stat().st_size for path in paths for file in path.glob(f"*{LOG_SUFFIX}"))

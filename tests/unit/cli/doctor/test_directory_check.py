@@ -1,0 +1,288 @@
+"""`tidelog doctor DIR`: one changed byte in any file of a real data directory is found or does not matter.
+
+After a repair, the broker opens the directory, and every batch before the fault is readable as it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import struct
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from loglab.batches import read_all
+from loglab.logs import OwnedLog
+from loglab.random_logs import RandomWriter
+from tidelog.broker.log.checkpoint_file import decode_offsets
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import CorruptFileError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log.partition_directory import decode_base_offsets, read_topic_id
+from tidelog.broker.partition.leader_epochs import LeaderEpochs
+from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, check_directory
+from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
+from tidelog.cli.doctor.findings import Finding, State
+from tidelog.cli.main import main
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import iterate_headers
+
+NOW_MS = WallMs(1_700_000_000_000)
+CLUSTER, NODE, TOPIC_ID = "kafka-cluster", 1, uuid.UUID(int=77)
+CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=512, file_delete_delay_ms=0)
+PARTITIONS = [TopicPartition("flights", index) for index in range(2)]
+IDENTITY = ("meta.properties", ".kafka_cleanshutdown", ".lock")
+"""Files that state whose directory it is. Only the cluster knows whether they are right."""
+
+
+class Written(NamedTuple):
+    """A data directory, and the batches of each partition that were written to it."""
+
+    path: Path
+    batches: dict[TopicPartition, list[bytes]]
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _fd: None)
+
+
+def written(path: Path, seed: int) -> Written:
+    directory = LogDirectory.open(path, cluster_id=CLUSTER, node_id=NODE)
+    batches, snapshots = {}, {}
+    for number, key in enumerate(PARTITIONS):
+        log = OwnedLog(directory.open_partition(key, TOPIC_ID, CONFIG, now_ms=NOW_MS))
+        writer = RandomWriter(seed + number, NOW_MS)
+        for epoch in (3, 4, 17):
+            writer.leader_epoch = epoch
+            log.leader_epochs.assign(epoch, log.log_end_offset)
+            log.persist_leader_epochs()
+            writer.write(log, 5 if number else 20)
+        batches[key] = read_all(log)
+        snapshots[key] = log.producer_state.snapshot()
+        directory.high_watermarks[key] = log.log_end_offset
+    directory.close(broker_epoch=9, producer_snapshots=snapshots)
+    return Written(path, batches)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return written(tmp_path_factory.mktemp("whole") / "data", 7)
+
+
+@pytest.fixture
+def sound(whole: Written, tmp_path: Path) -> Iterator[Written]:
+    shutil.copytree(whole.path, tmp_path / "data")
+    yield Written(tmp_path / "data", whole.batches)
+
+
+def checked(path: Path) -> DirectoryReport:
+    return check_directory(path, lambda _size: None)
+
+
+def problems(path: Path) -> list[Finding]:
+    return [finding for finding in checked(path).all_findings if finding.state is not State.OK]
+
+
+def repaired(path: Path) -> list[str]:
+    """Repairs a directory, and returns the lines that say what was changed."""
+    lines: list[str] = []
+    repair_directory(checked(path), Copies(path, path.with_name("copies")), NOW_MS, lines.append)
+    return lines
+
+
+def readable(path: Path) -> dict[TopicPartition, list[bytes]]:
+    """Returns the batches that a broker serves from the directory."""
+    directory = LogDirectory.open(path, cluster_id=CLUSTER, node_id=NODE)
+    try:
+        return {
+            key: read_all(OwnedLog(directory.open_partition(key, TOPIC_ID, CONFIG, now_ms=NOW_MS)))
+            for key in PARTITIONS
+        }
+    finally:
+        directory.abandon()
+
+
+def does_not_matter(file: Path, before: bytes, at: int) -> bool:
+    """Returns whether a changed byte has no effect, or leads to another value that may be true."""
+    now = file.read_bytes()
+    if file.name in CHECKPOINTS:
+        # Offsets within the log may be true: a checkpoint is only a lower bound of what the log knows.
+        try:
+            old, new = decode_offsets(file, before), decode_offsets(file, now)
+        except CorruptFileError:
+            return False
+        return old.keys() == new.keys() and all(0 <= new[key] <= old[key] for key in old)
+    if file.name == "leader-epoch-checkpoint":
+        return list(LeaderEpochs.decode(now)) == list(LeaderEpochs.decode(before))
+    if file.name == "segments-checkpoint":
+        return decode_base_offsets(now) == decode_base_offsets(before)
+    if file.name == "partition.metadata":
+        return read_topic_id(file.parent) == TOPIC_ID
+    if file.suffix == ".timeindex":
+        # Another offset of the same batch leads to the same batch.
+        slot = at - at % 12
+        base = int(file.stem)
+        old_time, old_offset = struct.unpack_from(">qi", before, slot)
+        new_time, new_offset = struct.unpack_from(">qi", now, slot)
+        log = file.with_suffix(".log").read_bytes()
+        return old_time == new_time and any(
+            header.base_offset <= base + old_offset <= header.last_offset
+            and header.base_offset <= base + new_offset <= header.last_offset
+            for _, header in iterate_headers(log)
+        )
+    return False
+
+
+def test_a_sound_directory_has_no_findings(sound: Written) -> None:
+    assert problems(sound.path) == []
+    report = checked(sound.path)
+    assert report.partitions[0].segment_count >= 3
+    assert any(sound.path.rglob("*.txnindex"))
+    assert readable(sound.path) == sound.batches
+
+
+def change_a_byte(sound: Written, file: Path, at: int, mask: int) -> None:
+    """Changes a byte, and asserts that it is found, that it is repaired, and that the log can be read."""
+    before = file.read_bytes()
+    content = bytearray(before)
+    content[at] ^= mask
+    file.write_bytes(content)
+    found = problems(sound.path)
+    if not found:
+        assert does_not_matter(file, before, at), f"{file.name}, byte {at}: nothing was found"
+        return
+    if file.name == "partition.metadata":
+        return  # only the cluster knows the right topic id, so there is no repair
+    if repaired(sound.path):
+        copy = sound.path.with_name("copies") / file.relative_to(sound.path)
+        assert copy.read_bytes() == content, "the original was not copied"
+    else:  # a log start that contradicts other files, of which only other replicas know the right one
+        assert {finding.state for finding in found} == {State.WARN}
+    assert [finding for finding in problems(sound.path) if finding.state is State.FAIL] == []
+    served = readable(sound.path)
+    for key, batches in sound.batches.items():
+        sound_until = len(batches)
+        if file.suffix == ".log" and file.parent.name == str(key):
+            sound_until = sum(
+                (header.base_offset < int(file.stem))
+                for batch in batches
+                for _, header in iterate_headers(batch)
+            )
+            sound_until += sum(
+                position + header.size_bytes <= at for position, header in iterate_headers(before)
+            )
+        assert served[key][:sound_until] == batches[:sound_until]
+
+
+@given(st.randoms(use_true_random=False))
+def test_one_changed_byte_is_found_or_does_not_matter(whole: Written, choice: random.Random) -> None:
+    shutil.rmtree(whole.path.with_name("changed"), ignore_errors=True)
+    place = whole.path.with_name("changed") / "data"
+    shutil.copytree(whole.path, place)
+    files = sorted(f for f in place.rglob("*") if f.is_file() and f.name not in IDENTITY and f.stat().st_size)
+    # Each kind of file as often as the others, and not by its size.
+    kind = choice.choice(sorted({file.suffix or file.name for file in files}))
+    file = choice.choice([file for file in files if (file.suffix or file.name) == kind])
+    at, mask = choice.randrange(file.stat().st_size), choice.randrange(1, 256)
+    note(f"{file.relative_to(place)} byte {at} xor {mask}")
+    change_a_byte(Written(place, whole.batches), file, at, mask)
+
+
+def test_a_segment_that_is_missing_is_found_and_accepted_only_by_a_repair(sound: Written) -> None:
+    lost = sorted((sound.path / "flights-0").glob("*.log"))[1]
+    lost.unlink()
+    (finding,) = [finding for finding in problems(sound.path) if finding.check == "segments"]
+    assert finding.state is State.FAIL
+    assert lost.name in finding.text
+    repaired(sound.path)
+    assert not [finding for finding in problems(sound.path) if finding.check == "segments"]
+    served = readable(sound.path)[PARTITIONS[0]]
+    first = sound.batches[PARTITIONS[0]]
+    assert served
+    assert all(batch in first for batch in served)
+
+
+def test_the_end_that_a_killed_broker_was_writing_is_only_a_warning(sound: Written) -> None:
+    (sound.path / ".kafka_cleanshutdown").unlink()
+    segment = sorted((sound.path / "flights-0").glob("*.log"))[-1]
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size - 3)
+    found = {finding.check: finding for finding in problems(sound.path)}
+    assert found["batches"].state is State.WARN
+    assert "it was being written" in found["batches"].text
+
+
+def test_a_replica_that_was_cut_is_marked_as_one_that_lost_records(sound: Written) -> None:
+    segment = sorted((sound.path / "flights-0").glob("*.log"))[1]
+    with segment.open("r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff")
+    lines = repaired(sound.path)
+    assert any("cut at position 0" in line for line in lines)
+    assert "tidelog.lost.tails=flights\\:0" in (sound.path / "meta.properties").read_text()
+    copies = sound.path.with_name("copies")
+    kept = {file.name for file in (copies / "flights-0").glob("*.log")}
+    assert segment.name in kept
+    removed = {name for name in kept if not (sound.path / "flights-0" / name).exists()}
+    assert len(removed) >= 1, "later segments are removed, and their copies remain"
+
+
+def test_one_partition_can_be_examined_alone(sound: Written) -> None:
+    assert problems(sound.path / "flights-0") == []
+    index = sorted((sound.path / "flights-0").glob("*.index"))[0]
+    index.unlink()
+    (finding,) = problems(sound.path / "flights-0")
+    assert (finding.state, finding.check) == (State.WARN, "offset indexes")
+
+
+def test_copies_never_overwrite_older_copies(sound: Written) -> None:
+    Copies(sound.path, sound.path.with_name("copies"))
+    with pytest.raises(RepairError, match="File exists"):
+        Copies(sound.path, sound.path.with_name("copies"))
+
+
+def doctor(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["doctor", *map(str, arguments)])
+
+
+def test_the_command_examines_and_repairs(sound: Written) -> None:
+    done = doctor(sound.path)
+    assert (done.exit_code, "sound" in done.stdout) == (0, True)
+    index = sorted((sound.path / "flights-0").glob("*.index"))[0]
+    index.write_bytes(b"\1" * 8)
+    before = {file: file.read_bytes() for file in sound.path.rglob("*") if file.is_file()}
+    done = doctor(sound.path, "--format", "json")
+    assert (done.exit_code, json.loads(done.stdout)["exit_code"]) == (2, 2)
+    assert {file: file.read_bytes() for file in sound.path.rglob("*") if file.is_file()} == before
+    copies = sound.path.with_name("kept")
+    done = doctor(sound.path, "--repair", "--copies", copies)
+    assert done.exit_code == 0, done.output
+    assert str(copies) in done.stderr
+    assert (copies / "flights-0" / index.name).read_bytes() == b"\1" * 8
+
+
+def test_a_directory_in_use_and_other_directories_are_refused(sound: Written, tmp_path: Path) -> None:
+    lock = DirectoryLock(sound.path)
+    try:
+        done = doctor(sound.path)
+    finally:
+        lock.release()
+    assert (done.exit_code, "stop the broker first" in done.stderr) == (3, True)
+    (tmp_path / "empty").mkdir()
+    assert doctor(tmp_path / "empty").exit_code == 3
+    assert doctor(tmp_path / "none").exit_code == 3
+    assert doctor("--repair").exit_code == 3
+    assert doctor(sound.path, "--etcd", "e:1").exit_code == 3
