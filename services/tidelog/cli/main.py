@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "offsets": "tidelog.cli.offsets:command",
     "perf": "tidelog.cli.perf:command",
     "pipeline": "tidelog.cli.pipeline:command",
+    "plan": "tidelog.cli.plan:command",
     "produce": "tidelog.cli.produce:command",
     "reassign": "tidelog.cli.reassign:command",
     "rebalance": "tidelog.cli.rebalance:command",

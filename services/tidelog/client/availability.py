@@ -81,6 +81,11 @@ def leaderless(partitions: Iterable[PartitionView]) -> list[PartitionView]:
     return [partition for partition in partitions if partition.leader < 0]
 
 
+def needed_reason(broker_id: int, needing: Collection[PartitionView]) -> str:
+    """Returns why a broker must not stop while these partitions need it."""
+    return f"without broker {broker_id} fewer than min.insync.replicas would be in sync of {named(needing)}"
+
+
 def named(partitions: Collection[PartitionView]) -> str:
     """Returns the names of the first partitions, and how many more there are."""
     shown = ", ".join(str(partition) for partition in list(partitions)[:NAMED_PARTITIONS])

@@ -87,7 +87,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionReport:
-    """What is wrong in the directory of one partition, as `repair_partition` needs it.
+    """The faults in the directory of one partition, as `repair_partition` needs it.
 
     `cut` is the first batch that is not sound, None if all are. `wrong_epochs` are the batches whose leader
     epoch contradicts the checkpoint, with the right one; `has_bad_epochs` says that the checkpoint itself is
@@ -124,7 +124,7 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class DirectoryReport:
-    """What is wrong in a data directory. `bad_checkpoints` are the files that must be written again."""
+    """The faults in a data directory. `bad_checkpoints` are the files that must be written again."""
 
     path: Path
     partitions: list[PartitionReport]
@@ -138,7 +138,7 @@ class DirectoryReport:
 
 
 class Expected(NamedTuple):
-    """What the checkpoints state about a log; None if they do not name it."""
+    """The statements of the checkpoints about a log; None if they do not name it."""
 
     is_clean: bool
     recovery_point: int | None = None

@@ -16,6 +16,7 @@ from tidelog.client.availability import (
     interrupted,
     leaderless,
     named,
+    needed_reason,
     out_of_sync,
 )
 
@@ -98,11 +99,8 @@ def _next_outdated(view: ReleaseView) -> Step:
     for broker in outdated:
         if not endangered(view.partitions, broker.broker_id):
             return _replace(view, broker)
-    needing = endangered(view.partitions, outdated[0].broker_id)
-    return Wait(
-        f"without broker {outdated[0].broker_id} fewer than min.insync.replicas would be in sync of "
-        f"{named(needing)}"
-    )
+    first = outdated[0].broker_id
+    return Wait(needed_reason(first, endangered(view.partitions, first)))
 
 
 def _unhealed(view: ReleaseView) -> Wait | None:
