@@ -112,12 +112,11 @@ def read_state(cluster: Cluster) -> ClusterState:
     standing = standing_of(cluster)
     sizes: dict[PartitionKey, int] = {}
     usable: dict[int, int] = {}
-    for broker_id in standing.racks:
-        for directory in describe_log_dirs(cluster, broker_id):
-            for key, size in directory.replica_bytes.items():
-                sizes[key] = max(size, sizes.get(key, 0))
-            if directory.usable_bytes != UNKNOWN_BYTES:
-                usable[broker_id] = usable.get(broker_id, 0) + directory.usable_bytes
+    for directory in describe_log_dirs(cluster, standing.racks):
+        for key, size in directory.replica_bytes.items():
+            sizes[key] = max(size, sizes.get(key, 0))
+        if directory.usable_bytes != UNKNOWN_BYTES:
+            usable[directory.broker_id] = usable.get(directory.broker_id, 0) + directory.usable_bytes
     return ClusterState(
         standing.racks, partitions, sizes, usable, standing.assignment, tuple(standing.under_way)
     )
