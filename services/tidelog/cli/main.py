@@ -18,6 +18,7 @@ _COMMANDS: Final = {
     "cluster": "tidelog.cli.cluster:command",
     "completion": "tidelog.cli.completion:command",
     "config": "tidelog.cli.config:command",
+    "console": "tidelog.cli.console:command",
     "consume": "tidelog.cli.consume:command",
     "controller": "tidelog.cli.controller:command",
     "delete-records": "tidelog.cli.delete_records:command",

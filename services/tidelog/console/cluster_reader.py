@@ -1,0 +1,240 @@
+"""Reads a cluster for the pages. All calls block and belong to one thread."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
+from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
+from tidelog.client.errors import ClientError
+from tidelog.client.partition_facts import ReplicaSize, offsets_of_topics, replica_sizes
+from tidelog.console.core.isr_history import IsrHistory, IsrSample
+from tidelog.console.core.rates import EndOffsets, records_per_second
+from tidelog.console.readings import (
+    BrokerLoad,
+    Overview,
+    PartitionRow,
+    SettingsReading,
+    TopicReading,
+    TopicRow,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.topics import TopicPartition, topic_id_text
+
+MAX_PROBLEMS: Final = 100
+"""The most partitions with missing replicas that the overview lists."""
+MAX_REMEMBERED: Final = 256
+"""The most topics and groups whose former offsets are kept for rates."""
+
+T = TypeVar("T")
+Connect = Callable[[tuple[str, ...]], Cluster]
+"""Connects to the cluster. The argument holds the addresses of brokers that were seen before."""
+
+
+class ClusterReader:
+    """A reader of one cluster. It connects at the first call, and again when a connection ended."""
+
+    def __init__(
+        self, connect: Connect, wall: Callable[[], WallMs], monotonic: Callable[[], MonotonicMs]
+    ) -> None:
+        self._connect = connect
+        self._wall = wall
+        self._monotonic = monotonic
+        self._cluster: Cluster | None = None
+        self._known: tuple[str, ...] = ()
+        self._history = IsrHistory()
+        self._ends: OrderedDict[str, EndOffsets] = OrderedDict()
+
+    def close(self) -> None:
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def run(self, read: Callable[[Cluster], T]) -> T:
+        """Runs a call, and runs it again with a new connection if the old one has ended meanwhile. Raises
+        ClientError, KafkaError.
+        """
+        if self._cluster is not None:
+            with contextlib.suppress(ClientError):
+                return read(self._cluster)
+            self.close()
+        self._cluster = self._connect(self._known)
+        try:
+            return read(self._cluster)
+        except ClientError:
+            self.close()
+            raise
+
+    # -- pages
+
+    def overview(self) -> Overview:
+        """Returns the brokers and the health of all partitions, and adds to the history."""
+        return self.run(self._overview)
+
+    def topics(self) -> list[TopicRow]:
+        """Returns all topics with sizes and rates, in the order of their names."""
+        return self.run(self._topics)
+
+    def topic(self, name: str) -> TopicReading:
+        """Returns a topic with its partitions and settings. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+        return self.run(lambda cluster: self._topic(cluster, name))
+
+    def settings(self, broker_id: int | None) -> SettingsReading:
+        """Returns the settings of a broker, by default of the one with the lowest id."""
+        return self.run(lambda cluster: _settings(cluster, broker_id))
+
+    # -- how they are read
+
+    def _overview(self, cluster: Cluster) -> Overview:
+        topics = cluster.topics()
+        view = cluster.describe()
+        self._known = tuple(str(broker.address) for broker in view.brokers)
+        partitions = [
+            PartitionRow(topic.name, each) for topic in topics.values() for each in topic.partitions
+        ]
+        problems = [row for row in partitions if row.is_under_replicated or row.partition.leader == NO_LEADER]
+        leaders: dict[int, int] = {}
+        replicas: dict[int, int] = {}
+        for row in partitions:
+            leaders[row.partition.leader] = leaders.get(row.partition.leader, 0) + 1
+            for broker_id in row.partition.replicas:
+                replicas[broker_id] = replicas.get(broker_id, 0) + 1
+        now_ms = self._wall()
+        sample = IsrSample(
+            now_ms,
+            tuple(broker.broker_id for broker in view.brokers),
+            view.controller_id,
+            sum(row.is_under_replicated for row in problems),
+            sum(row.partition.leader == NO_LEADER for row in problems),
+        )
+        self._history.add(sample)
+        return Overview(
+            view.cluster_id or "",
+            sample,
+            len(topics),
+            len(partitions),
+            tuple(
+                BrokerLoad(
+                    broker,
+                    broker.broker_id == view.controller_id,
+                    leaders.get(broker.broker_id, 0),
+                    replicas.get(broker.broker_id, 0),
+                )
+                for broker in view.brokers
+            ),
+            tuple(self._history.timeline(now_ms)),
+            tuple(self._history.changes()),
+            tuple(problems[:MAX_PROBLEMS]),
+            max(0, len(problems) - MAX_PROBLEMS),
+        )
+
+    def _topics(self, cluster: Cluster) -> list[TopicRow]:
+        topics = cluster.topics()
+        brokers = [broker.broker_id for broker in cluster.describe().brokers]
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP)
+        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
+        rates = self._rates("", ends)
+        sizes: dict[str, int] = {}
+        for replica in replica_sizes(cluster, brokers):
+            name = replica.partition.topic
+            sizes[name] = sizes.get(name, 0) + replica.size_bytes
+        return [
+            _topic_row(topic, starts, ends, sizes.get(name), rates.get(name))
+            for name, topic in topics.items()
+        ]
+
+    def _topic(self, cluster: Cluster, name: str) -> TopicReading:
+        topic = existing_topic(cluster, name)
+        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP)
+        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP)
+        stable = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        brokers = [broker.broker_id for broker in cluster.describe().brokers]
+        replicas = replica_sizes(cluster, brokers, [topic])
+        sizes = leader_sizes(topic, replicas)
+        total = sum(replica.size_bytes for replica in replicas) if replicas else None
+        rate = self._rates(name, ends).get(name)
+        rows = []
+        for partition in topic.partitions:
+            key = TopicPartition(name, partition.index)
+            rows.append(
+                PartitionRow(
+                    name,
+                    partition,
+                    starts.get(key),
+                    ends.get(key),
+                    stable.get(key),
+                    sizes.get(partition.index),
+                )
+            )
+        settings = describe_configs(cluster, ConfigResource(ResourceType.TOPIC, name))
+        return TopicReading(
+            _topic_row(topic, starts, ends, total, rate),
+            topic_id_text(topic.topic_id),
+            tuple(rows),
+            tuple(settings),
+        )
+
+    def _rates(self, subject: str, ends: dict[TopicPartition, int]) -> dict[str, float]:
+        now = EndOffsets(self._monotonic(), ends)
+        rates = records_per_second(self._ends.pop(subject, None), now)
+        self._ends[subject] = now
+        if len(self._ends) > MAX_REMEMBERED:
+            self._ends.popitem(last=False)
+        return rates
+
+
+def existing_topic(cluster: Cluster, name: str) -> Topic:
+    """Returns a topic, also if partitions have no leader. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
+    topic = cluster.topics([name]).get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+    return topic
+
+
+def leader_sizes(topic: Topic, replicas: list[ReplicaSize]) -> dict[int, int]:
+    """Returns the size of each partition on its leader, by partition."""
+    leaders = {partition.index: partition.leader for partition in topic.partitions}
+    return {
+        replica.partition.partition: replica.size_bytes
+        for replica in replicas
+        if replica.partition.topic == topic.name
+        and leaders.get(replica.partition.partition) == replica.broker_id
+    }
+
+
+def _topic_row(
+    topic: Topic,
+    starts: dict[TopicPartition, int],
+    ends: dict[TopicPartition, int],
+    size_bytes: int | None,
+    rate: float | None,
+) -> TopicRow:
+    keys = [TopicPartition(topic.name, partition.index) for partition in topic.partitions]
+    is_complete = all(key in starts and key in ends for key in keys)
+    return TopicRow(
+        topic.name,
+        topic.is_internal,
+        len(topic.partitions),
+        max((len(partition.replicas) for partition in topic.partitions), default=0),
+        sum(_is_under_replicated(partition) for partition in topic.partitions),
+        sum(partition.leader == NO_LEADER for partition in topic.partitions),
+        sum(ends[key] - starts[key] for key in keys) if is_complete else None,
+        size_bytes,
+        rate,
+    )
+
+
+def _is_under_replicated(partition: Partition) -> bool:
+    return len(partition.isr) < len(partition.replicas)
+
+
+def _settings(cluster: Cluster, broker_id: int | None) -> SettingsReading:
+    broker_ids = tuple(broker.broker_id for broker in cluster.describe().brokers)
+    chosen = broker_ids[0] if broker_id is None else broker_id
+    entries: list[ConfigEntry] = describe_configs(cluster, ConfigResource(ResourceType.BROKER, str(chosen)))
+    return SettingsReading(broker_ids, chosen, tuple(entries))

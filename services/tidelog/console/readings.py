@@ -1,0 +1,78 @@
+"""The values that the pages show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.client.cluster import Broker, Partition
+from tidelog.client.configs import ConfigEntry
+from tidelog.console.core.isr_history import Change, IsrSample, Row
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """A broker with its numbers of leaders and replicas."""
+
+    broker: Broker
+    is_controller: bool
+    leader_count: int
+    replica_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    cluster_id: str
+    sample: IsrSample
+    topic_count: int
+    partition_count: int
+    brokers: tuple[BrokerLoad, ...]
+    timeline: tuple[Row, ...]
+    changes: tuple[Change, ...]
+    problems: tuple[PartitionRow, ...]
+    more_problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRow:
+    """A partition of a topic. What its leader did not answer is None."""
+
+    topic: str
+    partition: Partition
+    log_start_offset: int | None = None
+    high_watermark: int | None = None
+    last_stable_offset: int | None = None
+    size_bytes: int | None = None
+
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.partition.isr) < len(self.partition.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic. `size_bytes` counts all replicas, and `offset_count` the offsets from start to end."""
+
+    name: str
+    is_internal: bool
+    partition_count: int
+    replication_factor: int
+    under_replicated: int
+    offline: int
+    offset_count: int | None
+    size_bytes: int | None
+    rate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReading:
+    row: TopicRow
+    topic_id: str
+    partitions: tuple[PartitionRow, ...]
+    settings: tuple[ConfigEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsReading:
+    broker_ids: tuple[int, ...]
+    broker_id: int
+    settings: tuple[ConfigEntry, ...]

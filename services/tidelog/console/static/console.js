@@ -1,0 +1,99 @@
+// Theme, keyboard and live updates. Every page works without this file, too.
+"use strict";
+
+const THEMES = ["system", "light", "dark"];
+
+function applyTheme(theme) {
+  if (theme === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+}
+
+function storedTheme() {
+  const theme = localStorage.getItem("theme");
+  return THEMES.includes(theme) ? theme : "system";
+}
+
+applyTheme(storedTheme()); // before the first paint
+
+function setUpTheme() {
+  const button = document.getElementById("theme");
+  button.hidden = false;
+  button.textContent = `Theme: ${storedTheme()}`;
+  button.addEventListener("click", () => {
+    const theme = THEMES[(THEMES.indexOf(storedTheme()) + 1) % THEMES.length];
+    localStorage.setItem("theme", theme);
+    applyTheme(theme);
+    button.textContent = `Theme: ${theme}`;
+  });
+}
+
+function setUpSearchKey() {
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.matches("input, select, textarea");
+    const field = document.querySelector("[data-search]");
+    if (event.key !== "/" || isTyping || event.ctrlKey || event.altKey || event.metaKey || !field) return;
+    event.preventDefault();
+    field.focus();
+  });
+}
+
+// Replaces the content, and keeps the focus and the positions of scrolled tables.
+function replaceContent(live, html) {
+  const focusable = () => [...live.querySelectorAll("a, button, input, select")];
+  const active = document.activeElement;
+  const place = live.contains(active) ? focusable().indexOf(active) : -1;
+  const address = place < 0 ? null : active.getAttribute("href");
+  const scrolled = [...live.querySelectorAll(".scroll")].map((each) => [each.scrollLeft, each.scrollTop]);
+  live.innerHTML = html;
+  [...live.querySelectorAll(".scroll")].forEach((each, index) => {
+    if (scrolled[index]) [each.scrollLeft, each.scrollTop] = scrolled[index];
+  });
+  if (place < 0) return;
+  const found = focusable();
+  const same = address && found.find((each) => each.getAttribute("href") === address);
+  (same || found[place] || live).focus();
+}
+
+function setUpLiveUpdates() {
+  const live = document.getElementById("live");
+  if (!live) return;
+  const button = document.getElementById("pause");
+  let source = null;
+  let isPaused = false;
+
+  // A reader who is typing or selecting text must not lose it.
+  const isBusy = () =>
+    live.contains(document.activeElement) && document.activeElement.matches("input, select") ||
+    (String(document.getSelection()) !== "" && live.contains(document.getSelection().anchorNode));
+
+  function update() {
+    const wanted = !isPaused && !document.hidden; // nobody looks at a hidden page
+    if (wanted && !source) {
+      source = new EventSource(live.dataset.events);
+      source.addEventListener("fragment", (event) => {
+        if (!isBusy()) replaceContent(live, event.data);
+      });
+      source.addEventListener("read", (event) => {
+        document.getElementById("read-at").textContent = event.data;
+      });
+    } else if (!wanted && source) {
+      source.close();
+      source = null;
+    }
+  }
+
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    isPaused = !isPaused;
+    button.setAttribute("aria-pressed", String(isPaused));
+    update();
+  });
+  document.addEventListener("visibilitychange", update);
+  update();
+}
+
+document.addEventListener("DOMContentLoaded", () => {
+  setUpTheme();
+  setUpSearchKey();
+  setUpLiveUpdates();
+});

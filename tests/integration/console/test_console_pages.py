@@ -1,0 +1,125 @@
+"""The pages of the console in front of clusters inside the process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.testing import Cluster
+
+pytestmark = pytest.mark.integration
+Serve = Callable[..., Any]
+
+
+def words(text: str) -> str:
+    """Returns the text of a page without its tags."""
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+def test_the_overview_shows_brokers_and_controller(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic("flights", 3)
+    answer = serve_console(tidelog.bootstrap).get("/")
+    assert answer.status == 200
+    text = words(answer.text)
+    assert "1 brokers 1 controller 1 topics 3 partitions 0 under-replicated 0 without a leader" in text
+    assert f"1 {tidelog.bootstrap} controller 3 3" in text
+
+
+def test_every_answer_forbids_foreign_content(tidelog: Cluster, serve_console: Serve) -> None:
+    console = serve_console(tidelog.bootstrap)
+    for path in ("/", "/topics", "/static/console.js", "/nothing"):
+        policy = console.get(path).headers["content-security-policy"]
+        assert policy.startswith("default-src 'none'; ")
+        assert "unsafe" not in policy
+    page = console.get("/").text
+    assert not re.search(r'(?:src|href|action)="(?:https?:)?//', page)
+    assert not re.search(r"\son[a-z]+=|\sstyle=|<script>|<style", page)
+
+
+def test_other_hosts_and_other_methods_are_refused(tidelog: Cluster, serve_console: Serve) -> None:
+    console = serve_console(tidelog.bootstrap)
+    assert console.get("/", host="attacker.example").status == 400
+    assert [console.get("/topics", method=each).status for each in ("POST", "PUT", "DELETE")] == [405] * 3
+
+
+def test_topics_show_offsets_and_sizes(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic("flights", 2, configs={"retention.ms": "7200000"})
+    tidelog.produce("flights", *(b"%04d" % number for number in range(10)))
+    console = serve_console(tidelog.bootstrap)
+    row = re.search(r"<tr><th[^>]*><a href=\"/topics/flights\">.*?</tr>", console.get("/topics").text)
+    assert row is not None
+    assert re.fullmatch(r"flights 2 1 0 0 10 – \d+ B", words(row[0]))  # noqa: RUF001 -- an en dash
+    page = words(console.get("/topics/flights").text)
+    assert "2 partitions 1 replicas of each 10 offsets" in page
+    assert re.search(r" 0 1 0 1 1 0 5 5 \d+ B 1 1 0 1 1 0 5 5 \d+ B ", page)
+    assert "retention.ms 7200000 DYNAMIC_TOPIC_CONFIG (changed)" in page
+
+
+def test_the_list_of_topics_searches_names(tidelog: Cluster, serve_console: Serve) -> None:
+    for name in ("flights", "crews", "crew-changes"):
+        tidelog.create_topic(name)
+    page = serve_console(tidelog.bootstrap).get("/topics?q=crew").text
+    assert re.findall(r'href="/topics/([^"?]+)"', page) == ["crew-changes", "crews"]
+    assert 'value="crew"' in page
+
+
+def test_a_search_text_is_escaped(tidelog: Cluster, serve_console: Serve) -> None:
+    page = serve_console(tidelog.bootstrap).get("/topics?q=%22%3E%3Cscript%3Ealert(1)%3C/script%3E").text
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+def test_settings_of_a_broker_name_their_source(tidelog: Cluster, serve_console: Serve) -> None:
+    console = serve_console(tidelog.bootstrap)
+    assert "num.partitions 1 DEFAULT_CONFIG" in words(console.get("/settings?broker=1").text)
+    assert console.get("/settings?broker=x").status == 200
+
+
+def test_what_does_not_exist_is_not_found(tidelog: Cluster, serve_console: Serve) -> None:
+    console = serve_console(tidelog.bootstrap)
+    answer = console.get("/topics/nothing")
+    assert answer.status == 404
+    assert "topic &#39;nothing&#39; does not exist." in answer.text
+    assert console.get("/nothing").status == 404
+
+
+def test_events_show_a_broker_that_dies(
+    tidelog_cluster: Callable[..., Cluster], serve_console: Serve
+) -> None:
+    cluster = tidelog_cluster(3)
+    cluster.create_topic("flights", 6)
+    console = serve_console(cluster.bootstrap)
+    is_killed = False
+    for name, data in console.events("/events/"):
+        text = words(data)
+        if name == "read":
+            assert data.endswith(" UTC")
+        elif not is_killed:
+            assert "3 brokers" in text
+            cluster.kill_broker(2)
+            is_killed = True
+        elif "2 brokers" in text and "6 under-replicated" in text:
+            assert "Broker 2 stopped." in text
+            assert "Partitions with missing replicas" in text
+            break
+
+
+def test_a_cluster_that_is_down_is_an_error_with_the_last_reading(serve_console: Serve) -> None:
+    with Cluster() as cluster:
+        cluster.create_topic("flights")
+        console = serve_console(cluster.bootstrap)
+        assert console.get("/topics").status == 200
+        unseen = console.get("/settings", host=None)
+        assert unseen.status == 200
+        events = console.events("/events/topics")
+        assert next(events)[0] == "fragment"
+        cluster.close()
+        for name, data in events:
+            if name == "fragment" and "The page shows what was read before." in data:
+                assert "flights" in data
+                break
+        events.close()
+    assert console.get("/topics/flights").status == 502

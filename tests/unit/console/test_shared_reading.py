@@ -1,0 +1,101 @@
+"""Readings that viewers share: one in an interval, and none if nobody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.client.errors import UnreachableError
+from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
+from tidelog.model.instants import MonotonicMs, WallMs
+
+
+class Clock:
+    now_ms = 0
+
+    def wall(self) -> WallMs:
+        return WallMs(1_000_000 + self.now_ms)
+
+    def monotonic(self) -> MonotonicMs:
+        return MonotonicMs(self.now_ms)
+
+
+async def run_later(call: Callable[[], Any]) -> Any:
+    """Runs a call after other tasks had their turn, as a thread would."""
+    await asyncio.sleep(0)
+    return call()
+
+
+def shared(clock: Clock) -> SharedReadings:
+    return SharedReadings(5_000, run_later, clock.wall, clock.monotonic)
+
+
+def test_viewers_at_the_same_time_share_one_reading() -> None:
+    readings = shared(Clock())
+    calls: list[int] = []
+
+    def read() -> int:
+        calls.append(1)
+        return len(calls)
+
+    async def look() -> list[int | None]:
+        found = await asyncio.gather(*(readings.get("overview", read) for _ in range(20)))
+        return [each.value for each in found]
+
+    assert asyncio.run(look()) == [1] * 20
+    assert len(calls) == 1
+
+
+def test_a_reading_is_repeated_only_after_the_interval() -> None:
+    clock = Clock()
+    readings = shared(clock)
+    values = iter(range(10))
+
+    async def look() -> int | None:
+        return (await readings.get("overview", lambda: next(values))).value
+
+    async def play() -> list[int | None]:
+        seen = [await look()]
+        clock.now_ms = 4_999
+        seen.append(await look())
+        clock.now_ms = 60_000  # nobody looked for a minute, and nothing was read meanwhile
+        seen.append(await look())
+        return seen
+
+    assert asyncio.run(play()) == [0, 0, 1]
+
+
+def test_an_error_keeps_the_last_value_and_is_not_repeated_at_once() -> None:
+    clock = Clock()
+    readings = shared(clock)
+    calls: list[int] = []
+
+    def read() -> str:
+        calls.append(1)
+        if len(calls) > 1:
+            raise UnreachableError("no connection")
+        return "well"
+
+    async def play() -> None:
+        await readings.get("overview", read)
+        clock.now_ms = 5_000
+        for _ in range(3):
+            reading = await readings.get("overview", read)
+            assert reading.value == "well"
+            assert reading.read_at_ms == 1_000_000
+            assert str(reading.error) == "no connection"
+
+    asyncio.run(play())
+    assert len(calls) == 2
+
+
+def test_the_number_of_kept_readings_is_bounded() -> None:
+    readings = shared(Clock())
+
+    async def play() -> None:
+        for number in range(MAX_SUBJECTS + 50):
+            await readings.get(number, lambda: 0)
+        assert len(readings) == MAX_SUBJECTS
+
+    asyncio.run(play())
