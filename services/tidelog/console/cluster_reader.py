@@ -50,6 +50,11 @@ class ClusterReader:
         self._history = IsrHistory()
         self._ends: OrderedDict[str, EndOffsets] = OrderedDict()
 
+    @property
+    def known(self) -> tuple[str, ...]:
+        """The addresses of the brokers that were seen last."""
+        return self._known
+
     def close(self) -> None:
         if self._cluster is not None:
             self._cluster.close()

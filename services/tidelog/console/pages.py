@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+from urllib.parse import urlencode
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -18,7 +19,14 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
 from tidelog.console.cluster_reader import ClusterReader, Connect
+from tidelog.console.core.budget import Budget
+from tidelog.console.core.record_filter import FilterError
+from tidelog.console.core.record_query import LIMITS, MAX_OFFSET, STARTS, RecordQuery, cursor_text
+from tidelog.console.core.record_text import ShownRecord
+from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import Reading, SharedReadings
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -27,6 +35,8 @@ from tidelog.model.instants import MonotonicMs, WallMs
 MAX_VIEWERS: Final = 64
 """The most pages that receive live updates at a time."""
 TOPICS_A_PAGE: Final = 200
+MAX_SEARCHES: Final = 2
+"""The most searches for records at a time."""
 _STOP_CHECK_S: Final = 0.25
 _NOT_FOUND: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND})
 SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
@@ -40,6 +50,10 @@ SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
+
+
+DEFAULT_BUDGET: Final = Budget()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +92,7 @@ class Console:
         connect: Connect,
         *,
         interval_ms: int,
+        budget: Budget = DEFAULT_BUDGET,
         is_stopping: Callable[[], bool] = lambda: False,
         wall: Callable[[], WallMs] = lambda: WallMs(time.time_ns() // 1_000_000),
         monotonic: Callable[[], MonotonicMs] = lambda: MonotonicMs(time.monotonic_ns() // 1_000_000),
@@ -85,13 +100,19 @@ class Console:
         self._reader = ClusterReader(connect, wall, monotonic)
         # One thread, because the client is not thread-safe, and so that the console asks one thing at a time.
         self._worker = ThreadPoolExecutor(1, "console-reader")
+        self._searchers = ThreadPoolExecutor(MAX_SEARCHES, "console-search")
+        self._searches = 0
+        self._connect = connect
+        self._monotonic = monotonic
+        self._budget = budget
         self._readings = SharedReadings(interval_ms, self._run, wall, monotonic)
         self._renderer = Renderer()
         self._is_stopping = is_stopping
         self._viewers = 0
 
     def close(self) -> None:
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._worker, self._searchers):
+            threads.shutdown(wait=True, cancel_futures=True)
         self._reader.close()
 
     def application(self, allowed_hosts: list[str]) -> Starlette:
@@ -102,6 +123,10 @@ class Console:
         for page in self._live_pages():
             routes.append(Route(page.path, self._page_of(page), methods=["GET"]))
             routes.append(Route(f"/events{page.path}", self._events_of(page), methods=["GET"]))
+        routes.append(Route("/topics/{topic}/records", self._records, methods=["GET"]))
+        routes.append(
+            Route("/topics/{topic}/records/{partition:int}/{offset:int}", self._record, methods=["GET"])
+        )
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         return Starlette(
             routes=routes,
@@ -209,6 +234,82 @@ class Console:
             **values,
         }
 
+    # -- records
+
+    async def _records(self, request: Request) -> Response:
+        """Shows the records that a search finds within the budget."""
+        name = request.path_params["topic"]
+        fields = dict(request.query_params)
+        values: dict[str, Any] = {
+            "title": f"Records of {name}",
+            "section": "topics",
+            "topic": name,
+            "fields": fields,
+            "starts": STARTS,
+            "limits": LIMITS,
+            "budget": self._budget,
+            "found": None,
+            "error": None,
+            "older": None,
+        }
+        try:
+            query = RecordQuery.parse(fields)
+        except FilterError as problem:
+            return self._respond("records.html", {**values, "query": None, "error": str(problem)}, 400)
+        values["query"] = query
+
+        def search(cluster: Cluster) -> RecordsFound:
+            return find_records(cluster, name, query, self._budget, self._monotonic)
+
+        found, error, status = await self._search(search)
+        if found is not None:
+            kept = {key: text for key, text in fields.items() if text and key != "from"}
+            values["next"] = urlencode({**kept, "from": cursor_text(found.positions)})
+            if found.older is not None:
+                values["older"] = urlencode({**kept, "from": cursor_text(found.older)})
+        return self._respond("records.html", {**values, "found": found, "error": error}, status)
+
+    async def _record(self, request: Request) -> Response:
+        """Shows one record with its whole content."""
+        name, partition, offset = (request.path_params[key] for key in ("topic", "partition", "offset"))
+        if offset > MAX_OFFSET:
+            return await self._not_found(request, KeyError(offset))
+
+        def search(cluster: Cluster) -> ShownRecord | None:
+            return find_record(cluster, name, partition, offset, self._monotonic)
+
+        record, error, status = await self._search(search)
+        is_found = record is not None and record.offset == offset
+        values = {
+            "title": f"Record {offset} of {name}, partition {partition}",
+            "section": "topics",
+            "topic": name,
+            "partition": partition,
+            "offset": offset,
+            "record": record if is_found else None,
+            "next_offset": None if record is None else record.offset,
+            "error": error,
+        }
+        return self._respond("record.html", values, 404 if status == 200 and not is_found else status)
+
+    async def _search(self, search: Callable[[Cluster], T]) -> tuple[T | None, str | None, int]:
+        """Runs a search on a connection of its own. Returns its result, an error and a status."""
+        if self._searches >= MAX_SEARCHES:
+            return None, f"{MAX_SEARCHES} searches are running. Try again when one has ended.", 503
+
+        def run() -> T:
+            with self._connect(self._reader.known) as cluster:
+                return search(cluster)
+
+        self._searches += 1
+        try:
+            found = await asyncio.get_running_loop().run_in_executor(self._searchers, run)
+        except (ClientError, KafkaError) as error:
+            return None, f"{str(error).rstrip('.')}.", _status_of_error(error)
+        finally:
+            self._searches -= 1
+        return found, None, 200
+
     async def _not_found(self, request: Request, error: Exception) -> Response:
         return self._respond(
             "message.html",
@@ -230,9 +331,11 @@ def _event(name: str, data: str) -> str:
 def _status_of(reading: Reading[Any]) -> int:
     if reading.value is not None or reading.error is None:
         return 200
-    if isinstance(reading.error, KafkaError) and reading.error.code in _NOT_FOUND:
-        return 404
-    return 502
+    return _status_of_error(reading.error)
+
+
+def _status_of_error(error: ClientError | KafkaError) -> int:
+    return 404 if isinstance(error, KafkaError) and error.code in _NOT_FOUND else 502
 
 
 def _broker_id(request: Request) -> int | None:

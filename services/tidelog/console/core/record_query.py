@@ -1,0 +1,121 @@
+"""The query of a search for records, from the fields of a form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from tidelog.console.core.record_filter import EVERY_RECORD, FilterError, RecordFilter
+
+STARTS: Final = ("newest", "oldest", "offset", "time")
+LIMITS: Final = (20, 50, 200, 500)
+"""The numbers of records that a page can show."""
+DEFAULT_LIMIT: Final = 50
+NEWEST_SEARCHED: Final = 10_000
+"""The records at the end of a partition that a search with a filter for the newest records reads."""
+MAX_OFFSET: Final = 2**63 - 1
+_CURSOR: Final = re.compile(r"\d{1,9}:\d{1,19}(?:,\d{1,9}:\d{1,19})*")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordQuery:
+    """A search in a topic. `partition` None means all partitions.
+
+    `cursor` maps partitions to offsets where an earlier search ended, and precedes `start`. `time_ms` is in
+    milliseconds since 1970.
+    """
+
+    partition: int | None = None
+    start: str = "newest"
+    offset: int = 0
+    time_ms: int = 0
+    cursor: Mapping[int, int] | None = None
+    wanted: RecordFilter = EVERY_RECORD
+    limit: int = DEFAULT_LIMIT
+    is_committed_only: bool = False
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, str]) -> RecordQuery:
+        """Returns the query of a form. Raises FilterError, which names the wrong field."""
+        start = fields.get("start", "") or "newest"
+        if start not in STARTS:
+            raise FilterError(f"The start '{start}' is not one of {', '.join(STARTS)}.")
+        partition = fields.get("partition", "").strip()
+        limit = _number("number of records", fields.get("limit", "") or str(DEFAULT_LIMIT), max(LIMITS))
+        return cls(
+            _number("partition", partition, 2**31 - 1) if partition else None,
+            start,
+            _number("offset", fields.get("offset", "") or "0", MAX_OFFSET) if start == "offset" else 0,
+            _time(fields.get("time", "")) if start == "time" else 0,
+            _cursor(fields.get("from", "")),
+            RecordFilter.parse(*(fields.get(name, "") for name in ("key", "value", "header", "json"))),
+            max(1, limit),
+            fields.get("isolation", "") == "committed",
+        )
+
+    def starts(
+        self, log_starts: Mapping[int, int], ends: Mapping[int, int], at_time: Mapping[int, int]
+    ) -> dict[int, int]:
+        """Returns the first offset to read of each partition in `ends`. `at_time` has the offsets of
+        `time_ms`, -1 if no record is that late.
+        """
+        found: dict[int, int] = {}
+        for index, end in ends.items():
+            if self.cursor is not None:
+                wanted = self.cursor.get(index, end)
+            elif self.start == "newest":
+                wanted = end - self.window(len(ends))
+            elif self.start == "offset":
+                wanted = self.offset
+            elif self.start == "time":
+                wanted = at_time.get(index, -1)
+                wanted = end if wanted < 0 else wanted
+            else:
+                wanted = 0
+            found[index] = min(end, max(log_starts[index], wanted))
+        return found
+
+    def window(self, partition_count: int) -> int:
+        """Returns how many records before the end of each partition a search for the newest ones begins."""
+        return max(1, self.limit // max(1, partition_count)) if self.wanted.is_empty else NEWEST_SEARCHED
+
+
+def cursor_text(positions: Mapping[int, int]) -> str:
+    """Returns the positions as text for `from` in a link."""
+    return ",".join(f"{index}:{offset}" for index, offset in sorted(positions.items()))
+
+
+def _number(name: str, text: str, most: int) -> int:
+    text = text.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and int(text) <= most):
+        raise FilterError(f"The {name} '{text[:40]}' is not a number from 0 to {most}.")
+    return int(text)
+
+
+def _cursor(text: str) -> dict[int, int] | None:
+    if not text:
+        return None
+    if _CURSOR.fullmatch(text) is None:
+        raise FilterError("The address of this page does not say where to continue: begin a new search.")
+    pairs = (part.split(":") for part in text.split(","))
+    return {int(index): min(int(offset), MAX_OFFSET) for index, offset in pairs}
+
+
+def _time(text: str) -> int:
+    """Returns milliseconds since 1970 of a number or of an ISO date and time, which is in UTC by default."""
+    text = text.strip()
+    if text.isascii() and text.isdigit() and len(text) <= 15:
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise FilterError(
+            f"The time '{text[:40]}' is neither a date and time, such as 2026-01-31T14:00, "
+            "nor milliseconds since 1970."
+        ) from None
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return max(0, int(at.timestamp() * 1000))

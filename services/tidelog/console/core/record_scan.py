@@ -1,0 +1,128 @@
+"""A search for records in partitions, in turns and within a budget. The caller fetches the batches."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidelog.client.core.fetched_records import iterate_visible
+from tidelog.console.core.budget import Budget, Spent
+from tidelog.console.core.record_filter import RecordFilter
+from tidelog.console.core.record_text import ShownRecord, show_record
+from tidelog.model.instants import MonotonicMs
+from tidelog.records.record import Record, iterate_records
+
+MAX_HEADERS: Final = 1_000
+"""The headers of a record that the search looks at."""
+_RECORDS_BETWEEN_CHECKS: Final = 64
+_HEADER_BYTES: Final = 16
+
+
+class RecordScan:
+    """The state of a search.
+
+    `positions` holds the next offset of each partition. `found` holds the records in the order in which they
+    were found. `stopped_at` names the limit that ended the search, such as `64.0 MiB`, and is None if the
+    search read everything or found enough.
+    """
+
+    def __init__(
+        self,
+        starts: Mapping[int, int],
+        ends: Mapping[int, int],
+        wanted: RecordFilter,
+        budget: Budget,
+        max_found: int,
+        began_ms: MonotonicMs,
+        *,
+        is_whole: bool = False,
+    ) -> None:
+        """`ends` holds the offset after the last one of each partition that is searched. `is_whole` shows
+        keys and values as the page of one record does.
+        """
+        self._is_whole = is_whole
+        self.positions = dict(starts)
+        self.found: list[ShownRecord] = []
+        self.spent = Spent(began_ms)
+        self.stopped_at: str | None = None
+        self._ends = dict(ends)
+        self._wanted = wanted
+        self._budget = budget
+        self._max_found = max_found
+        self._turns = deque(sorted(index for index in starts if starts[index] < ends[index]))
+        self._share = max(1, max_found // max(1, len(self._turns)))
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.found) >= self._max_found
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a partition has offsets that the search has not read."""
+        return bool(self._turns)
+
+    def next_partition(self, now_ms: MonotonicMs) -> int | None:
+        """Returns the partition to fetch from `positions`, or None if the search is over."""
+        if self.stopped_at is not None or self.is_full or not self._turns:
+            return None
+        self.stopped_at = self.spent.limit_reached(self._budget, now_ms)
+        return self._turns[0] if self.stopped_at is None else None
+
+    def take(
+        self,
+        raw: memoryview,
+        aborted: tuple[tuple[int, int], ...],
+        clock: Callable[[], MonotonicMs],
+    ) -> None:
+        """Takes the batches that were fetched for `next_partition`, and passes the turn on.
+
+        Raises ValueError for damaged bytes.
+        """
+        index = self._turns.popleft()
+        before = self.positions[index]
+        self.spent.fetched_bytes += len(raw)
+        self._read(index, raw, aborted, clock)
+        # A leader that sends no progress has nothing more, although its end offset promised it.
+        if before < self.positions[index] < self._ends[index]:
+            self._turns.append(index)
+
+    def _read(
+        self,
+        index: int,
+        raw: memoryview,
+        aborted: tuple[tuple[int, int], ...],
+        clock: Callable[[], MonotonicMs],
+    ) -> None:
+        share = len(self.found) + self._share
+        for start, header, is_visible in iterate_visible(raw, list(reversed(aborted))):
+            if is_visible:
+                for record in iterate_records(raw, start, max_headers=MAX_HEADERS):
+                    if record.offset < self.positions[index]:
+                        continue
+                    if record.offset >= self._ends[index]:
+                        self.positions[index] = self._ends[index]
+                        return
+                    self._look_at(index, record)
+                    if self.is_full or len(self.found) >= share or self._is_spent(clock):
+                        return
+            self.positions[index] = max(self.positions[index], header.last_offset + 1)
+            if self._is_spent(clock, always=True):
+                return
+
+    def _look_at(self, index: int, record: Record) -> None:
+        self.positions[index] = record.offset + 1
+        self.spent.records += 1
+        self.spent.record_bytes += (
+            len(record.key or b"")
+            + len(record.value or b"")
+            + sum(_HEADER_BYTES + len(name) + len(content or b"") for name, content in record.headers)
+        )
+        if self._wanted.matches(record):
+            self.found.append(show_record(index, record, is_whole=self._is_whole))
+
+    def _is_spent(self, clock: Callable[[], MonotonicMs], *, always: bool = False) -> bool:
+        """Returns whether the budget is used up. It looks at the clock only for some records."""
+        if not always and self.spent.records % _RECORDS_BETWEEN_CHECKS:
+            return False
+        return self.spent.limit_reached(self._budget, clock()) is not None

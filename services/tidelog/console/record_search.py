@@ -1,0 +1,126 @@
+"""Searches a topic for records. The calls block; each search has a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.fetch_loop import CorruptFetchError
+from tidelog.client.partition_facts import offsets_of_topics
+from tidelog.client.raw_batches import fetch_batches
+from tidelog.console.cluster_reader import existing_topic
+from tidelog.console.core.budget import MIB, Budget, Spent
+from tidelog.console.core.record_query import RecordQuery
+from tidelog.console.core.record_scan import RecordScan
+from tidelog.console.core.record_text import ShownRecord
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+
+FETCH_BYTES: Final = MIB
+"""The bytes of a fetch. A broker sends the first batch even if it is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsFound:
+    """The result of a search. `silent` holds the partitions whose leader did not answer.
+
+    `older` holds positions before the start of this page, None if there is nothing older.
+    """
+
+    partition_indexes: tuple[int, ...]
+    silent: tuple[int, ...]
+    records: tuple[ShownRecord, ...]
+    spent: Spent
+    took_ms: int
+    stopped_at: str | None
+    positions: dict[int, int]
+    left_offsets: int
+    has_more: bool
+    older: dict[int, int] | None
+
+    @property
+    def next_positions(self) -> list[tuple[int, int]]:
+        return sorted(self.positions.items())
+
+
+def find_records(
+    cluster: Cluster,
+    name: str,
+    query: RecordQuery,
+    budget: Budget,
+    clock: Callable[[], MonotonicMs],
+    *,
+    is_whole: bool = False,
+) -> RecordsFound:
+    """Returns the records that a query finds within a budget, shortened unless `is_whole`. Raises KafkaError,
+    ClientError.
+    """
+    began_ms = clock()
+    topic = existing_topic(cluster, name)
+    isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
+    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP)
+    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, isolation_level)
+    asked = [p.index for p in topic.partitions if query.partition in (None, p.index)]
+    if not asked:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' has no partition {query.partition}"
+        )
+    ends = {index: ends[index] for index in asked if index in ends and index in log_starts}
+    at_time = _offsets(cluster, topic, query.time_ms) if query.start == "time" else {}
+    starts = query.starts(log_starts, ends, at_time)
+    scan = RecordScan(starts, ends, query.wanted, budget, query.limit, began_ms, is_whole=is_whole)
+    while (index := scan.next_partition(clock())) is not None:
+        raw = fetch_batches(
+            cluster,
+            topic,
+            index,
+            scan.positions[index],
+            isolation_level=isolation_level,
+            max_bytes=FETCH_BYTES,
+        )
+        try:
+            scan.take(raw.data, raw.aborted, clock)
+        except ValueError as error:
+            raise CorruptFetchError(
+                f"topic '{name}' partition {index} near offset {scan.positions[index]}: {error}"
+            ) from error
+    is_newest = query.start == "newest" and query.cursor is None
+    window = query.window(len(ends))
+    older = {index: max(log_starts[index], offset - window) for index, offset in starts.items()}
+    return RecordsFound(
+        tuple(p.index for p in topic.partitions),
+        tuple(index for index in asked if index not in ends),
+        tuple(sorted(scan.found, key=_order, reverse=is_newest)),
+        scan.spent,
+        clock() - began_ms,
+        scan.stopped_at,
+        scan.positions,
+        sum(ends[index] - offset for index, offset in scan.positions.items()),
+        scan.has_more,
+        None if older == starts else older,
+    )
+
+
+def find_record(
+    cluster: Cluster, name: str, partition: int, offset: int, clock: Callable[[], MonotonicMs]
+) -> ShownRecord | None:
+    """Returns the record at an offset with its whole content, or the next one if there is none at that
+    offset, or None at the end. Raises KafkaError, ClientError.
+    """
+    query = RecordQuery(partition, "offset", offset, limit=1)
+    found = find_records(cluster, name, query, Budget(), clock, is_whole=True).records
+    return found[0] if found else None
+
+
+def _offsets(
+    cluster: Cluster, topic: Topic, timestamp: int, isolation_level: int = READ_UNCOMMITTED
+) -> dict[int, int]:
+    found = offsets_of_topics(cluster, [topic], timestamp, isolation_level=isolation_level)
+    return {partition.partition: offset for partition, offset in found.items()}
+
+
+def _order(record: ShownRecord) -> tuple[int, int, int]:
+    return record.timestamp, record.partition, record.offset

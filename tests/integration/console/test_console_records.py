@@ -1,0 +1,154 @@
+"""The pages of the console that show records."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from confluent_kafka import Producer
+
+from tidelog.console.core.budget import Budget
+from tidelog.testing import Cluster
+
+pytestmark = pytest.mark.integration
+Serve = Callable[..., Any]
+TOPIC = "flights"
+TIMEOUT_S = 60
+
+
+def places(page: str) -> list[tuple[int, int]]:
+    """Returns partition and offset of each record on a page."""
+    found = re.findall(rf'href="/topics/{TOPIC}/records/(\d+)/(\d+)"', page)
+    return [(int(partition), int(offset)) for partition, offset in found]
+
+
+def continued(page: str) -> str:
+    """Returns the path of the link that continues a search."""
+    found = re.search(r'href="(\?[^"]+)">[Cc]ontinue', page)
+    assert found is not None
+    return f"/topics/{TOPIC}/records{html.unescape(found[1])}"
+
+
+@pytest.fixture
+def flights(tidelog: Cluster) -> Cluster:
+    """Returns a cluster with 300 records, whose numbers go to three partitions in turn."""
+    tidelog.create_topic(TOPIC, 3)
+    for partition in range(3):
+        numbers = range(partition, 300, 3)
+        values = (b'{"n": %d, "seat": {"row": %d}}' % (number, number % 10) for number in numbers)
+        tidelog.produce(TOPIC, *values, partition=partition)
+    return tidelog
+
+
+def test_the_newest_records_of_all_partitions_come_first(flights: Cluster, serve_console: Serve) -> None:
+    page = serve_console(flights.bootstrap).get(f"/topics/{TOPIC}/records?limit=20").text
+    assert sorted(places(page)) == [(index, offset) for index in range(3) for offset in range(94, 100)]
+    times = re.findall(r'class="time">([^<]+)<', page)
+    assert times == sorted(times, reverse=True)
+    assert "Older records" in page
+
+
+def test_older_records_follow_without_a_gap(flights: Cluster, serve_console: Serve) -> None:
+    console = serve_console(flights.bootstrap)
+    page = console.get(f"/topics/{TOPIC}/records?partition=1&limit=50").text
+    assert places(page)[0] == (1, 99)
+    older = re.search(r'href="(\?[^"]+)">Older', page)
+    assert older is not None
+    page = console.get(f"/topics/{TOPIC}/records{html.unescape(older[1])}").text
+    assert places(page) == [(1, offset) for offset in range(50)]
+
+
+def test_filters_find_records_in_all_partitions(flights: Cluster, serve_console: Serve) -> None:
+    console = serve_console(flights.bootstrap)
+    page = console.get(f"/topics/{TOPIC}/records?start=oldest&limit=50&json={quote('seat.row=7')}").text
+    assert len(places(page)) == 30
+    assert "The search read everything from its start to the end." in page
+    page = console.get(f"/topics/{TOPIC}/records?partition=2&start=offset&offset=90&value=row").text
+    assert places(page) == [(2, offset) for offset in range(90, 100)]
+
+
+def test_a_search_stops_at_its_budget_and_can_be_continued(flights: Cluster, serve_console: Serve) -> None:
+    console = serve_console(flights.bootstrap, budget=Budget(max_records=64))
+    path = f"/topics/{TOPIC}/records?partition=0&start=oldest&value=297"
+    page = console.get(path).text
+    assert places(page) == []
+    assert "Stopped after 64 records, the limit of one search." in page
+    assert "Continue from offset 64 of partition 0" in page
+    assert "About 36 offsets are not searched." in page
+    assert places(console.get(continued(page)).text) == [(0, 99)]
+
+
+def test_records_are_found_by_time(flights: Cluster, serve_console: Serve) -> None:
+    flights.create_topic("old", configs={"message.timestamp.before.max.ms": str(2**62)})
+    producer = Producer({"bootstrap.servers": flights.bootstrap})
+    for timestamp in (1_000_000, 2_000_000):
+        producer.produce("old", b"at %d" % timestamp, timestamp=timestamp)
+    assert producer.flush(TIMEOUT_S) == 0
+    console = serve_console(flights.bootstrap)
+    page = console.get("/topics/old/records?start=time&time=1970-01-01T00:20").text
+    assert re.findall(r"<pre>(at \d+)</pre>", page) == ["at 2000000"]
+    page = console.get("/topics/old/records?start=time&time=2000001").text
+    assert "No record was found." in page
+
+
+def test_a_record_has_a_page_with_headers_and_all_bytes(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic(TOPIC)
+    producer = Producer({"bootstrap.servers": tidelog.bootstrap})
+    producer.produce(
+        TOPIC, b"x" * 9_000 + b"<end>", b"\xff\x00", headers=[("trace", b"ab-1"), ("none", None)]
+    )
+    assert producer.flush(TIMEOUT_S) == 0
+    console = serve_console(tidelog.bootstrap)
+    preview = console.get(f"/topics/{TOPIC}/records").text
+    assert "end&gt;" not in preview
+    assert "6.8 KiB more" in preview
+    page = console.get(f"/topics/{TOPIC}/records/0/0").text
+    assert "x&lt;end&gt;</pre>" in page
+    assert "000000  ff 00 " in page
+    assert re.search(r'<th scope="row">trace</th><td><pre>ab-1</pre>', page)
+    missing = console.get(f"/topics/{TOPIC}/records/0/1")
+    assert missing.status == 404
+    assert "There is no record at this offset." in missing.text
+
+
+def test_only_committed_records_leave_out_an_open_and_an_aborted_transaction(
+    tidelog: Cluster, serve_console: Serve
+) -> None:
+    tidelog.create_topic(TOPIC)
+    producer = Producer({"bootstrap.servers": tidelog.bootstrap, "transactional.id": "writer"})
+    producer.init_transactions(TIMEOUT_S)
+    for is_committed in (True, False):
+        producer.begin_transaction()
+        producer.produce(TOPIC, b"committed" if is_committed else b"aborted")
+        producer.flush(TIMEOUT_S)
+        if is_committed:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(TOPIC, b"open")
+    producer.flush(TIMEOUT_S)
+    console = serve_console(tidelog.bootstrap)
+    path = f"/topics/{TOPIC}/records?start=oldest"
+    values = re.findall(r"<td><pre>(\w+)</pre>", console.get(path).text)
+    assert values == ["committed", "aborted", "open"]
+    values = re.findall(r"<td><pre>(\w+)</pre>", console.get(f"{path}&isolation=committed").text)
+    assert values == ["committed"]
+    producer.abort_transaction(TIMEOUT_S)
+
+
+def test_wrong_searches_are_refused_with_a_sentence(flights: Cluster, serve_console: Serve) -> None:
+    console = serve_console(flights.bootstrap)
+    for query, status, text in (
+        ("partition=x", 400, "The partition &#39;x&#39; is not a number"),
+        ("json=a", 400, "is not PATH=VALUE"),
+        ("partition=9", 404, "topic &#39;flights&#39; has no partition 9."),
+    ):
+        answer = console.get(f"/topics/{TOPIC}/records?{query}")
+        assert answer.status == status
+        assert text in answer.text
+    assert console.get("/topics/nothing/records").status == 404
