@@ -26,6 +26,7 @@ from tidelog.console.core.budget import Budget
 from tidelog.console.core.record_filter import FilterError
 from tidelog.console.core.record_query import LIMITS, MAX_OFFSET, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
+from tidelog.console.group_reader import GroupReader
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import Reading, SharedReadings
@@ -98,6 +99,7 @@ class Console:
         monotonic: Callable[[], MonotonicMs] = lambda: MonotonicMs(time.monotonic_ns() // 1_000_000),
     ) -> None:
         self._reader = ClusterReader(connect, wall, monotonic)
+        self._groups = GroupReader(wall, monotonic)
         # One thread, because the client is not thread-safe, and so that the console asks one thing at a time.
         self._worker = ThreadPoolExecutor(1, "console-reader")
         self._searchers = ThreadPoolExecutor(MAX_SEARCHES, "console-search")
@@ -164,6 +166,32 @@ class Console:
                 lambda request: ("topic", request.path_params["topic"]),
                 lambda request: lambda: reader.topic(request.path_params["topic"]),
                 "topics",
+            ),
+            LivePage(
+                "/groups",
+                lambda request: "Groups",
+                "groups.html",
+                lambda request: "groups",
+                lambda request: lambda: reader.run(self._groups.groups),
+                "groups",
+            ),
+            LivePage(
+                "/group",
+                lambda request: f"Group {_group_id(request)}",
+                "group.html",
+                lambda request: ("group", _group_id(request)),
+                lambda request: (
+                    lambda: reader.run(lambda cluster: self._groups.group(cluster, _group_id(request)))
+                ),
+                "groups",
+            ),
+            LivePage(
+                "/transactions",
+                lambda request: "Open transactions",
+                "transactions.html",
+                lambda request: "transactions",
+                lambda request: lambda: reader.run(self._groups.transactions),
+                "transactions",
             ),
             LivePage(
                 "/settings",
@@ -336,6 +364,10 @@ def _status_of(reading: Reading[Any]) -> int:
 
 def _status_of_error(error: ClientError | KafkaError) -> int:
     return 404 if isinstance(error, KafkaError) and error.code in _NOT_FOUND else 502
+
+
+def _group_id(request: Request) -> str:
+    return request.query_params.get("id", "")
 
 
 def _broker_id(request: Request) -> int | None:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from tidelog.client.cluster import Broker, Partition
 from tidelog.client.configs import ConfigEntry
+from tidelog.client.coordinators import Group, ListedGroup, Transaction
 from tidelog.console.core.isr_history import Change, IsrSample, Row
+from tidelog.console.core.lag import Forecast, Observation
+from tidelog.model.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,54 @@ class TopicReading:
     topic_id: str
     partitions: tuple[PartitionRow, ...]
     settings: tuple[ConfigEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the list. The lags are sums over its partitions, and None if they were not read."""
+
+    group: ListedGroup
+    lag_uncommitted: int | None
+    lag_committed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupList:
+    groups: tuple[GroupRow, ...]
+    more_groups: int
+    without_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """A group in a partition. `observation` is None if the leader did not answer or nothing is committed."""
+
+    partition: TopicPartition
+    committed: int | None
+    observation: Observation | None
+    forecast: Forecast | None
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupReading:
+    group: Group
+    partitions: tuple[GroupPartition, ...]
+    more_partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open transaction and its age in milliseconds, None if it is not known."""
+
+    transaction: Transaction
+    age_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionList:
+    transactions: tuple[OpenTransaction, ...]
+    more_transactions: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,144 @@
+"""The lag of a group in a partition, and the time until retention deletes records that it has not read.
+
+Lag depends on the isolation level of the reader: `high watermark - committed` for read_uncommitted, and
+`last stable offset - committed` for read_committed.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tidelog.model.instants import WallMs
+
+NO_LIMIT: Final = -1
+LEAST_OBSERVED_MS: Final = 1_000
+"""The least time between two observations from which a speed is computed."""
+
+
+class Observation(NamedTuple):
+    """A group in a partition at one time. `record_ms` is the timestamp of the next record that the group
+    reads, None if it was not read. `size_bytes` is the size of the leader's log, None if it is not known.
+    """
+
+    at_ms: WallMs
+    committed: int
+    log_start_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    record_ms: int | None
+    size_bytes: int | None
+
+    @property
+    def lag_uncommitted(self) -> int:
+        return max(0, self.high_watermark - max(self.committed, self.log_start_offset))
+
+    @property
+    def lag_committed(self) -> int:
+        return max(0, self.last_stable_offset - max(self.committed, self.log_start_offset))
+
+    @property
+    def lost_records(self) -> int:
+        """The offsets that retention deleted before the group read them."""
+        return max(0, self.log_start_offset - self.committed)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """The age of the next record that the group reads: 0 if it has read all, None if it is not known."""
+        if not self.lag_uncommitted:
+            return 0
+        return None if self.record_ms is None else max(0, self.at_ms - self.record_ms)
+
+
+class Retention(NamedTuple):
+    """The retention of a topic. -1 means no limit. `is_deleting` is whether cleanup.policy has `delete`."""
+
+    retention_ms: int
+    retention_bytes: int
+    is_deleting: bool = True
+
+
+class Outlook(Enum):
+    NONE = "no loss in sight"
+    SOON = "loss"
+    LOST = "lost"
+    UNKNOWN = "not known"
+
+
+class Forecast(NamedTuple):
+    """The outlook of a group in a partition. `in_ms` is the time until the loss, at the earliest.
+
+    Retention deletes whole segments and never the active one, so the loss may come later.
+    """
+
+    outlook: Outlook
+    in_ms: int | None
+    reason: str
+
+
+def forecast(now: Observation, before: Observation | None, retention: Retention) -> Forecast:
+    """Returns when retention reaches the records that the group has not read.
+
+    The speeds of the group and of its producers are those since `before`. Without it, the group is taken to
+    stand still, and producers too.
+    """
+    if now.lost_records:
+        return Forecast(
+            Outlook.LOST, 0, f"retention deleted {now.lost_records:,} offsets that the group had not read"
+        )
+    if not now.lag_uncommitted:
+        return Forecast(Outlook.NONE, None, "the group has read all records")
+    if not retention.is_deleting:
+        return Forecast(Outlook.NONE, None, "the topic keeps the last record of each key")
+    if before is not None and now.at_ms - before.at_ms < LEAST_OBSERVED_MS:
+        before = None
+    found = [
+        each
+        for each in (_by_time(now, before, retention), _by_size(now, before, retention))
+        if each is not None
+    ]
+    losses = [each for each in found if each.in_ms is not None]
+    if losses:
+        return min(losses, key=lambda each: each.in_ms or 0)
+    unknown = [each for each in found if each.outlook is Outlook.UNKNOWN]
+    if unknown:
+        return unknown[0]
+    return found[0] if found else Forecast(Outlook.NONE, None, "the topic has no limit of time or size")
+
+
+def _by_time(now: Observation, before: Observation | None, retention: Retention) -> Forecast | None:
+    """Returns the forecast from retention.ms, None if the topic has no such limit.
+
+    The lag in time grows by a second in a second, minus the seconds of records that the group reads in it.
+    """
+    if retention.retention_ms == NO_LIMIT:
+        return None
+    if now.record_ms is None:
+        return Forecast(Outlook.UNKNOWN, None, "the next record of the group was not read")
+    left_ms = max(0, retention.retention_ms - (now.at_ms - now.record_ms))
+    growth = 1.0
+    if before is not None and before.record_ms is not None:
+        growth -= (now.record_ms - before.record_ms) / (now.at_ms - before.at_ms)
+    if growth <= 0 and left_ms > 0:
+        return Forecast(Outlook.NONE, None, "the group reads faster than records grow old")
+    return Forecast(Outlook.SOON, int(left_ms / growth) if left_ms else 0, "retention.ms")
+
+
+def _by_size(now: Observation, before: Observation | None, retention: Retention) -> Forecast | None:
+    """Returns the forecast from retention.bytes, None if the topic has no such limit.
+
+    The bytes that the group has not read are estimated from the log's size, with records of equal size.
+    """
+    if retention.retention_bytes == NO_LIMIT:
+        return None
+    offsets = now.high_watermark - now.log_start_offset
+    if now.size_bytes is None or offsets <= 0:
+        return Forecast(Outlook.UNKNOWN, None, "the size of the partition is not known")
+    record_bytes = now.size_bytes / offsets
+    left_bytes = retention.retention_bytes - now.lag_uncommitted * record_bytes
+    if left_bytes <= 0:
+        return Forecast(Outlook.SOON, 0, "retention.bytes")
+    growth = 0.0 if before is None else (now.lag_uncommitted - before.lag_uncommitted) * record_bytes
+    if before is None or growth <= 0:
+        return Forecast(Outlook.NONE, None, "the lag does not grow towards retention.bytes")
+    return Forecast(Outlook.SOON, int(left_bytes * (now.at_ms - before.at_ms) / growth), "retention.bytes")

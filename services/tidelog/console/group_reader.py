@@ -1,0 +1,234 @@
+"""Reads groups and open transactions for the pages. All calls block and belong to one thread."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
+from tidelog.client.coordinators import (
+    Group,
+    ListedGroup,
+    committed_offsets,
+    describe_group,
+    describe_transaction,
+    list_groups,
+    list_transactions,
+)
+from tidelog.client.errors import ClientError
+from tidelog.client.partition_facts import offsets_of_topics, replica_sizes
+from tidelog.client.raw_batches import fetch_batches
+from tidelog.console.cluster_reader import leader_sizes
+from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
+from tidelog.console.readings import (
+    GroupList,
+    GroupPartition,
+    GroupReading,
+    GroupRow,
+    OpenTransaction,
+    TransactionList,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import iterate_headers
+from tidelog.records.record import iterate_records
+
+MAX_GROUPS: Final = 500
+MAX_GROUPS_WITH_LAG: Final = 50
+"""The most groups whose lag the list shows, because each needs requests of its own."""
+MAX_PARTITIONS: Final = 500
+MAX_TIMED: Final = 100
+"""The most partitions of a group whose next record is read for its time."""
+MAX_TIMING_MS: Final = 2_000
+"""The time after which no more records are read for their times."""
+MAX_TRANSACTIONS: Final = 100
+OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+MAX_REMEMBERED_GROUPS: Final = 64
+MAX_OBSERVATIONS: Final = 12
+OBSERVED_MS: Final = 600_000
+"""The age above which an observation says nothing about the present speed of a group."""
+_RETENTION: Final = ("cleanup.policy", "retention.bytes", "retention.ms")
+_LEAST_BYTES: Final = 1  # a broker then sends one batch
+
+Observations = dict[TopicPartition, Observation]
+
+
+class GroupReader:
+    """A reader of groups. It remembers what it observed, for the speeds of the groups."""
+
+    def __init__(self, wall: Callable[[], WallMs], monotonic: Callable[[], MonotonicMs]) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._observed: OrderedDict[str, deque[tuple[WallMs, Observations]]] = OrderedDict()
+
+    def groups(self, cluster: Cluster) -> GroupList:
+        """Returns all groups, and the lags of the first ones."""
+        listed = list_groups(cluster, [], [])
+        shown = listed[:MAX_GROUPS]
+        committed = {
+            group.group_id: offsets
+            for group in shown[:MAX_GROUPS_WITH_LAG]
+            if (offsets := _committed(cluster, group)) is not None
+        }
+        topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
+        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
+        stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        rows = tuple(
+            GroupRow(
+                group,
+                _total_lag(committed.get(group.group_id), high),
+                _total_lag(committed.get(group.group_id), stable),
+            )
+            for group in shown
+        )
+        return GroupList(rows, len(listed) - len(shown), max(0, len(shown) - MAX_GROUPS_WITH_LAG))
+
+    def group(self, cluster: Cluster, group_id: str) -> GroupReading:
+        """Returns a group with its members and lags. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        group = describe_group(cluster, group_id)
+        committed = committed_offsets(cluster, group_id)
+        owners = _owners(group)
+        partitions = sorted({*committed, *owners})
+        shown = partitions[:MAX_PARTITIONS]
+        topics = {topic.name: topic for topic in _existing(cluster, shown)}
+        observations = self._observe(
+            cluster, topics, {each: committed[each] for each in shown if each in committed}
+        )
+        before = self._remember(group_id, observations)
+        retentions = {name: _retention(cluster, name) for name in topics}
+        rows = []
+        for each in shown:
+            observation = observations.get(each)
+            outlook = (
+                None
+                if observation is None
+                else forecast(observation, before.get(each), retentions[each.topic])
+            )
+            rows.append(GroupPartition(each, committed.get(each), observation, outlook, owners.get(each, "")))
+        return GroupReading(group, tuple(rows), len(partitions) - len(shown))
+
+    def transactions(self, cluster: Cluster) -> TransactionList:
+        """Returns the open transactions, those that have been open for the longest time first."""
+        listed = list_transactions(cluster, list(OPEN_STATES), -1)
+        found = []
+        for row in listed[:MAX_TRANSACTIONS]:
+            try:
+                transaction = describe_transaction(cluster, row.transactional_id)
+            except KafkaError as error:
+                if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired meanwhile
+                    continue
+                raise
+            if transaction.state in OPEN_STATES:
+                began_ms = transaction.start_time_ms
+                found.append(
+                    OpenTransaction(transaction, max(0, self._wall() - began_ms) if began_ms >= 0 else None)
+                )
+        found.sort(key=lambda each: -(each.age_ms or 0))
+        return TransactionList(tuple(found), max(0, len(listed) - MAX_TRANSACTIONS))
+
+    def _observe(
+        self, cluster: Cluster, topics: dict[str, Topic], committed: dict[TopicPartition, int]
+    ) -> Observations:
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP)
+        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
+        stable = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        brokers = [broker.broker_id for broker in cluster.describe().brokers]
+        replicas = replica_sizes(cluster, brokers, topics.values())
+        sizes = {name: leader_sizes(topic, replicas) for name, topic in topics.items()}
+        times = _Times(cluster, self._monotonic)
+        found: Observations = {}
+        for each, offset in committed.items():
+            if each not in starts or each not in high or each not in stable:
+                continue
+            first = max(offset, starts[each])
+            found[each] = Observation(
+                self._wall(),
+                offset,
+                starts[each],
+                high[each],
+                stable[each],
+                times.of(topics[each.topic], each.partition, first) if first < high[each] else None,
+                sizes[each.topic].get(each.partition),
+            )
+        return found
+
+    def _remember(self, group_id: str, observations: Observations) -> Observations:
+        """Remembers observations, and returns the oldest ones that still count."""
+        now_ms = self._wall()
+        history = self._observed.setdefault(group_id, deque(maxlen=MAX_OBSERVATIONS))
+        self._observed.move_to_end(group_id)
+        if len(self._observed) > MAX_REMEMBERED_GROUPS:
+            self._observed.popitem(last=False)
+        while history and not 0 <= now_ms - history[0][0] <= OBSERVED_MS:
+            history.popleft()
+        before = history[0][1] if history else {}
+        history.append((now_ms, observations))
+        return before
+
+
+class _Times:
+    """Reads the times of records, of a bounded number and for a bounded time."""
+
+    def __init__(self, cluster: Cluster, monotonic: Callable[[], MonotonicMs]) -> None:
+        self._cluster = cluster
+        self._monotonic = monotonic
+        self._began_ms = monotonic()
+        self._left = MAX_TIMED
+
+    def of(self, topic: Topic, partition: int, offset: int) -> int | None:
+        """Returns the timestamp of the first record from `offset` on, None if it is not known."""
+        if not self._left or self._monotonic() - self._began_ms > MAX_TIMING_MS:
+            return None
+        self._left -= 1
+        try:
+            raw = fetch_batches(
+                self._cluster, topic, partition, offset, isolation_level=0, max_bytes=_LEAST_BYTES
+            ).data
+            for position, header in iterate_headers(raw):
+                if header.is_control:
+                    continue
+                for record in iterate_records(raw, position, max_headers=0):
+                    if record.offset >= offset:
+                        return record.timestamp if record.timestamp >= 0 else None
+        except (ClientError, KafkaError, ValueError):  # the leader has moved, or the batch is damaged
+            return None
+        return None
+
+
+def _committed(cluster: Cluster, group: ListedGroup) -> dict[TopicPartition, int] | None:
+    """Returns the committed offsets of a group, None for a share group, which has none."""
+    return None if group.group_type == "share" else committed_offsets(cluster, group.group_id)
+
+
+def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[Topic]:
+    names = sorted({each.topic for each in partitions})
+    return list(cluster.topics(names).values()) if names else []
+
+
+def _total_lag(committed: dict[TopicPartition, int] | None, ends: dict[TopicPartition, int]) -> int | None:
+    """Returns the lag over the partitions whose leaders answered, None if no offset was read."""
+    if committed is None:
+        return None
+    return sum(max(0, ends[each] - offset) for each, offset in committed.items() if each in ends)
+
+
+def _owners(group: Group) -> dict[TopicPartition, str]:
+    return {
+        partition: member.instance_id or member.member_id
+        for member in group.members
+        for partition in member.partitions
+    }
+
+
+def _retention(cluster: Cluster, name: str) -> Retention:
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    values = {entry.name: entry.value for entry in describe_configs(cluster, resource, list(_RETENTION))}
+    return Retention(
+        int(values.get("retention.ms") or NO_LIMIT),
+        int(values.get("retention.bytes") or NO_LIMIT),
+        "delete" in (values.get("cleanup.policy") or "delete"),
+    )

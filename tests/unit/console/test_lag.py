@@ -1,0 +1,127 @@
+"""Lag for both isolation levels, and the forecast of the loss of records to retention."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.console.core.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast
+from tidelog.model.instants import WallMs
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+NOW_MS = 100 * DAY_MS
+
+
+def observed(
+    *,
+    at_ms: int = NOW_MS,
+    committed: int = 400,
+    start: int = 0,
+    high: int = 1_000,
+    stable: int | None = None,
+    age_ms: int | None = 6 * HOUR_MS,
+    size_bytes: int | None = 10_000,
+) -> Observation:
+    return Observation(
+        WallMs(at_ms),
+        committed,
+        start,
+        high,
+        high if stable is None else stable,
+        None if age_ms is None else at_ms - age_ms,
+        size_bytes,
+    )
+
+
+ONE_DAY = Retention(DAY_MS, NO_LIMIT)
+
+
+def test_lag_depends_on_the_isolation_level() -> None:
+    seen = observed(committed=400, high=1_000, stable=900)
+    assert (seen.lag_uncommitted, seen.lag_committed, seen.lag_ms) == (600, 500, 6 * HOUR_MS)
+
+
+def test_a_group_ahead_of_the_last_stable_offset_has_no_lag_in_read_committed() -> None:
+    assert observed(committed=950, high=1_000, stable=900).lag_committed == 0
+
+
+def test_a_group_that_has_read_all_has_no_lag_in_time() -> None:
+    assert observed(committed=1_000, age_ms=None).lag_ms == 0
+    assert observed(committed=999, age_ms=None).lag_ms is None
+
+
+def test_records_that_retention_deleted_are_lost_and_no_lag() -> None:
+    seen = observed(committed=400, start=700)
+    assert (seen.lost_records, seen.lag_uncommitted) == (300, 300)
+    found = forecast(seen, None, ONE_DAY)
+    assert found == Forecast(Outlook.LOST, 0, "retention deleted 300 offsets that the group had not read")
+
+
+def test_a_group_that_stands_still_loses_records_when_the_next_one_is_too_old() -> None:
+    assert forecast(observed(), None, ONE_DAY) == Forecast(Outlook.SOON, 18 * HOUR_MS, "retention.ms")
+
+
+@pytest.mark.parametrize(
+    ("read_ms_in_a_minute", "expected_ms"),
+    [
+        (0, 18 * HOUR_MS),  # stands still
+        (30_000, 36 * HOUR_MS),  # reads half as fast as time passes
+        (60_000, None),  # keeps its distance
+        (600_000, None),  # catches up
+    ],
+)
+def test_the_speed_of_the_group_counts(read_ms_in_a_minute: int, expected_ms: int | None) -> None:
+    now = observed()
+    before = observed(at_ms=NOW_MS - 60_000, age_ms=6 * HOUR_MS - 60_000 + read_ms_in_a_minute)
+    assert forecast(now, before, ONE_DAY).in_ms == expected_ms
+
+
+def test_a_limit_of_size_counts_bytes_that_the_group_has_not_read() -> None:
+    retention = Retention(NO_LIMIT, 9_000)  # 600 of 1000 records are 6000 bytes
+    assert forecast(observed(), None, retention).outlook is Outlook.NONE
+    before = observed(at_ms=NOW_MS - 60_000, committed=400, high=900)
+    assert forecast(observed(), before, retention) == Forecast(Outlook.SOON, 180_000, "retention.bytes")
+    assert forecast(observed(), before, Retention(NO_LIMIT, 5_000)).in_ms == 0
+
+
+def test_the_earlier_of_two_losses_is_forecast() -> None:
+    before = observed(at_ms=NOW_MS - 60_000, high=900, age_ms=6 * HOUR_MS - 60_000)
+    assert forecast(observed(), before, Retention(DAY_MS, 9_000)).reason == "retention.bytes"
+    assert forecast(observed(), before, Retention(DAY_MS, 10**9)).reason == "retention.ms"
+
+
+def test_what_was_not_read_is_not_known() -> None:
+    assert forecast(observed(age_ms=None), None, ONE_DAY).outlook is Outlook.UNKNOWN
+    assert forecast(observed(size_bytes=None), None, Retention(NO_LIMIT, 9_000)).outlook is Outlook.UNKNOWN
+
+
+def test_topics_without_limits_and_groups_without_lag_lose_nothing() -> None:
+    for seen, retention in (
+        (observed(), Retention(NO_LIMIT, NO_LIMIT)),
+        (observed(), Retention(DAY_MS, NO_LIMIT, is_deleting=False)),
+        (observed(committed=1_000), ONE_DAY),
+    ):
+        assert forecast(seen, None, retention).outlook is Outlook.NONE
+
+
+OBSERVATIONS = st.builds(
+    observed,
+    at_ms=st.integers(NOW_MS, NOW_MS + DAY_MS),
+    committed=st.integers(0, 2_000),
+    start=st.integers(0, 1_000),
+    high=st.integers(1_000, 3_000),
+    age_ms=st.none() | st.integers(-DAY_MS, 3 * DAY_MS),
+    size_bytes=st.none() | st.integers(0, 10**9),
+)
+
+
+@given(OBSERVATIONS, st.none() | OBSERVATIONS, st.integers(-1, DAY_MS), st.integers(-1, 10**9))
+def test_a_forecast_names_a_time_only_for_a_loss(
+    now: Observation, before: Observation | None, retention_ms: int, retention_bytes: int
+) -> None:
+    found = forecast(now, before, Retention(retention_ms, retention_bytes))
+    assert (found.in_ms is not None) == (found.outlook in (Outlook.SOON, Outlook.LOST))
+    assert found.in_ms is None or found.in_ms >= 0
+    assert found.reason
