@@ -24,7 +24,7 @@ def test_the_overview_shows_brokers_and_controller(tidelog: Cluster, serve_conso
     answer = serve_console(tidelog.bootstrap).get("/")
     assert answer.status == 200
     text = words(answer.text)
-    assert "1 brokers 1 controller 1 topics 3 partitions 0 under-replicated 0 without a leader" in text
+    assert "1 brokers broker 1 controller 1 topics 3 partitions 0 under-replicated 0 without a leader" in text
     assert f"1 {tidelog.bootstrap} controller 3 3" in text
 
 
