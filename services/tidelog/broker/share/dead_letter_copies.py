@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from typing import Final, NamedTuple, Protocol
-from weakref import WeakValueDictionary
 
 import structlog
 
 from tidelog.broker.replica import Replica
 from tidelog.broker.share.dead_letter_reader import read_letters
 from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of
+from tidelog.broker.share.dead_letter_turns import CopyTurns
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -33,12 +33,6 @@ MAX_COPY_BYTES: Final = 1024 * 1024
 """The size of the records of one copy, which the last one may exceed, and of a batch."""
 MAX_READS: Final = 4
 """The most copies of this broker that read and build batches at a time."""
-MAX_COPIES: Final = 64
-"""The most copies of this broker that keep batches in memory, about MAX_COPY_BYTES each."""
-MAX_COPIES_OF_TOPIC: Final = 4
-"""The most copies to one dead letter topic at a time. So a topic that does not answer, and whose writes wait
-for their timeouts, leaves room for others.
-"""
 FIRST_PAUSE_MS: Final = 100
 LONGEST_PAUSE_MS: Final = 10_000
 """The pauses between two attempts to copy the same records double up to this limit."""
@@ -135,9 +129,7 @@ class DeadLetterCopies:
         self._spawn = spawn
         self._running: set[CopiedPartition] = set()
         self._reads = asyncio.Semaphore(MAX_READS)
-        self._copies = asyncio.Semaphore(MAX_COPIES)
-        self._copies_of_topic: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        """The copies by topic, while there are any."""
+        self._turns = CopyTurns()
         self._counts: dict[str, DeadLetterLoad] = {}
 
     def begin(self, partition: CopiedPartition) -> None:
@@ -212,18 +204,11 @@ class DeadLetterCopies:
         `refused`. Raises KafkaError and ConnectionError if it copies nothing.
         """
         name = partition.settings.errors_deadletterqueue_topic_name
-        async with self._room_of(name):
-            topic = await self._topics.find(name)
-            async with self._copies:
-                async with self._reads:
-                    end_offset, batches = await self._read(partition, wanted, topic)
-                return await self._write(partition, core, wanted, refused, topic, end_offset, batches)
-
-    def _room_of(self, topic: str) -> asyncio.Semaphore:
-        room = self._copies_of_topic.get(topic)
-        if room is None:
-            room = self._copies_of_topic[topic] = asyncio.Semaphore(MAX_COPIES_OF_TOPIC)
-        return room
+        topic = await self._topics.find(name)
+        async with self._turns.turn(name):
+            async with self._reads:
+                end_offset, batches = await self._read(partition, wanted, topic)
+            return await self._write(partition, core, wanted, refused, topic, end_offset, batches)
 
     async def _read(
         self, partition: CopiedPartition, wanted: list[DeadLetters], topic: TopicState
@@ -264,9 +249,11 @@ class DeadLetterCopies:
             except KafkaError as error:
                 failure = error
                 if error.code not in OF_THE_BATCH:
+                    self._turns.failed(topic.name)
                     return _Copied(archived, failure)
                 refused.update(batch.offsets)
                 continue
+            self._turns.answered(topic.name)
             if partition.core is not core:
                 return _Copied(archived, failure)
             self._count(partition.group_id, copied=len(batch.offsets))
