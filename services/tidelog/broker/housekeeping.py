@@ -1,5 +1,5 @@
-"""A broker's periodic work: retention, flushes, checkpoints, and the expiration of idle producers. Disk work
-runs in a thread.
+"""A broker's periodic work: retention, flushes, checkpoints, the expiration of idle producers, and the dead
+letters of earlier leaders. Disk work runs in a thread.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidelog.timing.clock import Clock, SteadyClock
 
 REMOVE_FILES_INTERVAL_MS: Final = 1_000
+DEAD_LETTERS_INTERVAL_MS: Final = 5_000
 
 _log = structlog.get_logger(__name__)
 
@@ -37,6 +38,7 @@ class Housekeeping:
         log_cleaner: LogCleaner,
         clock: Clock,
         steady_clock: SteadyClock,
+        continue_dead_letters: Callable[[], Awaitable[None]],
     ) -> None:
         self._settings = settings
         self._hosted = hosted
@@ -44,6 +46,7 @@ class Housekeeping:
         self._log_cleaner = log_cleaner
         self._clock = clock
         self._steady_clock = steady_clock
+        self._continue_dead_letters = continue_dead_letters
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -61,6 +64,7 @@ class Housekeeping:
         self._every(settings.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks)
         self._every(settings.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_log_start_offsets)
         self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
+        self._every(DEAD_LETTERS_INTERVAL_MS, self._continue_dead_letters)
 
     async def stop(self) -> None:
         await self._log_cleaner.stop()

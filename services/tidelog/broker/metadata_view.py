@@ -80,6 +80,10 @@ class MetadataView:
         entry = entries.get(group_config_key(group_id)) if entries else None
         return _NO_OVERRIDES if entry is None else entry.configs
 
+    def groups_with_settings(self) -> list[str]:
+        """Returns the groups that override settings."""
+        return [entry.group_id for entry in self.security.group_configs.values()]
+
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use
         the id.

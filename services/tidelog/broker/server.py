@@ -59,6 +59,7 @@ from tidelog.metrics.telemetry import (
     Telemetry,
 )
 from tidelog.model.brokers import Endpoint
+from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
@@ -206,7 +207,13 @@ class BrokerParts:
             timer,
         )
         self.housekeeping = Housekeeping(
-            self.current_settings, self.hosted, log_directory, self.log_cleaner, clock, self.steady_clock
+            self.current_settings,
+            self.hosted,
+            log_directory,
+            self.log_cleaner,
+            clock,
+            self.steady_clock,
+            self.continue_dead_letters,
         )
 
     @property
@@ -244,6 +251,16 @@ class BrokerParts:
                 ),
             )
         return self._share_partitions
+
+    async def continue_dead_letters(self) -> None:
+        """Continues the copies of dead letters that earlier leaders began."""
+        groups = frozenset(
+            group_id
+            for group_id in self.metadata.groups_with_settings()
+            if self.group_settings.for_group(group_id).errors_deadletterqueue_topic_name
+        )
+        if groups and self.coordination.topics.exists(ShardKind.SHARE):
+            await self.share_partitions.dead_letter_takeover.scan(groups, self.hosted.replicas.values())
 
     def _is_hosted(self, key: ClientPartitionKey) -> bool:
         topic = key.topic or self.metadata.topic_names.get(key.topic_id, "")

@@ -46,7 +46,7 @@ class ListConfigResourcesHandler:
             ResourceType.TOPIC: list(self._metadata.topics),
             ResourceType.BROKER: brokers,
             ResourceType.BROKER_LOGGER: brokers,
-            ResourceType.GROUP: [entry.group_id for entry in self._metadata.security.group_configs.values()],
+            ResourceType.GROUP: self._metadata.groups_with_settings(),
             ResourceType.CLIENT_METRICS: subscriptions,
         }
         return ListConfigResourcesResponse(

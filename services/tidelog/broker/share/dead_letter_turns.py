@@ -1,8 +1,8 @@
 """Decides whose copy of dead letters may keep batches in memory next.
 
 A write to a dead letter topic that does not answer keeps its batches until its timeout. So topics whose last
-write succeeded have turns of their own, and each other topic has one of the remaining turns at a time. However
-many topics hang, they hold up the answering ones at most once, until their first timeouts.
+write succeeded have turns of their own, and each other topic has one of the remaining turns at a time. Topics
+that hang, however many, hold up the answering ones at most once, until their first timeouts.
 """
 
 from __future__ import annotations

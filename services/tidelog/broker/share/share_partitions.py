@@ -11,6 +11,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
 from tidelog.broker.share.breaker import BreakerState
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic, WriteBatch
+from tidelog.broker.share.dead_letter_takeover import DeadLetterTakeover
 from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
 from tidelog.broker.share.share_partition import (
@@ -94,6 +95,7 @@ class SharePartitions:
         self.dead_letters = DeadLetterCopies(
             dead_letter_topics, dead_letter_writer, clock, record_walks, self._spawn
         )
+        self.dead_letter_takeover = DeadLetterTakeover(state, self._use)
         waiting.partition_shared = self._partition_changed
         self.parts = ShareParts(
             state,
@@ -160,15 +162,19 @@ class SharePartitions:
 
     def use(self, key: SharePartitionKey, replica: Replica, session: SessionKey) -> SharePartition:
         """Returns a share partition for a member with a session. Begins to read its state if it is new."""
+        found = self._use(key, replica)
+        if session.member_id not in found.members:
+            found.members.add(session.member_id)
+            self._of_session.setdefault(session, set()).add(key)
+        return found
+
+    def _use(self, key: SharePartitionKey, replica: Replica) -> SharePartition:
         # If `find` ends one, a fetch that waits for it may already have begun the next one.
         found = self.find(key) or self._partitions.get(key)
         if found is None:
             found = self._partitions[key] = SharePartition(key, replica, self.parts, self._forget)
             self._of_partition.setdefault(replica.topic_partition, {})[key] = None
             found.start()
-        if session.member_id not in found.members:
-            found.members.add(session.member_id)
-            self._of_session.setdefault(session, set()).add(key)
         return found
 
     def end_session(self, session: ShareSession) -> None:
