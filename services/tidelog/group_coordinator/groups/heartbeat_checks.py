@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from tidelog.group_coordinator.groups.shared import Group, GroupKind, Groups
@@ -34,6 +35,19 @@ def check_size(what: str, record: CoordinatorRecord, limit_bytes: int) -> None:
     size_bytes = len(record.value or b"")
     if size_bytes > limit_bytes:
         raise invalid_request(f"The {what} takes {size_bytes} bytes, and {limit_bytes} bytes are allowed.")
+
+
+def check_texts(what: str, texts: Iterable[str | None], limit_bytes: int) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if texts that become a part of one record exceed its limit.
+
+    It looks at their lengths only, so a refused heartbeat of many megabytes is neither hashed nor encoded.
+    A character counts as one byte; `check_size` checks the record.
+    """
+    left_bytes = limit_bytes
+    for text in texts:
+        left_bytes -= len(text or "")
+        if left_bytes < 0:
+            raise invalid_request(f"The {what} takes more than {limit_bytes} bytes, which is the limit.")
 
 
 def find_group(groups: Groups, group_id: str, group_class: type[G], kind: GroupKind) -> G:

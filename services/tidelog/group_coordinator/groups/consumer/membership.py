@@ -17,7 +17,9 @@ from tidelog.group_coordinator.groups.consumer.member import (
     holds_all,
 )
 from tidelog.group_coordinator.groups.heartbeat_checks import (
+    MAX_SUBSCRIBER_BYTES,
     check_not_empty,
+    check_texts,
     fenced_member,
     invalid_request,
     unknown_member,
@@ -48,6 +50,7 @@ def check_request(message: ConsumerGroupHeartbeatRequest, version: int, assignor
             f"ServerAssignor {message.server_assignor} is not supported. "
             f"Supported assignors: {', '.join(assignors)}.",
         )
+    check_texts("metadata of a member", message.subscribed_topic_names or (), MAX_SUBSCRIBER_BYTES)
 
 
 def _check_join(message: ConsumerGroupHeartbeatRequest) -> None:

@@ -18,6 +18,7 @@ from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
     check_room,
     check_size,
+    check_texts,
     fenced_member,
     find_group,
     invalid_request,
@@ -232,6 +233,7 @@ def _check_request(message: ShareGroupHeartbeatRequest) -> None:
         raise invalid_request("SubscribedTopicNames must be set in first request.")
     if message.member_epoch < LEAVE_EPOCH:
         raise invalid_request("MemberEpoch is invalid.")
+    check_texts("metadata of a member", message.subscribed_topic_names or (), MAX_SUBSCRIBER_BYTES)
 
 
 def _with_request(member: ShareMember, request: ShardRequest[ShareGroupHeartbeatRequest]) -> ShareMember:

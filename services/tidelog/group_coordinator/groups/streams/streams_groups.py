@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
@@ -21,6 +21,7 @@ from tidelog.group_coordinator.groups.heartbeat_checks import (
     check_not_empty,
     check_room,
     check_size,
+    check_texts,
     fenced_member,
     find_group,
     invalid_request,
@@ -47,6 +48,7 @@ from tidelog.group_coordinator.groups.streams.topology import (
     Topology,
     configure,
     endpoint_partitions,
+    texts_of,
     topology_of_request,
 )
 from tidelog.group_coordinator.shard_core import (
@@ -113,6 +115,7 @@ class StreamsGroups:
             if GroupKind.STREAMS not in self._groups.settings.group_coordinator_rebalance_protocols:
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
             _check_request(request.message)
+            _check_texts(request.message)
             if request.message.member_epoch == LEAVE_EPOCH:
                 return self._leave(request, now_ms)
             return self._join_or_update(request, now_ms)
@@ -382,6 +385,26 @@ def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
         raise invalid_request("If one task-type is non-null, all must be non-null.")
     if message.member_epoch != JOIN_EPOCH and message.topology is not None:
         raise invalid_request("Topology can only be provided when (re-)joining.")
+
+
+def _check_texts(message: StreamsGroupHeartbeatRequest) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if the texts of a StreamsGroupHeartbeat are too long. Everything
+    that follows may hash and encode them.
+    """
+    tags = message.client_tags or ()
+    check_texts(
+        "metadata of a member",
+        chain(
+            (message.member_id, message.rack_id, message.process_id),
+            (text for tag in tags for text in (tag.key, tag.value)),
+        ),
+        MAX_MEMBER_BYTES,
+    )
+    if message.topology is not None:
+        check_texts("topology", texts_of(message.topology), MAX_TOPOLOGY_BYTES)
+    for tasks in (message.active_tasks, message.standby_tasks):
+        if any(len(found.subtopology_id) > MAX_SUBTOPOLOGY_ID_CHARS for found in tasks or ()):
+            raise invalid_request(f"A SubtopologyId has more than {MAX_SUBTOPOLOGY_ID_CHARS} characters.")
 
 
 def _check_epoch(member: StreamsMember, epoch: int, reported: TaskAssignment | None) -> None:

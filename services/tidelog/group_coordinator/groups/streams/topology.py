@@ -14,6 +14,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple, NoReturn, TypeAlias
 
@@ -106,6 +107,20 @@ class Topology:
                 *(topic.name for topic in subtopology.state_changelog_topics),
             )
         }
+
+
+def texts_of(message: heartbeat.Topology) -> Iterator[str]:
+    """Yields all texts of a heartbeat's topology."""
+    for subtopology in message.subtopologies:
+        yield subtopology.subtopology_id
+        yield from subtopology.source_topics
+        yield from subtopology.source_topic_regex
+        yield from subtopology.repartition_sink_topics
+        for topic in chain(subtopology.repartition_source_topics, subtopology.state_changelog_topics):
+            yield topic.name
+            for config in topic.topic_configs:
+                yield config.key
+                yield config.value
 
 
 def topology_of_request(message: heartbeat.Topology) -> Topology:
