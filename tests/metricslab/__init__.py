@@ -14,12 +14,14 @@ from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview
+from tidelog.group_coordinator.groups.streams.streams_group import TaskCounts
 from tidelog.group_coordinator.metrics import (
     CoordinatorMetrics,
     GroupLag,
     GroupSummary,
     ShardLoads,
     TransactionsSummary,
+    UncommittedLag,
 )
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.certificates import CertificateExpiry
@@ -129,11 +131,14 @@ def controller_view() -> Any:
 
 def coordinator_view() -> Any:
     return SimpleNamespace(
-        lags=[GroupLag("g", "t", 0, 90, 10, 2.5, 600.0), GroupLag("g", "t", 1, 100, 0, 0.0)],
+        lags=[
+            GroupLag("g", "t", 0, 90, 10, 2.5, 600.0),
+            GroupLag("g", "t", 1, 100, 0, 0.0, None, UncommittedLag(5, 1.5)),
+        ],
         groups=[
             GroupSummary("g", "classic", "Stable", 2, 5),
             GroupSummary("h", "consumer", "Reconciling", 3, 7),
-            GroupSummary("s", "streams", "NotReady", 1, 2),
+            GroupSummary("s", "streams", "NotReady", 1, 2, TaskCounts(3, 2, 0, 4)),
         ],
         shard_counts={("group", "serving"): 25, ("group", "loading"): 1, ("transaction", "serving"): 50},
         shard_loads=[ShardLoads("group", 26, 1500, 1), ShardLoads("transaction", 50, 20, 0)],

@@ -14,15 +14,25 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 from tidelog.model.coordinator_shards import ShardKind
 
 if TYPE_CHECKING:
+    from tidelog.group_coordinator.groups.streams.streams_group import TaskCounts
     from tidelog.metrics.families import Families
     from tidelog.model.instants import WallMs
+
+
+class UncommittedLag(NamedTuple):
+    """The lag of read_uncommitted consumers, and the age of their first unread record."""
+
+    lag: int
+    lag_seconds: float
 
 
 class GroupLag(NamedTuple):
     """The lag of a group in one partition.
 
-    `lag_seconds` is the age of the first unread record, or 0 if the group has read all records.
-    `expires_seconds` is the time until retention may delete that record, or None if no record can expire.
+    `lag` is counted up to the last stable offset, which limits read_committed consumers. `lag_seconds` is the
+    age of the first unread record, or 0 if the group has read all records. `expires_seconds` is the time
+    until retention may delete that record, or None if no record can expire. `read_uncommitted` is the lag up
+    to the high watermark, or None if it is the same.
     """
 
     group: str
@@ -32,16 +42,25 @@ class GroupLag(NamedTuple):
     lag: int
     lag_seconds: float
     expires_seconds: float | None = None
+    read_uncommitted: UncommittedLag | None = None
+
+    @property
+    def greatest(self) -> int:
+        """The lag of the readers that have more to read."""
+        return self.lag if self.read_uncommitted is None else self.read_uncommitted.lag
 
 
 class GroupSummary(NamedTuple):
-    """The state of one group. `generation` is the group epoch if the group is not classic."""
+    """The state of one group. `generation` is the group epoch if the group is not classic. `tasks` is None if
+    it is not a streams group.
+    """
 
     group: str
     protocol: str
     state: str
     members: int
     generation: int
+    tasks: TaskCounts | None = None
 
 
 class TransactionsSummary(NamedTuple):
@@ -192,6 +211,17 @@ def _add_group_summaries(
         doc = "Generation or group epoch; each rebalance increments it"
         name = "tidelog_consumergroup_generation"
         families.gauge(name, doc, group.generation, consumergroup=group.group)
+        if group.tasks is not None:
+            _add_tasks(families, group.group, group.tasks)
+
+
+def _add_tasks(families: Families, group: str, tasks: TaskCounts) -> None:
+    doc = "Tasks that the members of a streams group have"
+    for role, count in (("active", tasks.active), ("standby", tasks.standby), ("warmup", tasks.warmup)):
+        families.gauge("tidelog_streams_group_tasks", doc, count, consumergroup=group, role=role)
+    if tasks.wanted is not None:
+        doc = "Active tasks that the topology of a streams group has"
+        families.gauge("tidelog_streams_group_topology_tasks", doc, tasks.wanted, consumergroup=group)
 
 
 def _add_shards(families: Families, view: CoordinatorView) -> None:
@@ -240,13 +270,19 @@ def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
         "Age of the first unread record",
         "Committed offset",
     )
-    shown = nlargest(MAX_SHOWN_PARTITIONS, lags, key=lambda lag: lag.lag)
+    shown = nlargest(MAX_SHOWN_PARTITIONS, lags, key=lambda lag: lag.greatest)
     doc = "Partitions of groups without series of their own, because others have a greater lag"
     families.gauge("tidelog_consumergroup_partitions_omitted", doc, len(lags) - len(shown))
     for lag in sorted(shown):
         labels = {"consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
         families.gauge("kafka_consumergroup_lag", records, lag.lag, **labels)
         families.gauge("kafka_consumergroup_lag_seconds", seconds, lag.lag_seconds, **labels)
+        if lag.read_uncommitted is not None:
+            name = "tidelog_consumergroup_read_uncommitted_lag"
+            doc = "Records between the committed offset and the high watermark"
+            families.gauge(name, doc, lag.read_uncommitted.lag, **labels)
+            doc = "Age of the first record that read_uncommitted consumers have not read"
+            families.gauge(f"{name}_seconds", doc, lag.read_uncommitted.lag_seconds, **labels)
         if lag.expires_seconds is not None:
             doc = "Time until retention may delete the first unread record"
             name = "tidelog_consumergroup_unread_expires_seconds"

@@ -1,8 +1,8 @@
 """The lag of groups, which the coordinator determines every few seconds without reading records.
 
 The leader of a partition reports where its log begins and ends, and from its time index the timestamp of the
-record at the committed offset. Records of open transactions do not count, because no consumer can read them
-yet.
+record at the committed offset. A read_committed consumer can read up to the last stable offset, and a
+read_uncommitted one up to the high watermark. While a transaction is open, the two lags differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import Final, TypeVar
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.shared import Group
-from tidelog.group_coordinator.metrics import GroupLag, GroupSummary, ShardLoads, TransactionsSummary
+from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
+from tidelog.group_coordinator.metrics import (
+    GroupLag,
+    GroupSummary,
+    ShardLoads,
+    TransactionsSummary,
+    UncommittedLag,
+)
 from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions, Position
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, ShardState
@@ -137,7 +144,12 @@ class LagReporter:
 def summary_of(group: Group) -> GroupSummary:
     listed = group.listed()
     return GroupSummary(
-        group.group_id, listed.group_type, listed.group_state, group.member_count(), group.generation_or_epoch
+        group.group_id,
+        listed.group_type,
+        listed.group_state,
+        group.member_count(),
+        group.generation_or_epoch,
+        group.task_counts() if isinstance(group, StreamsGroup) else None,
     )
 
 
@@ -161,14 +173,24 @@ def lag_of(
 ) -> GroupLag:
     """Returns the lag of a group in one partition.
 
-    Deleted records and records that can't be read yet do not count. Retention may delete a record when it is
+    Deleted records do not count. Retention may delete a record when it is
     `retention.ms` old, but the record stays longer if its segment has newer records.
     """
-    lag = max(0, offsets.last_stable_offset - max(offset, offsets.log_start_offset))
+    first_unread = max(offset, offsets.log_start_offset)
+    lag = max(0, offsets.last_stable_offset - first_unread)
+    to_high_watermark = max(0, offsets.high_watermark - first_unread)
     first_unread_ms = offsets.first_unread_timestamp_ms
-    is_timed = lag > 0 and first_unread_ms >= 0
-    seconds = max(0, now_ms - first_unread_ms) / 1000 if is_timed else 0.0
+    age_s = max(0, now_ms - first_unread_ms) / 1000 if first_unread_ms >= 0 else 0.0
     expires_s = None
-    if is_timed and offsets.retention_ms >= 0:
+    if lag > 0 and first_unread_ms >= 0 and offsets.retention_ms >= 0:
         expires_s = max(0, first_unread_ms + offsets.retention_ms - now_ms) / 1000
-    return GroupLag(group, partition.topic, partition.partition, offset, lag, seconds, expires_s)
+    return GroupLag(
+        group,
+        partition.topic,
+        partition.partition,
+        offset,
+        lag,
+        age_s if lag > 0 else 0.0,
+        expires_s,
+        UncommittedLag(to_high_watermark, age_s) if to_high_watermark != lag else None,
+    )

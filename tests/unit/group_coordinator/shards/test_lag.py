@@ -31,7 +31,27 @@ NOW_MS = WallMs(1_000_000)
 )
 def test_lag(committed: int, offsets: PartitionOffsets, lag: int, seconds: float) -> None:
     found = lag_of("g", TopicPartition("t", 1), committed, offsets, NOW_MS)
-    assert found == ("g", "t", 1, committed, lag, seconds, None)
+    assert found[:7] == ("g", "t", 1, committed, lag, seconds, None)
+
+
+@pytest.mark.parametrize(
+    ("committed", "offsets", "expected"),
+    [
+        pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS - 2_500), None, id="the same"),
+        pytest.param(90, PartitionOffsets(0, 100, 95, NOW_MS - 1_000), (10, 1.0), id="open transaction"),
+        pytest.param(95, PartitionOffsets(0, 100, 95, NOW_MS - 9_000), (5, 9.0), id="only an open one"),
+        pytest.param(97, PartitionOffsets(0, 100, 95, NOW_MS - 9_000), (3, 9.0), id="read beyond it"),
+        pytest.param(95, PartitionOffsets(0, 100, 95, -1), (5, 0.0), id="time unknown"),
+        pytest.param(100, PartitionOffsets(0, 100, 95, -1), None, id="all read"),
+        pytest.param(10, PartitionOffsets(40, 100, 70, NOW_MS), (60, 0.0), id="deleted before"),
+    ],
+)
+def test_the_lag_of_read_uncommitted_consumers(
+    committed: int, offsets: PartitionOffsets, expected: tuple[int, float] | None
+) -> None:
+    found = lag_of("g", TopicPartition("t", 1), committed, offsets, NOW_MS)
+    assert found.read_uncommitted == expected
+    assert found.greatest == (expected[0] if expected else found.lag)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,17 @@ class StreamsState(StrEnum):
     DEAD = "Dead"
 
 
+class TaskCounts(NamedTuple):
+    """The numbers of tasks that the members have, by role. `wanted` is the number of active tasks of the
+    topology, or None if it is not known yet.
+    """
+
+    active: int = 0
+    standby: int = 0
+    warmup: int = 0
+    wanted: int | None = None
+
+
 class UnfinishedAssignment(NamedTuple):
     """The computation of the target assignment of a group epoch, which returns it by member id."""
 
@@ -342,6 +353,13 @@ class StreamsGroup:
 
     def member_count(self) -> int:
         return len(self.members)
+
+    def task_counts(self) -> TaskCounts:
+        """Returns how many tasks the members have, and how many the topology has."""
+        subtopologies = None if self.configured is None else self.configured.subtopologies
+        wanted = None if subtopologies is None else sum(one.task_count for one in subtopologies.values())
+        standby, warmup = self._standby_holders.values(), self._warmup_holders.values()
+        return TaskCounts(len(self._active_holders), sum(map(len, standby)), sum(map(len, warmup)), wanted)
 
     @property
     def generation_or_epoch(self) -> int:

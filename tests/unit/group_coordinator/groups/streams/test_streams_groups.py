@@ -359,6 +359,7 @@ def test_a_second_process_gets_half_of_the_tasks_after_the_first_gave_them_up(la
     assert lab.streams_group().members["a"].state is StreamsMemberState.UNREVOKED_TASKS
     two.step()
     assert not two.partitions()
+    assert lab.streams_group().task_counts() == (PARTITIONS, 0, 0, PARTITIONS)
     lab.beat_threads([one, two], 2)
     assert len(one.partitions()) == len(two.partitions()) == PARTITIONS // 2
     assert one.partitions().isdisjoint(two.partitions())
@@ -420,6 +421,7 @@ def test_standby_tasks_follow_the_setting_of_the_group(lab: StreamsLab) -> None:
     lab.beat_threads(threads)
     for thread in threads:
         assert thread.partitions("standby") == set(range(PARTITIONS)) - thread.partitions()
+    assert lab.streams_group().task_counts() == (PARTITIONS, PARTITIONS, 0, PARTITIONS)
 
 
 def test_a_task_stays_in_one_role_in_each_process(lab: StreamsLab) -> None:
