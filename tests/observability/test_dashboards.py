@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from observabilitylab.chart_files import (
+    BOARDS,
+    CHART,
     DASHBOARDS,
+    DEV_DASHBOARD,
     ROOT,
     Query,
     dashboard,
@@ -50,7 +53,7 @@ def prometheus(watched: WatchedCluster) -> Prometheus:
     return watched.prometheus
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_every_panel_has_data(path: Any, prometheus: Prometheus) -> None:
     wanted = [query for query in queries() if query.dashboard == path.stem]
     assert wanted
@@ -67,7 +70,7 @@ def test_every_panel_has_data(path: Any, prometheus: Prometheus) -> None:
         pytest.fail(f"no data in {len(without)} of {len(wanted)} queries:\n" + "\n".join(lines))
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_legends_use_labels_of_the_results(path: Any, prometheus: Prometheus) -> None:
     for query in (query for query in queries() if query.dashboard == path.stem):
         wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
@@ -76,7 +79,7 @@ def test_legends_use_labels_of_the_results(path: Any, prometheus: Prometheus) ->
         assert wanted <= set(series[0]["metric"]), (str(query), series[0]["metric"])
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_variables_have_values(path: Any, prometheus: Prometheus) -> None:
     for variable in dashboard(path)["templating"]["list"]:
         if variable["type"] != "query":
@@ -138,16 +141,18 @@ def test_panels_use_documented_metrics() -> None:
     assert {name for name in asked if name not in known and not name.startswith(FOREIGN)} == set()
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_panels_show_only_the_chosen_release(path: Any) -> None:
     for query in (query for query in queries() if query.dashboard == path.stem):
         for selector in selectors(query.expression):
-            if not selector.startswith("node_"):
+            if path == DEV_DASHBOARD:
+                assert "$instance" in selector, (str(query), selector)
+            elif not selector.startswith("node_"):
                 assert "$namespace" in selector, (str(query), selector)
                 assert "$release" in selector, (str(query), selector)
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 def test_layout(path: Any) -> None:
     found = dashboard(path)
     assert len(json.dumps(found)) < 200_000
@@ -168,7 +173,57 @@ def test_layout(path: Any) -> None:
         assert panel["description"], panel["title"]
 
 
-def test_there_are_six_dashboards_with_unique_uids() -> None:
-    assert {dashboard(path)["uid"] for path in DASHBOARDS} == {
-        f"tidelog-{name}" for name in ("cluster", "lag", "broker", "groups", "share-groups", "kubernetes")
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_tables_have_units_and_are_sorted(path: Any) -> None:
+    for panel in (panel for panel in panels(path) if panel["type"] == "table"):
+        headings = [target["legendFormat"] for target in panel["targets"]]
+        overrides = {
+            override["matcher"]["options"]: {entry["id"]: entry["value"] for entry in override["properties"]}
+            for override in panel["fieldConfig"]["overrides"]
+        }
+        assert list(overrides) == headings, panel["title"]
+        assert all(found["unit"] for found in overrides.values()), panel["title"]
+        assert panel["options"]["sortBy"] == [{"displayName": headings[0], "desc": True}], panel["title"]
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_legends_show_the_last_and_the_greatest_value(path: Any) -> None:
+    for panel in (panel for panel in panels(path) if panel["type"] == "timeseries"):
+        assert panel["options"]["legend"]["calcs"] == ["lastNotNull", "max"], panel["title"]
+
+
+def test_missing_replicas_are_positive_and_the_worst_partitions_come_first() -> None:
+    """The table once subtracted the other way round, and showed the partitions with -1 at its end."""
+    (panel,) = [
+        panel
+        for panel in panels(CHART / "dashboards" / "cluster.json")
+        if panel["title"] == "Most under-replicated partitions"
+    ]
+    missing = panel["targets"][0]["expr"]
+    assert missing.startswith("topk(20, ")
+    assert 0 <= missing.index("_replicascount") < missing.index(" - ") < missing.index("_insyncreplicascount")
+    thresholds = panel["fieldConfig"]["overrides"][0]["properties"][1]["value"]["steps"]
+    assert [step["value"] for step in thresholds] == [None, 1, 2]
+
+
+def test_the_isr_timeline_names_every_state_of_a_partition() -> None:
+    """The expression adds 1 for a missing replica, 1 more at min ISR, and 3 under it."""
+    (panel,) = [
+        panel for panel in panels(CHART / "dashboards" / "cluster.json") if panel["type"] == "state-timeline"
+    ]
+    states = {
+        under_replicated * (1 + at_min) + 3 * under_min
+        for under_replicated in (0, 1)
+        for at_min, under_min in ((0, 0), (1, 0), (0, 1))
     }
+    named = {
+        int(value) for mapping in panel["fieldConfig"]["defaults"]["mappings"] for value in mapping["options"]
+    }
+    assert states <= named
+    assert "$topic" in panel["targets"][0]["expr"]
+
+
+def test_there_are_seven_dashboards_with_unique_uids() -> None:
+    of_the_chart = ("cluster", "lag", "broker", "groups", "share-groups", "kubernetes")
+    assert {dashboard(path)["uid"] for path in DASHBOARDS} == {f"tidelog-{name}" for name in of_the_chart}
+    assert dashboard(DEV_DASHBOARD)["uid"] == "tidelog-dev"

@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidelog"
 METRICS_TABLE = ROOT / "docs" / "metrics.md"
 DASHBOARDS = sorted((CHART / "dashboards").glob("*.json"))
+DEV_DASHBOARD = ROOT / "docs" / "dashboards" / "dev.json"
+"""The dashboard of `tidelog dev`, which the chart does not install."""
+BOARDS = [*DASHBOARDS, DEV_DASHBOARD]
 RULES = sorted((CHART / "rules").glob("*.yaml"))
 RUNBOOKS = CHART / "runbooks"
 
@@ -65,7 +68,7 @@ def panels(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def queries() -> Iterator[Query]:
-    for path in DASHBOARDS:
+    for path in BOARDS:
         for panel in panels(path):
             for target in panel["targets"]:
                 yield Query(
@@ -103,6 +106,7 @@ def with_variables(expression: str, *, rate_interval: str, range_: str) -> str:
         "$broker": ".*",
         "$topic": ".*",
         "$group": ".*",
+        "$instance": ".*",
     }
     for name, value in values.items():
         expression = expression.replace(name, value)

@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from observabilitylab.chart_files import DASHBOARDS, dashboard, with_variables
+from observabilitylab.chart_files import BOARDS, dashboard, with_variables
 from observabilitylab.prometheus import Prometheus, Series
 from observabilitylab.watched_cluster import WatchedCluster, watched_cluster
 
@@ -45,7 +45,7 @@ def main() -> None:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as directory, watched_cluster(Path(directory)) as watched:
         _break_things(watched)
-        for path in DASHBOARDS:
+        for path in BOARDS:
             save(draw(dashboard(path), watched.prometheus), target / f"{path.stem}.png")
 
 
@@ -217,13 +217,25 @@ def _draw_bars(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> 
 
 def _draw_table(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> None:
     columns: dict[str, dict[tuple[tuple[str, str], ...], str]] = {}
+    values: dict[tuple[tuple[str, str], ...], float] = {}
+    units = {
+        override["matcher"]["options"]: entry["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        for entry in override["properties"]
+        if entry["id"] == "unit"
+    }
     for target in panel["targets"]:
         answer: Series = prometheus.now(_asked(target))
-        unit = panel["fieldConfig"]["defaults"]["unit"]
+        unit = units[target["legendFormat"]]
+        if not columns:
+            values = {tuple(sorted(one["metric"].items())): float(one["value"][1]) for one in answer}
         columns[target["legendFormat"]] = {
             tuple(sorted(one["metric"].items())): quantity(float(one["value"][1]), unit) for one in answer
         }
-    keys = sorted({key for column in columns.values() for key in column})[:MOST_LINES_OF_A_TABLE]
+    keys = sorted(
+        {key for column in columns.values() for key in column},
+        key=lambda key: (-values.get(key, -math.inf), key),
+    )[:MOST_LINES_OF_A_TABLE]
     axes = _axes(figure, box)
     axes.set_axis_off()
     if not keys:
@@ -236,6 +248,28 @@ def _draw_table(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) ->
     for cell in table.get_celld().values():
         cell.set_edgecolor(GRID)
         cell.get_text().set_color(TEXT)
+
+
+def _draw_states(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> None:
+    steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    target = panel["targets"][0]
+    lines = sorted(
+        (_legend(target["legendFormat"], one["metric"]), *_points(one))
+        for one in prometheus.over(_asked(target), WATCHED_S, STEP_S)
+    )
+    axes = _axes(figure, box)
+    for row, (_, times, values) in enumerate(lines):
+        for step in steps:
+            at = step["value"] if step["value"] is not None else -math.inf
+            spans = [
+                (time_s, STEP_S)
+                for time_s, value in zip(times, values, strict=True)
+                if not math.isnan(value) and value >= at
+            ]
+            axes.broken_barh(spans, (row - 0.4, 0.8), color=COLOURS[step["color"]])
+    axes.set_yticks(range(len(lines)), [name for name, _, _ in lines])
+    axes.set_xlim(0, WATCHED_S)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
 
 
 def _draw_heatmap(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> None:
@@ -287,6 +321,7 @@ _KINDS: Mapping[str, Callable[[Figure, Any, Any, Prometheus], None]] = {
     "bargauge": _draw_bars,
     "table": _draw_table,
     "heatmap": _draw_heatmap,
+    "state-timeline": _draw_states,
 }
 
 if __name__ == "__main__":

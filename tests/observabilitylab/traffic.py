@@ -1,5 +1,6 @@
 """Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, members of
-both group protocols and of a share group, a member that falls behind, and requests that brokers reject.
+both group protocols, of a share group and of a streams group, a member that falls behind, and requests that
+brokers reject.
 
 `with Traffic(bootstrap):` runs it until the block ends. tests/clusterlab checks the correctness of responses.
 """
@@ -31,13 +32,19 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import GROUP, coordinator_of
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages import streams_group_heartbeat as beating
+
 TOPIC, COMPACTED_TOPIC, COPY_TOPIC = "flights", "planes", "flights-copy"
 PARTITIONS = 3
 RECORDS_PER_TURN = 40
 TURN_S = 0.1
 PLANE_BYTES = 40_000
 CLASSIC_GROUP, CONSUMER_GROUP, SLOW_GROUP = "dispatch", "dispatch-848", "archive"
-SHARE_GROUP = "gates"
+SHARE_GROUP, STREAMS_GROUP = "gates", "counter"
 RELEASED_EACH = 20
 """The share consumer releases one of so many records."""
 REJECTED_EACH = 33
@@ -92,6 +99,7 @@ class Traffic:
             lambda: self._consume(CLASSIC_GROUP, {"partition.assignment.strategy": "cooperative-sticky"}),
             lambda: self._consume(CONSUMER_GROUP, {"group.protocol": "consumer"}),
             self._share,
+            self._stream,
             self._fall_behind,
             self._be_refused,
             self._administer,
@@ -164,6 +172,18 @@ class Traffic:
                     kind = kind if count % REJECTED_EACH else AcknowledgeType.REJECT
                     consumer.acknowledge(message, kind)
 
+    def _stream(self) -> None:
+        """Sends the heartbeats of one thread of a streams application, and repeats what failed."""
+        epoch = 0
+        while not self._is_over.wait(TURN_S * 10):
+            try:
+                with Cluster(self._bootstrap) as cluster:
+                    coordinator = coordinator_of(cluster, GROUP, STREAMS_GROUP)
+                    answer = coordinator.call(_heartbeat(epoch), beating.StreamsGroupHeartbeatResponse)
+            except (ClientError, KafkaError):
+                continue
+            epoch = answer.member_epoch if answer.error_code == ErrorCode.NONE else 0
+
     def _fall_behind(self) -> None:
         """Reads and commits a few records, and then reads no more."""
         settings = self._settings(**{"group.id": SLOW_GROUP, "enable.auto.commit": False})
@@ -202,6 +222,16 @@ class Traffic:
             resource = ConfigResource(ResourceType.TOPIC, COPY_TOPIC, incremental_configs=[entry])
             for done in admin.incremental_alter_configs([resource]).values():
                 done.result(ADMIN_TIMEOUT_S)
+
+
+def _heartbeat(epoch: int) -> beating.StreamsGroupHeartbeatRequest:
+    """Returns the heartbeat of a member without state. With epoch 0, it joins."""
+    request = beating.StreamsGroupHeartbeatRequest(STREAMS_GROUP, "thread", epoch)
+    if epoch == 0:
+        request.topology = beating.Topology(0, [beating.Subtopology("0", [TOPIC])])
+        request.rebalance_timeout_ms, request.process_id = 60_000, "process"
+        request.active_tasks, request.standby_tasks, request.warmup_tasks = [], [], []
+    return request
 
 
 def main() -> None:

@@ -2,12 +2,29 @@
 
 # ruff: noqa: E501 - expressions are read whole
 
-from panels import Dashboard, Row, graph, number, ranking, table
-from variables import OF_RELEASES
+from panels import Column, Dashboard, Row, graph, number, ranking, states, table
+from variables import OF_RELEASES, TOPIC
 
 _MANAGER = "kafka_server_replicamanager"
 _CONTROLLER = "kafka_controller_kafkacontroller"
 _TRAFFIC = "kafka_server_brokertopicmetrics"
+
+_OF = 'SEL,topic=~"$topic"'
+_PARTITION = "kafka_cluster_partition"
+_MISSING = f"sum by (topic, partition) ({_PARTITION}_replicascount{{{_OF}}} - {_PARTITION}_insyncreplicascount{{{_OF}}})"
+_ISR_STATE = (
+    f"max by (topic, partition) ({_PARTITION}_underreplicated{{{_OF}}} * (1 + {_PARTITION}_atminisr{{{_OF}}})"
+    f" + 3 * {_PARTITION}_underminisr{{{_OF}}})"
+)
+_ISR_STATES = {
+    "0": "in sync",
+    "1": "replicas missing",
+    "2": "at min ISR",
+    "3": "under min ISR",
+    "4": "under min ISR",
+    "5": "under min ISR",
+}
+_SHOWN_PARTITIONS = 30
 
 _GLANCE = Row(
     "At a glance",
@@ -80,11 +97,12 @@ _ISR = Row(
         table(
             "Most under-replicated partitions",
             {
-                "Replicas missing": "bottomk(20, sum by (topic, partition) (kafka_cluster_partition_insyncreplicascount{SEL}"
-                " - kafka_cluster_partition_replicascount{SEL}))",
-                "In sync": "bottomk(20, sum by (topic, partition) (kafka_cluster_partition_insyncreplicascount{SEL}))",
+                "Replicas missing": f"topk(20, {_MISSING})",
+                "In sync": f"sum by (topic, partition) ({_PARTITION}_insyncreplicascount{{{_OF}}})"
+                f" and on (topic, partition) topk(20, {_MISSING})",
             },
-            "0 missing: whole",
+            "0 missing: all replicas are in sync",
+            {"Replicas missing": Column(warn_from=1, bad_from=2), "In sync": Column()},
             width=8,
         ),
         graph(
@@ -102,6 +120,17 @@ _ISR = Row(
                 "{{broker}} log failed": f"sum by (broker) ({_MANAGER}_offlinereplicacount{{SEL}})",
             },
             "Replicas that cannot follow, and replicas whose files cannot be read or written",
+        ),
+        states(
+            "ISR by partition",
+            f"{_ISR_STATE} and on (topic, partition) "
+            f"topk({_SHOWN_PARTITIONS}, max_over_time({_ISR_STATE}[$__range:] @ end()))",
+            "{{topic}}-{{partition}}",
+            f"The {_SHOWN_PARTITIONS} partitions with the worst state in this time range. At min ISR, the loss of one more"
+            " replica makes the partition refuse acks=all",
+            _ISR_STATES,
+            warn_from=1,
+            bad_from=3,
         ),
     ],
 )
@@ -194,14 +223,14 @@ _TRAFFIC_ROW = Row(
         ),
         ranking(
             "Most written topics",
-            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesin_total{{SEL,topic!=""}}[$__rate_interval])))',
+            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesin_total{{SEL,topic!="",topic=~"$topic"}}[$__rate_interval])))',
             "{{topic}}",
             "Bytes per second",
             unit="Bps",
         ),
         ranking(
             "Most read topics",
-            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesout_total{{SEL,topic!=""}}[$__rate_interval])))',
+            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesout_total{{SEL,topic!="",topic=~"$topic"}}[$__rate_interval])))',
             "{{topic}}",
             "Bytes per second",
             unit="Bps",
@@ -267,6 +296,6 @@ DASHBOARD = Dashboard(
     "tidelog-cluster",
     "tidelog / Cluster & ISR",
     "Whether every partition has a leader, is replicated and writable; leaders by broker, traffic, etcd.",
-    OF_RELEASES,
+    [*OF_RELEASES, TOPIC],
     [_GLANCE, _ISR, _LEADERS, _TRAFFIC_ROW, _ETCD],
 )

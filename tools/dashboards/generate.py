@@ -1,4 +1,5 @@
-"""Writes charts/tidelog/dashboards/*.json. With --check, compares the files with what it would write.
+"""Writes charts/tidelog/dashboards/*.json and docs/dashboards/dev.json. With --check, compares the files with
+what it would write.
 
 python tools/dashboards/generate.py [--check]
 """
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import broker
 import cluster
+import dev
 import groups
 import kubernetes
 import lag
 import share_groups
 from panels import Dashboard, dashboard_json
 
-TARGET = Path(__file__).resolve().parents[2] / "charts" / "tidelog" / "dashboards"
+ROOT = Path(__file__).resolve().parents[2]
+OF_THE_CHART = ROOT / "charts" / "tidelog" / "dashboards"
+OUTSIDE_THE_CHART = ROOT / "docs" / "dashboards"
 DASHBOARDS: dict[str, Dashboard] = {
     "cluster": cluster.DASHBOARD,
     "lag": lag.DASHBOARD,
@@ -26,12 +30,15 @@ DASHBOARDS: dict[str, Dashboard] = {
     "share-groups": share_groups.DASHBOARD,
     "kubernetes": kubernetes.DASHBOARD,
 }
+DEV: dict[str, Dashboard] = {"dev": dev.DASHBOARD}
+"""The dashboards of processes that the chart does not install."""
 
 
 def main() -> int:
     wrong = []
-    for name, dashboard in DASHBOARDS.items():
-        path = TARGET / f"{name}.json"
+    targets = [(OF_THE_CHART / f"{name}.json", dashboard) for name, dashboard in DASHBOARDS.items()]
+    targets += [(OUTSIDE_THE_CHART / f"{name}.json", dashboard) for name, dashboard in DEV.items()]
+    for path, dashboard in targets:
         text = json.dumps(dashboard_json(dashboard), indent=1, ensure_ascii=False) + "\n"
         if path.exists() and path.read_text() == text:
             continue

@@ -2,7 +2,7 @@
 
 # ruff: noqa: E501 - expressions are read whole
 
-from panels import Dashboard, Row, graph, number, table
+from panels import Column, Dashboard, Row, graph, number, table
 from variables import GROUP, OF_RELEASES
 
 _RATE = "[$__rate_interval]"
@@ -89,7 +89,7 @@ _GROUPS = Row(
         graph(
             "Groups by protocol",
             {"{{protocol}}": "sum by (protocol) (kafka_server_group_coordinator_metrics_group_count{SEL})"},
-            "classic and consumer",
+            "classic, consumer and streams",
         ),
         graph(
             "Members",
@@ -114,6 +114,7 @@ _GROUPS = Row(
                 "(kafka_consumergroup_members{SEL}))"
             },
             "Protocol, state and members",
+            {"Members": Column()},
             width=8,
         ),
         graph("Requests", {"{{request}}": _rates(_GROUP_REQUESTS)}, "Per second", unit="reqps", width=12),
@@ -122,6 +123,54 @@ _GROUPS = Row(
             {"{{request}}": _p99(_GROUP_REQUESTS)},
             "JoinGroup and SyncGroup wait for the other members, so long times are normal",
             unit="s",
+            width=12,
+        ),
+    ],
+)
+
+_STREAMS_OF = 'SEL,consumergroup=~"$group"'
+_TASKS = f"tidelog_streams_group_tasks{{{_STREAMS_OF}}}"
+_WANTED = f"sum by (consumergroup) (tidelog_streams_group_topology_tasks{{{_STREAMS_OF}}})"
+_ACTIVE = f'sum by (consumergroup) (tidelog_streams_group_tasks{{{_STREAMS_OF},role="active"}})'
+_PASSIVE = f'sum by (consumergroup) (tidelog_streams_group_tasks{{{_STREAMS_OF},role!="active"}})'
+_STREAMS_INFO = f'tidelog_consumergroup_info{{{_STREAMS_OF},protocol="streams"}}'
+_STREAMS_MEMBERS = f"{_STREAMS_INFO} * on (consumergroup) group_left () sum by (consumergroup) (kafka_consumergroup_members{{SEL}})"
+
+_STREAMS = Row(
+    "Streams groups",
+    [
+        graph(
+            "Streams groups by state",
+            {"{{state}}": "sum by (state) (kafka_server_group_coordinator_metrics_streams_group_count{SEL})"},
+            "A group that stays not ready lacks topics; its heartbeats name them",
+            stacked=True,
+        ),
+        graph(
+            "Members of streams groups",
+            {"{{consumergroup}}": f"sum by (consumergroup) ({_STREAMS_MEMBERS})"},
+            "Threads of the applications",
+        ),
+        graph(
+            "Tasks",
+            {"{{consumergroup}} {{role}}": f"sum by (consumergroup, role) ({_TASKS})"},
+            "Tasks that the members have. Standby tasks keep copies of the state",
+        ),
+        graph(
+            "Tasks without a member",
+            {"{{consumergroup}}": f"{_WANTED} - {_ACTIVE}"},
+            "Active tasks of the topology that nobody processes: members are missing or give tasks up",
+            width=12,
+        ),
+        table(
+            "All streams groups",
+            {
+                "Members": f"sum by (consumergroup) ({_STREAMS_MEMBERS})",
+                "Tasks": _WANTED,
+                "Active": _ACTIVE,
+                "Standby": _PASSIVE,
+            },
+            "Tasks of the topology, and those that members have",
+            {"Members": Column(), "Tasks": Column(), "Active": Column(), "Standby": Column()},
             width=12,
         ),
     ],
@@ -214,7 +263,7 @@ _COORDINATORS = Row(
 DASHBOARD = Dashboard(
     "tidelog-groups",
     "tidelog / Groups & Transactions",
-    "Groups of both protocols, transactions, and their coordinators.",
+    "Groups of all protocols, transactions, and their coordinators.",
     [*OF_RELEASES, GROUP],
-    [_GLANCE, _GROUPS, _TRANSACTIONS, _COORDINATORS],
+    [_GLANCE, _GROUPS, _STREAMS, _TRANSACTIONS, _COORDINATORS],
 )

@@ -4,7 +4,7 @@ node_exporter.
 
 # ruff: noqa: E501 - expressions are read whole
 
-from panels import Dashboard, Row, graph, number, table
+from panels import Column, Dashboard, Row, graph, number, table
 from variables import OF_RELEASES
 
 _RATE = "[$__rate_interval]"
@@ -90,6 +90,7 @@ _PODSS = Row(
                 '"service", "$1", "exported_service", "(.+)"))'
             },
             "Pods and their nodes",
+            {"Processes": Column()},
             width=8,
         ),
     ],

@@ -2,13 +2,16 @@
 
 # ruff: noqa: E501 - expressions are read whole
 
-from panels import Dashboard, Row, graph, number, ranking, table
+from panels import Column, Dashboard, Row, graph, number, ranking, table
 from variables import GROUP, OF_RELEASES, TOPIC
 
 _OF = 'SEL,consumergroup=~"$group",topic=~"$topic"'
 _LAG = f"kafka_consumergroup_lag{{{_OF}}}"
 _SECONDS = f"kafka_consumergroup_lag_seconds{{{_OF}}}"
 _EXPIRES = f"tidelog_consumergroup_unread_expires_seconds{{{_OF}}}"
+# These series exist only where a transaction is open. Elsewhere, both kinds of consumers have the same lag.
+_UNCOMMITTED = f"(tidelog_consumergroup_read_uncommitted_lag{{{_OF}}} or {_LAG})"
+_UNCOMMITTED_SECONDS = f"(tidelog_consumergroup_read_uncommitted_lag_seconds{{{_OF}}} or {_SECONDS})"
 _COMMITTED = f"kafka_consumergroup_current_offset{{{_OF}}}"
 _MEMBERS = 'kafka_consumergroup_members{SEL,consumergroup=~"$group"}'
 
@@ -56,13 +59,31 @@ _GROUPS = Row(
         graph(
             "Lag in records",
             {"{{consumergroup}}": f"sum by (consumergroup) ({_LAG})"},
-            "Counted up to the last offset that a consumer can read: the last stable offset or the high watermark",
+            "Records that read_committed consumers have not read, up to the last stable offset",
         ),
         graph(
             "Lag in time",
             {"{{consumergroup}}": f"max by (consumergroup) ({_SECONDS})"},
             "Age of the oldest unread record",
             unit="s",
+        ),
+        graph(
+            "Lag in records, read_uncommitted",
+            {"{{consumergroup}}": f"sum by (consumergroup) ({_UNCOMMITTED})"},
+            "Records up to the high watermark, also of open transactions",
+        ),
+        graph(
+            "Lag in time, read_uncommitted",
+            {"{{consumergroup}}": f"max by (consumergroup) ({_UNCOMMITTED_SECONDS})"},
+            "Age of the oldest record that read_uncommitted consumers have not read",
+            unit="s",
+        ),
+        graph(
+            "Difference between the two lags",
+            {
+                "{{consumergroup}}": f"sum by (consumergroup) ({_UNCOMMITTED}) - sum by (consumergroup) ({_LAG})"
+            },
+            "Records behind open transactions that only read_uncommitted consumers can read",
         ),
         graph(
             "Time until unread data expires",
@@ -118,12 +139,20 @@ _TOPICS = Row(
         table(
             "All partitions",
             {
-                "Committed": f"max by (consumergroup, topic, partition) ({_COMMITTED})",
                 "Lag": f"max by (consumergroup, topic, partition) ({_LAG})",
-                "Lag, s": f"max by (consumergroup, topic, partition) ({_SECONDS})",
-                "Expires in, s": f"min by (consumergroup, topic, partition) ({_EXPIRES})",
+                "Lag, read_uncommitted": f"max by (consumergroup, topic, partition) ({_UNCOMMITTED})",
+                "Lag in time": f"max by (consumergroup, topic, partition) ({_SECONDS})",
+                "Expires in": f"min by (consumergroup, topic, partition) ({_EXPIRES})",
+                "Committed": f"max by (consumergroup, topic, partition) ({_COMMITTED})",
             },
             "No expiry if everything is read or nothing expires",
+            {
+                "Lag": Column(),
+                "Lag, read_uncommitted": Column(),
+                "Lag in time": Column("s", warn_from=300, bad_from=3600),
+                "Expires in": Column("s", good_from=3600),
+                "Committed": Column("none"),
+            },
             width=24,
         ),
         graph(

@@ -1,7 +1,8 @@
 """The parts of a dashboard: panels, rows, variables, and the JSON that Grafana reads.
 
 The JSON follows Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions, `SEL` stands for the
-labels that select a release, and `PODS` for those of exporters that know only pods.
+labels that select a release, `PODS` for those of exporters that know only pods, and `DEV` for those of one
+process that Prometheus scrapes without further labels.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ DATASOURCE = {"type": PLUGIN, "uid": "${datasource}"}
 SELECTORS = {
     "SEL": 'namespace=~"$namespace",release=~"$release"',
     "PODS": 'namespace=~"$namespace",pod=~"$release(-.+)?"',
+    "DEV": 'instance=~"$instance"',
 }
 GOOD, WARNING, BAD = "green", "orange", "red"
 
@@ -26,8 +28,20 @@ Expressions = Mapping[str, str]
 
 
 @dataclass(frozen=True)
+class Column:
+    """The unit of a table's column, and its colours from the given values on."""
+
+    unit: str = "short"
+    warn_from: float | None = None
+    bad_from: float | None = None
+    good_from: float | None = None
+
+
+@dataclass(frozen=True)
 class Panel:
-    """One panel. `steps` are pairs (from value, colour); the first value is minus infinity."""
+    """One panel. `steps` are pairs (from value, colour); the first value is minus infinity. `columns` are the
+    columns of a table by heading.
+    """
 
     kind: str
     title: str
@@ -41,6 +55,7 @@ class Panel:
     decimals: int | None = None
     least: float | None = 0
     mappings: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, Column] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,8 @@ class Dashboard:
     about: str
     variables: Sequence[Variable]
     rows: Sequence[Row]
+    selector: str = "SEL"
+    """The word for the labels of all series."""
 
 
 def number(
@@ -89,6 +106,13 @@ def number(
     """Returns a panel with one figure. Its colour changes at the given values; with `good_from`, lower values
     are bad.
     """
+    steps = _steps(warn_from, bad_from, good_from)
+    return Panel("stat", title, about, {"": expression}, unit, width, 4, steps, mappings=mappings or {})
+
+
+def _steps(
+    warn_from: float | None, bad_from: float | None, good_from: float | None
+) -> list[tuple[float | None, str]]:
     steps: list[tuple[float | None, str]] = [(None, GOOD)]
     if good_from is not None:
         steps = [(None, BAD), (good_from, GOOD)]
@@ -96,7 +120,7 @@ def number(
         steps.append((warn_from, WARNING))
     if bad_from is not None:
         steps.append((bad_from, BAD))
-    return Panel("stat", title, about, {"": expression}, unit, width, 4, steps, mappings=mappings or {})
+    return steps
 
 
 def graph(
@@ -118,11 +142,33 @@ def ranking(title: str, expression: str, legend: str, about: str, *, unit: str =
     return Panel("bargauge", title, about, {legend: expression}, unit, 8, 8)
 
 
-def table(title: str, expressions: Expressions, about: str, *, unit: str = "short", width: int = 12) -> Panel:
+def table(
+    title: str, expressions: Expressions, about: str, columns: Mapping[str, Column], *, width: int = 12
+) -> Panel:
     """Returns a table with one line for each series and one column for each expression. Legends are the
-    headings.
+    headings. The lines with the greatest values of the first column are at the top.
     """
-    return Panel("table", title, about, expressions, unit, width, 9)
+    if columns.keys() != expressions.keys():
+        raise ValueError(f"the columns of {title} are not its expressions")
+    return Panel("table", title, about, expressions, "short", width, 9, columns=columns)
+
+
+def states(
+    title: str,
+    expression: str,
+    legend: str,
+    about: str,
+    mappings: Mapping[str, str],
+    *,
+    warn_from: float,
+    bad_from: float,
+    width: int = 24,
+) -> Panel:
+    """Returns a panel with one line for each series, whose colour is its state over time."""
+    steps = _steps(warn_from, bad_from, None)
+    return Panel(
+        "state-timeline", title, about, {legend: expression}, "short", width, 10, steps, mappings=mappings
+    )
 
 
 def heatmap(title: str, expression: str, about: str, *, width: int = 8) -> Panel:
@@ -133,7 +179,7 @@ def heatmap(title: str, expression: str, about: str, *, width: int = 8) -> Panel
 def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
     """Returns the dashboard as the JSON that Grafana provisions."""
     return {
-        "annotations": {"list": [_restarts_annotation()]},
+        "annotations": {"list": [_restarts_annotation(dashboard.selector)]},
         "description": dashboard.about,
         "editable": True,
         "graphTooltip": 1,
@@ -217,14 +263,39 @@ def _panel_json(panel: Panel) -> dict[str, Any]:
         "title": panel.title,
         "description": panel.about,
         "datasource": DATASOURCE,
-        "fieldConfig": {"defaults": defaults, "overrides": []},
-        "options": _OPTIONS[panel.kind],
+        "fieldConfig": {
+            "defaults": defaults,
+            "overrides": [_override(heading, column) for heading, column in panel.columns.items()],
+        },
+        "options": _options(panel),
         "targets": [
             _target(panel, index, legend, expression)
             for index, (legend, expression) in enumerate(panel.expressions.items())
         ],
         "transformations": _as_columns(panel) if panel.kind == "table" else [],
     }
+
+
+def _options(panel: Panel) -> Mapping[str, Any]:
+    if panel.kind != "table":
+        return _OPTIONS[panel.kind]
+    sort = [{"displayName": next(iter(panel.expressions)), "desc": True}]
+    return {**_OPTIONS["table"], "sortBy": sort}
+
+
+def _override(heading: str, column: Column) -> dict[str, Any]:
+    """Returns the unit and the thresholds of a table's column. A value that is not good has a colour."""
+    steps = _steps(column.warn_from, column.bad_from, column.good_from)
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+    if len(steps) > 1:
+        thresholds = [
+            {"color": "transparent" if colour == GOOD else colour, "value": value} for value, colour in steps
+        ]
+        properties += [
+            {"id": "thresholds", "value": {"mode": "absolute", "steps": thresholds}},
+            {"id": "custom.cellOptions", "value": {"type": "color-background", "mode": "basic"}},
+        ]
+    return {"matcher": {"id": "byName", "options": heading}, "properties": properties}
 
 
 def _target(panel: Panel, index: int, legend: str, expression: str) -> dict[str, Any]:
@@ -288,37 +359,47 @@ def _chained(variables: Sequence[Variable]) -> list[dict[str, Any]]:
                 },
                 "includeAll": True,
                 "allValue": ".*",
-                "multi": variable.name not in ("namespace", "release"),
+                "multi": variable.name not in _PLACES,
                 "current": {"selected": True, "text": "All", "value": "$__all"},
                 "refresh": 2,
                 "sort": 3,
                 "hide": 0,
             }
         )
-        if variable.name in ("namespace", "release"):
+        if variable.name in _PLACES:
             chosen.append(variable.name)
     return found
 
 
-def _restarts_annotation() -> dict[str, Any]:
-    """Returns an annotation: a line across all panels at each start of a process of the release."""
+def _restarts_annotation(selector: str) -> dict[str, Any]:
+    """Returns an annotation: a line across all panels at each start of a selected process."""
     return {
         "datasource": DATASOURCE,
         "enable": True,
-        "expr": selected("changes(process_start_time_seconds{SEL}[$__rate_interval]) > 0"),
+        "expr": selected(f"changes(process_start_time_seconds{{{selector}}}[$__rate_interval]) > 0"),
         "iconColor": "purple",
         "name": "Restarts",
-        "titleFormat": "{{pod}} started",
+        "titleFormat": "{{instance}} started" if selector == "DEV" else "{{pod}} started",
     }
 
 
-_LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+_PLACES = ("namespace", "release", "instance")
+"""The variables on whose choice the values of later ones depend."""
+_LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]}
 _LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
 _OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "timeseries": {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
     "stat": {"colorMode": "value", "graphMode": "area", "justifyMode": "auto", "reduceOptions": _LAST},
     "bargauge": {"displayMode": "basic", "orientation": "horizontal", "reduceOptions": _LAST},
     "table": {"showHeader": True, "footer": {"show": False, "reducer": ["sum"]}},
+    "state-timeline": {
+        "mergeValues": True,
+        "showValue": "auto",
+        "alignValue": "left",
+        "rowHeight": 0.85,
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "single", "sort": "none"},
+    },
     "heatmap": {
         "calculate": False,
         "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},

@@ -2,7 +2,7 @@
 
 # ruff: noqa: E501 - expressions are read whole
 
-from panels import Dashboard, Row, graph, number, table
+from panels import Column, Dashboard, Row, graph, number, table
 from variables import OF_RELEASES, SHARE_GROUP
 
 _RATE = "[$__rate_interval]"
@@ -98,11 +98,38 @@ _RECORDS = Row(
             "All groups",
             {
                 "Depth": _of_groups("unfinished_records"),
-                "Oldest, s": f"max by (group) (tidelog_share_group_oldest_record_seconds{{{_GROUP}}})",
+                "Oldest": f"max by (group) (tidelog_share_group_oldest_record_seconds{{{_GROUP}}})",
                 "In flight": _of_groups("acquired_records"),
+                "Waiting": _of_groups("waiting_records"),
+                "Paused": _of_groups("paused_partitions"),
             },
-            "Groups with members",
+            "Groups with members. Waiting: records that may not be delivered yet. Paused: partitions",
+            {
+                "Depth": Column(),
+                "Oldest": Column("s", warn_from=60, bad_from=600),
+                "In flight": Column(),
+                "Waiting": Column(),
+                "Paused": Column(warn_from=1),
+            },
             width=8,
+        ),
+    ],
+)
+
+_WAITS = Row(
+    "Waits and pauses",
+    [
+        graph(
+            "Waiting records",
+            {"{{group}}": _of_groups("waiting_records")},
+            "Records in flight that wait for their delivery time, their retry or an earlier record of their key",
+            width=12,
+        ),
+        graph(
+            "Paused partitions",
+            {"{{group}}": _of_groups("paused_partitions")},
+            "Partitions that the circuit breaker pauses or probes, because too many deliveries failed",
+            width=12,
         ),
     ],
 )
@@ -188,5 +215,5 @@ DASHBOARD = Dashboard(
     "tidelog / Share Groups",
     "Share groups: what waits, what is in flight, and what becomes of deliveries.",
     [*OF_RELEASES, SHARE_GROUP],
-    [_GLANCE, _RECORDS, _DELIVERIES, _DEAD_LETTERS, _SERVICE],
+    [_GLANCE, _RECORDS, _WAITS, _DELIVERIES, _DEAD_LETTERS, _SERVICE],
 )

@@ -10,3 +10,4 @@ BROKER = Variable("broker", "broker", "kafka_server_replicamanager_partitioncoun
 TOPIC = Variable("topic", "topic", "kafka_topic_partitions", "Topics")
 GROUP = Variable("group", "consumergroup", "kafka_consumergroup_members", "Consumer groups")
 SHARE_GROUP = Variable("group", "group", "tidelog_share_group_unfinished_records", "Share groups")
+INSTANCE = Variable("instance", "instance", "tidelog_build_info", "Address of the metrics endpoint")
