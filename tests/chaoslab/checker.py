@@ -2,7 +2,7 @@
 
 `tidelog pipeline check-history` finds the same anomalies of records and readers in histories of any size.
 Their kinds and texts are in `tidelog.pipeline.checker.verdict`. `chaoslab.transaction_checks` adds those of
-transactions.
+transactions, and `chaoslab.share_checks` those of share groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
-from chaoslab import transaction_checks
+from chaoslab import share_checks, transaction_checks
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
 from tidelog.pipeline.checker import verdict as words
 from tidelog.pipeline.checker.verdict import (
@@ -54,7 +54,7 @@ __all__ = [
     "permitted",
 ]
 permitted = transaction_checks.permitted
-KINDS = RECORD_KINDS + transaction_checks.TRANSACTION_KINDS
+KINDS = RECORD_KINDS + transaction_checks.TRANSACTION_KINDS + share_checks.SHARE_KINDS
 Log = tuple[str, int]
 Name = tuple[str, str, int]
 """Identifies a record: topic, key, number."""
@@ -88,7 +88,8 @@ def _name(entry: Send | Poll) -> Name:
 def judge(history: History) -> Verdict:
     """Returns all anomalies of a run. `permitted` returns what Kafka's transactions permit."""
     found = judge_records(history)
-    return Verdict((*found.anomalies, *transaction_checks.faults(history)), found.counts)
+    further = (*transaction_checks.faults(history), *share_checks.faults(history))
+    return Verdict((*found.anomalies, *further), {**found.counts, "deliveries": len(history.deliveries)})
 
 
 def judge_records(history: History) -> Verdict:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from clusterlab.history import Read, Sent
 from tidelog.pipeline.checker.history import (
     ABORTED,
+    ACCEPTED,
     ACKNOWLEDGED,
     COMMITTED,
     NO_PLACE,
     NOTHING_COMMITTED,
+    REJECTED,
+    RELEASED,
     UNKNOWN,
     Commit,
+    Delivery,
     History,
     Poll,
     ReaderPosition,
@@ -21,12 +25,16 @@ from tidelog.pipeline.checker.history import (
 
 __all__ = [
     "ABORTED",
+    "ACCEPTED",
     "ACKNOWLEDGED",
     "COMMITTED",
     "NOTHING_COMMITTED",
     "NO_PLACE",
+    "REJECTED",
+    "RELEASED",
     "UNKNOWN",
     "Commit",
+    "Delivery",
     "History",
     "Poll",
     "ReaderPosition",

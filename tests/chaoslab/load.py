@@ -1,5 +1,5 @@
-"""The load of a chaos run: producers, a tailing reader, groups of both protocols, transactions, a copy, and
-mixers, whose transactions receive each other's records.
+"""The load of a chaos run: producers, a tailing reader, groups of both protocols, a share group,
+transactions, a copy, and mixers, whose transactions receive each other's records.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from brokerlab.clients import connection, create_topic
 from chaoslab.group_readers import CLASSIC, CONSUMER, GroupReaders
 from chaoslab.history import History, Poll, poll_of, send_of
 from chaoslab.mixers import Mixer
+from chaoslab.share_members import ShareMembers
 from chaoslab.transactions import CopyingThread, TransactionalWriter
 from clusterlab.history import read_of
 from clusterlab.load import Load, LoadPlan
@@ -94,6 +95,7 @@ class ChaosLoad:
         )
         self._chance = random.Random(plan.seed)
         self._groups: list[GroupReaders] = []
+        self._sharers: list[ShareMembers] = []
         self._mixers: list[Mixer] = []
         self._stack = contextlib.ExitStack()
         self._is_over = threading.Event()
@@ -127,6 +129,7 @@ class ChaosLoad:
             GroupReaders(self.bootstrap, f"{plan.prefix}-classic", [plan.log], CLASSIC),
             GroupReaders(self.bootstrap, f"{plan.prefix}-848", [plan.log, plan.transactional], CONSUMER),
         ]
+        self._sharers = [ShareMembers(self.bootstrap, f"{plan.prefix}-share", [plan.log])]
         for writer in (self._writer, *self._mixers):
             writer.start()
         self._copier.start()
@@ -143,7 +146,7 @@ class ChaosLoad:
             self._await_readers()
         self._is_over.set()
         self._copier.stop()
-        for group in self._groups:
+        for group in (*self._groups, *self._sharers):
             group.stop(STOP_S)
         self._copier.join(STOP_S)
         self._sampler.join(STOP_S)
@@ -176,6 +179,8 @@ class ChaosLoad:
             history.polls += group.polls()
             history.commits += group.commits()
             history.positions += group.positions()
+        history.deliveries = [found for group in self._sharers for found in group.deliveries()]
+        history.shared = {group.name: list(group.topics) for group in self._sharers}
         history.audience = {group.name: list(group.topics) for group in self._groups}
         history.copies = {plan.log: plan.copy}
         for topic, partitions in plan.topics().items():
@@ -188,7 +193,7 @@ class ChaosLoad:
         """Returns the errors that no client may get."""
         found = [*self._load.complaints, *self._writer.complaints]
         found += [text for mixer in self._mixers for text in mixer.complaints]
-        return found + [text for group in self._groups for text in group.complaints]
+        return found + [text for group in (*self._groups, *self._sharers) for text in group.complaints]
 
     def lags(self) -> dict[str, int]:
         """Returns the number of acknowledged records that each group has not received."""
@@ -196,6 +201,8 @@ class ChaosLoad:
         ends = {(plan.log, partition): end for partition, end in self._load.ends().items()}
         ends |= {(plan.transactional, partition): end for partition, end in dict(self._writer.ends).items()}
         seen = {group.name: (group.ends(), group.topics) for group in self._groups}
+        # The log has records at all offsets below its end, so their number is as good as an end.
+        seen |= {group.name: (group.finished(), group.topics) for group in self._sharers}
         copied = {(plan.log, partition): end for partition, end in dict(self._copier.ends).items()}
         seen[self._copier.name] = (copied, (plan.log,))
         return {
@@ -216,7 +223,7 @@ class ChaosLoad:
                 file.flush()
                 self._write_status(sample)
                 if self._groups and time.monotonic() - churned_s > self.plan.churn_s:
-                    self._chance.choice(self._groups).replace_one()
+                    self._chance.choice([*self._groups, *self._sharers]).replace_one()
                     churned_s = time.monotonic()
 
     def _one_sample(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 checkers read.
 
 Times are on the machine's monotonic clock, which all processes of one machine share. A history file is
-gzipped JSON with one object a line: first `audience` and `copies`, then a line for each entry, with the name
-of a list of `History` and the entry's fields in order.
+gzipped JSON with one object a line: first `audience`, `copies` and `shared`, then a line for each entry, with
+the name of a list of `History` and the entry's fields in order.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ record is stored.
 """
 COMMITTED: Final = "committed"
 ABORTED: Final = "aborted"
+ACCEPTED: Final = "accepted"
+RELEASED: Final = "released"
+REJECTED: Final = "rejected"
 NO_PLACE: Final = -1
 """The offset of an acknowledged record whose acknowledgement did not name it."""
 NOTHING_COMMITTED: Final = -1
@@ -111,6 +114,27 @@ class TransactionRead(NamedTuple):
     at_s: float
 
 
+class Delivery(NamedTuple):
+    """A record that a member of a share group received. `count` is the number of the delivery as the member
+    saw it. `answer` is the acknowledgement: ACCEPTED, RELEASED or REJECTED. Its `outcome` is ACKNOWLEDGED or
+    UNKNOWN.
+    """
+
+    member: str
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    number: int
+    is_intact: bool
+    count: int
+    delivered_at_s: float
+    answer: str
+    outcome: str
+    settled_at_s: float
+
+
 ENTRIES: Final[Mapping[str, type[Any]]] = {  # each is a NamedTuple
     "sends": Send,
     "transactions": Transaction,
@@ -118,6 +142,7 @@ ENTRIES: Final[Mapping[str, type[Any]]] = {  # each is a NamedTuple
     "commits": Commit,
     "positions": ReaderPosition,
     "reads": TransactionRead,
+    "deliveries": Delivery,
     "final": Poll,
 }
 """The lists of a history, in the order in which a file holds them."""
@@ -128,7 +153,7 @@ class History:
     """`final` is what one reader saw of each partition, from its start to its end, after everything else.
 
     `audience` names the topics whose every record each group must receive. `copies` names topics that must be
-    exact copies of others.
+    exact copies of others. `shared` names the topics whose every record each share group must finish.
     """
 
     sends: list[Send] = field(default_factory=list)
@@ -137,13 +162,16 @@ class History:
     commits: list[Commit] = field(default_factory=list)
     positions: list[ReaderPosition] = field(default_factory=list)
     reads: list[TransactionRead] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
     final: list[Poll] = field(default_factory=list)
     audience: dict[str, list[str]] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, list[str]] = field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         with gzip.open(path, "wt", compresslevel=3) as file:
-            file.write(json.dumps({"audience": self.audience, "copies": self.copies}) + "\n")
+            head = {"audience": self.audience, "copies": self.copies, "shared": self.shared}
+            file.write(json.dumps(head) + "\n")
             for name in ENTRIES:
                 file.writelines(json.dumps({name: entry}) + "\n" for entry in getattr(self, name))
 
