@@ -19,6 +19,7 @@ from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.cluster_view import ClusterView
+from tidelog.group_coordinator.shards.cluster_wide_settings import ClusterWideSettings
 from tidelog.group_coordinator.shards.group_configs import GroupConfigs
 from tidelog.group_coordinator.shards.lag import LagReporter
 from tidelog.group_coordinator.shards.markers import MarkerSender
@@ -46,6 +47,23 @@ GRACE_MS: Final = 5_000
 _log = structlog.get_logger(__name__)
 
 
+class _Configs:
+    """The settings of groups and of the cluster, which follow the metadata store until `stop`."""
+
+    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+        self.of_groups = GroupConfigs(store)
+        self.cluster_wide = ClusterWideSettings(store, settings)
+
+    async def start(self) -> None:
+        """Raises StoreUnavailableError."""
+        await self.of_groups.start()
+        await self.cluster_wide.start()
+
+    async def stop(self) -> None:
+        await self.of_groups.stop()
+        await self.cluster_wide.stop()
+
+
 class GroupCoordinator:
     """A running coordinator: `await GroupCoordinator.start(...)`, then `await stop()`."""
 
@@ -53,14 +71,14 @@ class GroupCoordinator:
         self,
         session: Session,
         runtime: CoordinatorRuntime,
-        group_configs: GroupConfigs,
+        configs: _Configs,
         lag: LagReporter,
         timer: LoopTimer,
     ) -> None:
         self.runtime = runtime
         self.metrics = CoordinatorMetrics(lag)
         self._session = session
-        self._group_configs = group_configs
+        self._configs = configs
         self._lag = lag
         self._timer = timer
 
@@ -83,8 +101,8 @@ class GroupCoordinator:
         """
         timer = LoopTimer(asyncio.get_running_loop())
         clock = clock or SystemClock()
-        group_configs = GroupConfigs(store)
-        runtime, lag = _compose(store, settings, connector, group_configs, clock, timer, tracing)
+        configs = _Configs(store, settings)
+        runtime, lag = _compose(store, settings, connector, configs, clock, timer, tracing)
         entry = CoordinatorEntry(GROUP, settings.node_id)
         session = Session(
             store,
@@ -96,12 +114,12 @@ class GroupCoordinator:
             on_failed=on_failed,
         )
         try:
-            await group_configs.start()
+            await configs.start()
             await runtime.start()
             await session.start()
         except KeyHeldError as error:
             await runtime.stop()
-            await group_configs.stop()
+            await configs.stop()
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"node.id: another live process is group coordinator {settings.node_id}; "
@@ -109,12 +127,12 @@ class GroupCoordinator:
             ) from error
         except BaseException:
             await runtime.stop()
-            await group_configs.stop()
+            await configs.stop()
             raise
         _log.info("registered as group coordinator", coordinator_id=settings.node_id, key=entry.key)
         if settings.tidelog_metrics_listener:
             lag.start()
-        return cls(session, runtime, group_configs, lag, timer)
+        return cls(session, runtime, configs, lag, timer)
 
     def why_not_ready(self) -> str | None:
         """Returns None if the coordinator is registered and has claimed its share of the shards."""
@@ -133,7 +151,7 @@ class GroupCoordinator:
         """Hands the shards over and ends the registration."""
         self._lag.stop()
         await self.runtime.stop()
-        await self._group_configs.stop()
+        await self._configs.stop()
         await self._session.stop()
         self._timer.close()
 
@@ -142,7 +160,7 @@ def _compose(
     store: MetadataStore,
     settings: BrokerSettings,
     connector: SessionConnector,
-    group_configs: GroupConfigs,
+    configs: _Configs,
     clock: Clock,
     timer: LoopTimer,
     tracing: CallTracing | None,
@@ -152,7 +170,7 @@ def _compose(
     questions = OffsetQuestions(sessions.line_to_leader, timer)
     runtime = CoordinatorRuntime(
         settings.node_id,
-        core_factories(settings, group_configs),
+        core_factories(settings, configs),
         view=view,
         claims=Claims(store, settings.node_id, shard_count=view.shard_count),
         sessions=sessions,
@@ -169,12 +187,12 @@ def _compose(
 
 
 def core_factories(
-    settings: BrokerSettings, group_configs: GroupConfigs
+    settings: BrokerSettings, configs: _Configs
 ) -> dict[ShardKind, Callable[[ShardId, int], ShardCore]]:
     """Returns for each kind of shard a function that makes a core, given the shard and its epoch."""
     return {
         ShardKind.GROUP: lambda shard, epoch: GroupCore(
-            settings, new_member_uuid, group_configs.overrides_of
+            settings, new_member_uuid, configs.of_groups.overrides_of, lambda: configs.cluster_wide.current
         ),
         ShardKind.TRANSACTION: lambda shard, epoch: TransactionCore(epoch, settings),
         ShardKind.SHARE: lambda shard, epoch: ShareStateCore(settings),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.settings.setting import INT_MAX, MEDIUM, at_least, integer
+from tidelog.settings.setting import CLUSTER_WIDE, INT_MAX, MEDIUM, at_least, integer
 from tidelog.settings.share_settings import ShareSettings
 
 
@@ -49,7 +49,11 @@ class StreamsSettings(ShareSettings):
         at_least(0),
     )
     group_streams_assignment_interval_ms: int = integer(
-        1_000, MEDIUM, "Minimum time between two assignments of a streams group.", at_least(0)
+        1_000,
+        MEDIUM,
+        "Minimum time between two assignments of a streams group.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
     )
     group_streams_min_assignment_interval_ms: int = integer(
         0, MEDIUM, "Minimum of streams.assignment.interval.ms of a group.", at_least(0)

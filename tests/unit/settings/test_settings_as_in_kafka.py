@@ -40,8 +40,6 @@ READ_ONLY_HERE = {
     "listeners",
     "listener.security.protocol.map",
     "num.recovery.threads.per.data.dir",
-    # A coordinator reads its settings when it starts. Each group may change its own interval.
-    "group.streams.assignment.interval.ms",
 }
 OWN_BROKER_SETTINGS = {
     "allow.everyone.if.no.acl.found",  # settings of Kafka's authorizer, which are not in Kafka's table

@@ -73,7 +73,8 @@ class _NamesGroup(Protocol):
 
 class GroupCore:
     """A ShardCore. `new_member_uuid` returns texts in the format of Kafka's `Uuid.randomUuid`, and
-    `overrides_of` the settings that a group overrides.
+    `overrides_of` the settings that a group overrides. `current_settings` returns the broker settings from
+    which groups take the others; without it, they are `settings`.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class GroupCore:
         settings: BrokerSettings,
         new_member_uuid: Callable[[], str],
         overrides_of: Callable[[str], Mapping[str, str]] = _no_overrides,
+        current_settings: Callable[[], BrokerSettings] | None = None,
     ) -> None:
-        self.groups = groups = Groups(settings, new_member_uuid, overrides_of)
+        current = current_settings or (lambda: settings)
+        self.groups = groups = Groups(settings, new_member_uuid, overrides_of, current)
         self.offsets = offsets = GroupOffsets(groups)
         self.classic = classic = ClassicGroups(groups)
         self.consumer = consumer = ConsumerGroups(groups, classic)

@@ -133,9 +133,10 @@ class Groups:
         settings: BrokerSettings,
         new_member_uuid: Callable[[], str],
         overrides_of: Callable[[str], Mapping[str, str]],
+        current_settings: Callable[[], BrokerSettings],
     ) -> None:
         self.settings = settings
-        self.group_settings = GroupSettingsView(lambda: settings, overrides_of)
+        self.group_settings = GroupSettingsView(current_settings, overrides_of)
         self.new_member_uuid = new_member_uuid
         self.by_id: dict[str, Group] = {}
         self.image = NO_IMAGE
