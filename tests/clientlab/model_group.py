@@ -165,7 +165,7 @@ class ModelGroup:
             found = application.core.take(1)
             if found is None:
                 break
-            place = (found[0].place.partition, found[1][0].offset)
+            place = (found[0].partition, found[0].offset)
             assert self._may_deliver(application, place[0]), f"{application.name} does not have {place[0]}"
             application.delivered.append(place)
             self.deliveries[place] = self.deliveries.get(place, 0) + 1

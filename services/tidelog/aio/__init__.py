@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consumer import Consumer, ConsumerHealth
-from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.delivery import Delivery, RecordMetadata
 from tidelog.client.shell.producer import Producer, ProducerInterceptor
 from tidelog.client.shell.transactions import GroupMetadata

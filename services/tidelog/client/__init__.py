@@ -9,8 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.consumer import ConsumerHealth
-    from tidelog.client.shell.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.delivery import Delivery, RecordMetadata
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
@@ -33,9 +33,9 @@ _MODULES: Final = {
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerHealth": "tidelog.client.shell.consumer",
-    "ConsumerRecord": "tidelog.client.shell.consumer_record",
+    "ConsumerRecord": "tidelog.client.core.consumer_record",
     "Delivery": "tidelog.client.shell.delivery",
-    "DeserializationError": "tidelog.client.shell.consumer_record",
+    "DeserializationError": "tidelog.client.core.consumer_record",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.delivery",
     "TopicPartition": "tidelog.model.topics",

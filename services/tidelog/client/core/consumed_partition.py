@@ -6,13 +6,14 @@ from collections import deque
 from collections.abc import Iterator
 from enum import Enum
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
+from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.fetched_records import iterate_visible
+from tidelog.client.core.record_reader import read_plain_records
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.record import Record, iterate_records, records_of
-from tidelog.records.record_reader import read_plain_records
+from tidelog.records.record import iterate_records, records_of
 
 UNKNOWN_EPOCH: Final = -1
 RECORDS_A_CHUNK: Final = 1_000
@@ -34,20 +35,23 @@ class PositionState(Enum):
 class FetchedBatches:
     """The records of one fetch, decoded batch by batch."""
 
-    __slots__ = ("_batches", "_begun", "_chunk", "_raw", "epoch", "following", "start")
+    __slots__ = ("_batches", "_begun", "_chunk", "_place", "_raw", "epoch", "following", "start")
 
-    def __init__(self, raw: memoryview, start: int, aborted: list[tuple[int, int]]) -> None:
+    def __init__(
+        self, place: TopicPartition, raw: memoryview, start: int, aborted: list[tuple[int, int]]
+    ) -> None:
         self.start = start
         self.following = start
         """The offset after the last batch that was begun."""
         self.epoch = UNKNOWN_EPOCH
+        self._place = place
         self._raw = raw
         self._batches = iterate_visible(raw, aborted)
-        self._begun: Iterator[Record] = iter(())
-        self._chunk: list[Record] = []
+        self._begun: Iterator[ConsumerRecord[Any, Any]] = iter(())
+        self._chunk: list[ConsumerRecord[Any, Any]] = []
         """Decoded records, the first one last."""
 
-    def take(self, most: int) -> list[Record]:
+    def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
         """Returns up to `most` visible records from `start` on, none at the end. Raises ValueError for
         damaged bytes.
         """
@@ -75,6 +79,7 @@ class FetchedBatches:
         if not is_visible:
             return True
         plain = read_plain_records(
+            self._place,
             bytes(records_of(self._raw, header, position)),
             header.record_count,
             header.base_offset,
@@ -82,7 +87,12 @@ class FetchedBatches:
             header.max_timestamp if header.is_log_append_time else None,
         )
         if plain is None:
-            self._begun = iterate_records(self._raw, position)
+            self._begun = (
+                ConsumerRecord(
+                    self._place, record.offset, record.timestamp, record.key, record.value, record.headers
+                )
+                for record in iterate_records(self._raw, position)
+            )
         else:
             self._chunk = plain
         return True
@@ -198,7 +208,7 @@ class ConsumedPartition:
             and len(self.fetched) < MAX_BUFFERED_FETCHES
         )
 
-    def take(self, most: int) -> list[Record]:
+    def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
         """Returns up to `most` next records and moves the position behind them. Raises ValueError for damaged
         bytes.
         """

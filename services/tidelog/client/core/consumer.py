@@ -8,7 +8,7 @@ dealt with all that it got.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumed_partition import (
@@ -16,6 +16,7 @@ from tidelog.client.core.consumed_partition import (
     FetchedBatches,
     PositionState,
 )
+from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, request_error
 from tidelog.client.core.membership import (
@@ -29,7 +30,6 @@ from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
-from tidelog.records.record import Record
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -296,7 +296,7 @@ class ConsumerCore:
         while self._delivered:
             self._delivered.popitem()[0].finish_delivered()
 
-    def take(self, most: int, *, raises: bool = True) -> tuple[ConsumedPartition, list[Record]] | None:
+    def take(self, most: int, *, raises: bool = True) -> list[ConsumerRecord[Any, Any]] | None:
         """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
         a partition. With `raises` False, it returns None before such a partition, and a later call raises.
         """
@@ -318,7 +318,7 @@ class ConsumerCore:
                     continue
                 self._delivered[partition] = None  # without records, it may have passed control records
                 if records:
-                    return partition, records
+                    return records
             self._turn.pop(0)
         return None
 
@@ -458,7 +458,9 @@ class ConsumerCore:
                 return False
             if not len(answer.records):
                 return False
-            partition.fetched.append(FetchedBatches(answer.records, partition.fetch_offset, answer.aborted))
+            partition.fetched.append(
+                FetchedBatches(partition.place, answer.records, partition.fetch_offset, answer.aborted)
+            )
             partition.fetch_offset = _end_of(answer.records, partition.fetch_offset)
             self._wait_turn(partition)
             return True

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.client.core.cluster_view import PartitionLeader
-from tidelog.client.core.consumed_partition import ConsumedPartition, PositionState
+from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -41,6 +41,7 @@ from tidelog.client.core.consumer import (
     SendFetch,
     SendHeartbeat,
 )
+from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
 from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
 from tidelog.client.core.delivery_errors import (
     ClosedError,
@@ -58,14 +59,12 @@ from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.consumer_record import ConsumerRecord
 from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.records.record import Record
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 
 K = TypeVar("K")
@@ -373,7 +372,7 @@ class Consumer(Generic[K, V]):
             while (left := most - len(records)) and (
                 found := self._core.take(left, raises=not records)
             ) is not None:
-                records += self._records(*found)
+                records += self._delivered(found)
             if records:
                 self._end_poll()
                 return records
@@ -392,14 +391,14 @@ class Consumer(Generic[K, V]):
             core.finish_delivered()
             found = core.take(1)
             if found is not None:
-                return self._records(*found)[0]
+                return self._delivered(found)[0]
         await asyncio.sleep(0)  # fetches and heartbeats get their turn; a cancellation here loses no record
         while True:
             self._begin_poll()
             found = core.take(1)
             if found is not None:
                 self._end_poll()
-                return self._records(*found)[0]
+                return self._delivered(found)[0]
             await self._await_records(None)
             if self._is_closed:
                 raise StopAsyncIteration
@@ -432,10 +431,11 @@ class Consumer(Generic[K, V]):
         finally:
             self._core.end_poll(_now_ms())
 
-    def _records(self, partition: ConsumedPartition, records: list[Record]) -> list[ConsumerRecord[K, V]]:
+    def _delivered(self, records: list[ConsumerRecord[Any, Any]]) -> list[ConsumerRecord[K, V]]:
         self._record_count += len(records)
-        place, read_key, read_value = partition.place, self._read_key, self._read_value
-        return [ConsumerRecord(place, record, read_key, read_value) for record in records]
+        if self._read_key is not None or self._read_value is not None:
+            deserialize(records, self._read_key, self._read_value)
+        return records
 
     # -- health
 

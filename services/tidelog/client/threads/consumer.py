@@ -8,11 +8,11 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell import consumer as asynchronous
-from tidelog.client.shell.consumer_record import ConsumerRecord
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.topics import TopicPartition

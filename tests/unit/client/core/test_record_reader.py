@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.client.core.record_reader import read_plain_records
+from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record, iterate_records, records_of
-from tidelog.records.record_reader import read_plain_records
 
-NULLABLE = st.none() | st.binary(max_size=200)
+PLACE = TopicPartition("t", 0)
+NULLABLE = st.none() | st.binary(max_size=200) | st.just(b"x" * 9_000)
 
 
 @st.composite
@@ -27,13 +29,19 @@ def batches(draw: st.DrawFn) -> bytearray:
 
 def read(batch: bytearray) -> list[Record] | None:
     header = parse_header(batch)
-    return read_plain_records(
+    found = read_plain_records(
+        PLACE,
         bytes(records_of(batch, header)),
         header.record_count,
         header.base_offset,
         header.base_timestamp,
         header.max_timestamp if header.is_log_append_time else None,
     )
+    if found is None:
+        return None
+    return [
+        Record(record.offset, record.timestamp, record.key, record.value, record.headers) for record in found
+    ]
 
 
 @given(batches())
@@ -60,7 +68,7 @@ def test_a_cut_batch_is_left_to_iterate_records() -> None:
     header = parse_header(batch)
     body = bytes(records_of(batch, header))
     for length in range(len(body)):
-        assert read_plain_records(body[:length], 1, 0, 1, None) is None
-    assert read_plain_records(body, 2, 0, 1, None) is None
+        assert read_plain_records(PLACE, body[:length], 1, 0, 1, None) is None
+    assert read_plain_records(PLACE, body, 2, 0, 1, None) is None
     with pytest.raises(ValueError):
         list(iterate_records(batch[:-1]))
