@@ -28,7 +28,9 @@ def _varint(value: int) -> bytes:
 _SHORT: Final = [_varint(value) for value in range(_TABLE_SIZE)]
 _NULL: Final = _varint(-1)
 _PLAIN: Final = b"\x00"
-"""The attributes of a record, and also a count of zero headers."""
+"""The attributes of a record."""
+NO_HEADERS: Final = b"\x00"
+"""The headers of a record that has none."""
 
 
 def encode_varint(value: int) -> bytes:
@@ -46,7 +48,7 @@ def append_record(
     headers: tuple[Header, ...] = (),
 ) -> None:
     """Appends one record to `output`."""
-    encoded = _PLAIN if not headers else encode_varint(len(headers)) + encode_headers(headers)
+    encoded = counted_headers(headers) if headers else NO_HEADERS
     append_encoded(output, timestamp_delta, offset_delta, key, value, encoded)
 
 
@@ -59,19 +61,33 @@ def append_encoded(
     headers: bytes,
 ) -> None:
     """Appends one record whose `headers` are encoded: their number, and then each of them."""
+    short = _SHORT
+    if key is None:
+        key_length = _NULL
+        key = b""
+    else:
+        size = len(key)
+        key_length = short[size] if size < _TABLE_SIZE else _varint(size)
+    if value is None:
+        value_length = _NULL
+        value = b""
+    else:
+        size = len(value)
+        value_length = short[size] if size < _TABLE_SIZE else _varint(size)
     body = b"".join(
         (
             _PLAIN,
-            encode_varint(timestamp_delta),
-            encode_varint(offset_delta),
-            _NULL if key is None else encode_varint(len(key)),
-            b"" if key is None else key,
-            _NULL if value is None else encode_varint(len(value)),
-            b"" if value is None else value,
+            short[timestamp_delta] if 0 <= timestamp_delta < _TABLE_SIZE else _varint(timestamp_delta),
+            short[offset_delta] if 0 <= offset_delta < _TABLE_SIZE else _varint(offset_delta),
+            key_length,
+            key,
+            value_length,
+            value,
             headers,
         )
     )
-    output += encode_varint(len(body))
+    size = len(body)
+    output += short[size] if size < _TABLE_SIZE else _varint(size)
     output += body
 
 
@@ -80,6 +96,11 @@ def headers_size_bound(headers: tuple[Header, ...]) -> int:
     return sum(
         MAX_HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"") for name, content in headers
     )
+
+
+def counted_headers(headers: tuple[Header, ...]) -> bytes:
+    """Returns the headers as a record has them, with their number before them."""
+    return encode_varint(len(headers)) + encode_headers(headers)
 
 
 def encode_headers(headers: tuple[Header, ...]) -> bytes:

@@ -18,7 +18,7 @@ from tidelog.records.batch import (
     wrap_records,
 )
 from tidelog.records.compression import Compression, compress
-from tidelog.records.record_writer import Header, append_record
+from tidelog.records.record_writer import NO_HEADERS, Header, append_encoded, counted_headers
 
 UNKNOWN_OFFSET: Final = -1
 UNKNOWN_TIMESTAMP: Final = -1
@@ -120,13 +120,13 @@ class ProducerBatch:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]
     ) -> None:
-        append_record(
+        append_encoded(
             self._payload,
-            timestamp_delta=timestamp - self.base_timestamp,
-            offset_delta=self.count,
-            key=key,
-            value=value,
-            headers=headers,
+            timestamp - self.base_timestamp,
+            self.count,
+            key,
+            value,
+            counted_headers(headers) if headers else NO_HEADERS,
         )
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp

@@ -121,7 +121,8 @@ class Producer(Generic[K, V]):
         self._value_serializer = value_serializer
         self._partitioner = partitioner
         self._interceptors = tuple(interceptors)
-        self._sends_bytes = key_serializer is None and value_serializer is None and not self._interceptors
+        self.sends_bytes = key_serializer is None and value_serializer is None and not self._interceptors
+        """Whether keys and values need no `serialize`."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._is_closed = False
@@ -204,8 +205,11 @@ class Producer(Generic[K, V]):
         Waits up to `max.block.ms` for free memory and for the topic's partitions. Raises BufferFullError,
         MetadataTimeoutError, UnknownTopicError, RecordTooLargeError, and what a serializer raises.
         """
-        pairs = tuple(headers)
-        key_bytes, value_bytes = self.serialize(topic, key, value, pairs)
+        pairs = tuple(headers) if headers else ()
+        key_bytes: Any = key  # without serializers, they are bytes
+        value_bytes: Any = value
+        if not self.sends_bytes:
+            key_bytes, value_bytes = self.serialize(topic, key, value, pairs)
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         delivery = self.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
         if delivery is None:
@@ -368,8 +372,6 @@ class Producer(Generic[K, V]):
         self, topic: str, key: K | None, value: V | None, headers: tuple[Header, ...]
     ) -> tuple[bytes | None, bytes | None]:
         """Returns the bytes of a key and a value, after the interceptors."""
-        if self._sends_bytes:
-            return cast("bytes | None", key), cast("bytes | None", value)
         for interceptor in self._interceptors:
             try:
                 key, value = interceptor.on_send(topic, key, value, headers)
@@ -403,21 +405,23 @@ class Producer(Generic[K, V]):
         core = self._core
         if self._is_closed:
             raise ClosedError("the producer is closed")
+        now_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
             if self._transaction_calls is not None:
                 self._transaction.check_open()
                 self._transaction.has_content = True
             if partition is None and (key is not None or self._partitioner is not by_key):
-                count = core.partition_count(topic)
-                if count is not None:
-                    partition = self._partitioner(topic, key, value, count)
-            batch = core.append(
-                topic, partition, timestamp, key, value, headers, time.monotonic_ns() // 1_000_000
-            )
-            index = 0 if batch is None else batch.count - 1
+                partition = self._partition_of(topic, key, value)
+            batch = core.append(topic, partition, timestamp, key, value, headers, now_ms)
+            delivery = None if batch is None else Delivery(batch, batch.count - 1, timestamp)
         if core.is_due and not self._is_pump_scheduled:
             self._schedule()
-        return None if batch is None else Delivery(batch, index, timestamp)
+        return delivery
+
+    def _partition_of(self, topic: str, key: bytes | None, value: bytes | None) -> int | None:
+        """Returns the partition that the partitioner chooses, None if the topic's partitions are unknown."""
+        count = self._core.partition_count(topic)
+        return None if count is None else self._partitioner(topic, key, value, count)
 
     async def append_later(
         self,

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
@@ -102,15 +102,20 @@ class Producer(Generic[K, V]):
         that wait.
         """
         thread = self._running()
-        pairs = tuple(headers)
-        key_bytes, value_bytes = self._producer.serialize(topic, key, value, pairs)
+        producer = self._producer
+        pairs = tuple(headers) if headers else ()
+        key_bytes: Any = key  # without serializers, they are bytes
+        value_bytes: Any = value
+        if not producer.sends_bytes:
+            key_bytes, value_bytes = producer.serialize(topic, key, value, pairs)
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
-        delivery = self._producer.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
+        delivery = producer.append(topic, partition, stamp, key_bytes, value_bytes, pairs)
         if delivery is None:
             delivery = thread.call(
-                self._producer.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
+                producer.append_later(topic, partition, stamp, key_bytes, value_bytes, pairs)
             )
-        self._producer.watch(delivery, on_delivery)
+        if on_delivery is not None or not producer.sends_bytes:
+            producer.watch(delivery, on_delivery)
         return delivery
 
     def send_and_wait(
