@@ -1,7 +1,7 @@
-"""A fast walk over the records of a batch, which builds no object for a record.
+"""Fast walks over the records of a batch, which build no object for a record.
 
-It accepts only what `scan_records` and `check_headers` accept, and leaves everything unusual to them. mypyc
-compiles it (ADR 0020): 25 ns for a record, 0.8 us in plain Python.
+`walk` accepts only what `scan_records` and `check_headers` accept, and leaves everything unusual to them.
+mypyc compiles the module (ADR 0020): `walk` takes 25 ns for a record, 0.8 us in plain Python.
 """
 
 from __future__ import annotations
@@ -75,6 +75,29 @@ def walk(body: bytes, record_count: int) -> Walked | None:
         else:
             position = end
     return Walked(least, greatest, keyless) if record_count > 0 and position == limit else None
+
+
+def find_bounds(body: bytes, record_count: int) -> tuple[list[int], list[int]] | None:
+    """Returns the positions after the length of each record and those after its end, which it does not check.
+
+    Returns None if a length is invalid or unusually long. `body` may continue after the records.
+    """
+    contents: list[int] = []
+    ends: list[int] = []
+    position, limit = 0, len(body)
+    for _ in range(record_count):
+        if position >= limit:
+            return None
+        zigzag = body[position]
+        position += 1
+        if zigzag > 0x7F:
+            zigzag, position = _continued(body, position, zigzag)
+        contents.append(position)
+        position += zigzag >> 1
+        if zigzag & 1 or position > limit:
+            return None
+        ends.append(position)
+    return contents, ends
 
 
 def _end_of_bytes(body: bytes, position: int, end: int) -> int:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.columnar import COLUMNS
 from tidelog.pipeline.segments.layout import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.pipeline.segments.slices import DEFAULT_SPLIT_BYTES
+from tidelog.records.columns.arrow import COLUMNS
 
 EARLIEST: Final = -2
 LATEST: Final = -1

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tidelog.pipeline.segments.columnar import ALL_ROWS, RowBounds
+from tidelog.records.columns.rows import ALL_ROWS, RowBounds
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)

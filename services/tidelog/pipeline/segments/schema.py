@@ -1,4 +1,4 @@
-"""The columns of the source as Spark's types. Their Arrow types are in `columnar`."""
+"""The columns of the source as Spark's types. Their Arrow types are in `tidelog.records.columns.arrow`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.aborted_batches import AbortedBatches
-from tidelog.pipeline.segments.columnar import ALL_ROWS, ColumnarDecoder, RowBounds
 from tidelog.pipeline.segments.layout import OffsetsMissingError
 from tidelog.pipeline.segments.slices import Slice
 from tidelog.pipeline.segments.storage import Storage, is_local
@@ -24,6 +23,8 @@ from tidelog.records.batch import (
     crc_matches,
     parse_header,
 )
+from tidelog.records.columns.arrow import ColumnarDecoder
+from tidelog.records.columns.rows import ALL_ROWS, RowBounds
 
 LOCAL_CHUNK_BYTES: Final = 4 * 1024 * 1024
 REMOTE_CHUNK_BYTES: Final = 16 * 1024 * 1024

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidelog.pipeline.segments.columnar import RowBounds
 from tidelog.pipeline.segments.indexes import Longs, offset_entries, position_below, time_entries
 from tidelog.pipeline.segments.layout import AbortedRange, PartitionLog, SegmentFile
 from tidelog.pipeline.segments.storage import Storage
+from tidelog.records.columns.rows import RowBounds
 
 DEFAULT_SPLIT_BYTES: Final = 128 * 1024 * 1024
 _US_PER_MS: Final = 1_000

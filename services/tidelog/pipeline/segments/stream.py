@@ -18,7 +18,6 @@ from pyspark.sql.streaming.datasource import (
 
 from tidelog.model.json_object import JsonObject
 from tidelog.pipeline.segments.batch import SegmentPartition, read_slices
-from tidelog.pipeline.segments.columnar import RowBounds
 from tidelog.pipeline.segments.layout import PartitionLog
 from tidelog.pipeline.segments.options import SegmentOptions
 from tidelog.pipeline.segments.pushdown import Wanted
@@ -34,6 +33,7 @@ from tidelog.pipeline.segments.stream_offsets import (
     to_json,
 )
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.records.columns.rows import RowBounds
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

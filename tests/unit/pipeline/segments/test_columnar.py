@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidelog.pipeline.segments import columnar, record_places
-from tidelog.pipeline.segments.columnar import COLUMNS, OMITTED_HEADERS, ColumnarDecoder, RowBounds
 from tidelog.pipeline.segments.schema import spark_schema
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
+from tidelog.records.columns import record_places, rows
+from tidelog.records.columns.arrow import COLUMNS, OMITTED_HEADERS, ColumnarDecoder
+from tidelog.records.columns.rows import RowBounds
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record, iterate_records
 
@@ -172,7 +173,7 @@ def test_wide_and_long_groups(batch_count: int) -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columnar, "GROUP_BYTES", 10_000)
+    monkeypatch.setattr(rows, "GROUP_BYTES", 10_000)
     batches = [
         build_batch(
             [Record(10 * number + at, 5, b"k", bytes(1_000)) for at in range(5)],

@@ -16,12 +16,12 @@ from tidelog.broker.log.checkpoint_file import HIGH_WATERMARK_CHECKPOINT, write_
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.columnar import RowBounds
 from tidelog.pipeline.segments.export import ExportSettings, export_segments
 from tidelog.pipeline.segments.slice_reader import SliceReader
 from tidelog.pipeline.segments.slices import SegmentPlanner
 from tidelog.pipeline.segments.storage import Storage, WritableStorage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.records.columns.rows import RowBounds
 
 PLACE = TopicPartition("t", 0)
 

@@ -22,9 +22,10 @@ from pyspark.sql.datasource import (
 )
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.columnar import COLUMNS, RowBounds
 from tidelog.pipeline.segments.options import OffsetsOption, parse_options
 from tidelog.pipeline.segments.pushdown import Wanted
+from tidelog.records.columns.arrow import COLUMNS
+from tidelog.records.columns.rows import RowBounds
 
 OFFSET, TIMESTAMP, TOPIC, PARTITION = ("offset",), ("timestamp",), ("topic",), ("partition",)
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -12,12 +12,12 @@ import pytest
 from brokerlab.clients import consume_messages, create_topic, new_producer, produce_values
 from brokerlab.kafka_jars import PEER, KafkaUnavailableError, find_jars
 from brokerlab.peer_kafka import PeerKafka
-from tidelog.pipeline.segments.columnar import RowBounds
 from tidelog.pipeline.segments.layout import READ_UNCOMMITTED, PartitionLog
 from tidelog.pipeline.segments.slice_reader import SliceReader
 from tidelog.pipeline.segments.slices import SegmentPlanner
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.records.columns.rows import RowBounds
 
 pytestmark = [
     pytest.mark.java,

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.columnar import ALL_ROWS, RowBounds
 from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
 from tidelog.pipeline.segments.slice_reader import SliceReader
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, tasks
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.records.builder import build_batch, build_end_transaction_batch
+from tidelog.records.columns.rows import ALL_ROWS, RowBounds
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 

@@ -11,8 +11,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tidelog.pipeline.segments.varints import Integers, Octets, UnreadableVarintError, read_varints
+from tidelog.records.columns.varints import Integers, Octets, UnreadableVarintError, read_varints
 from tidelog.records.record import CorruptRecordError
+from tidelog.records.record_walk import find_bounds
 from tidelog.records.varint import CorruptVarintError, read_varint
 
 MAX_HEADERS: Final = 10_000
@@ -154,30 +155,12 @@ def _bounds(data: Octets, starts: Integers, ends: Integers, counts: Integers) ->
     return contents, record_ends
 
 
-def _walk(data: memoryview, position: int, limit: int, count: int) -> tuple[list[int], list[int]]:
-    contents: list[int] = []
-    ends: list[int] = []
-    try:
-        for _ in range(count):
-            zigzag = data[position]
-            if zigzag > 0x7F:
-                second = data[position + 1]
-                if second > 0x7F:
-                    length, position = read_varint(data, position)
-                    zigzag = length << 1 if length > 0 else 1
-                else:
-                    zigzag = zigzag & 0x7F | second << 7
-                    position += 2
-            else:
-                position += 1
-            contents.append(position)
-            position += zigzag >> 1
-            if zigzag & 1 or position > limit:
-                raise CorruptRecordError(_NO_FIT)
-            ends.append(position)
-    except (IndexError, CorruptVarintError) as error:
-        raise CorruptRecordError(_NO_FIT) from error
-    return contents, ends
+def _walk(data: memoryview, position: int, limit: int, count: int) -> tuple[Integers, Integers]:
+    found = find_bounds(bytes(data[position:limit]), count)
+    if found is None:
+        raise CorruptRecordError(_NO_FIT)
+    contents, ends = found
+    return np.array(contents, np.int64) + position, np.array(ends, np.int64) + position
 
 
 def _walk_headers(data: Octets, counts: Integers, positions: Integers, ends: Integers) -> HeaderPlaces:
