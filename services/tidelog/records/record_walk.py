@@ -77,12 +77,11 @@ def walk(body: bytes, record_count: int) -> Walked | None:
     return Walked(least, greatest, keyless) if record_count > 0 and position == limit else None
 
 
-def find_bounds(body: bytes, record_count: int) -> tuple[list[int], list[int]] | None:
-    """Returns the positions after the length of each record and those after its end, which it does not check.
+def find_ends(body: bytes, record_count: int) -> list[int] | None:
+    """Returns the position after each record. It reads nothing but the lengths of the records.
 
     Returns None if a length is invalid or unusually long. `body` may continue after the records.
     """
-    contents: list[int] = []
     ends: list[int] = []
     position, limit = 0, len(body)
     for _ in range(record_count):
@@ -92,12 +91,11 @@ def find_bounds(body: bytes, record_count: int) -> tuple[list[int], list[int]] |
         position += 1
         if zigzag > 0x7F:
             zigzag, position = _continued(body, position, zigzag)
-        contents.append(position)
         position += zigzag >> 1
         if zigzag & 1 or position > limit:
             return None
         ends.append(position)
-    return contents, ends
+    return ends
 
 
 def _end_of_bytes(body: bytes, position: int, end: int) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidelog.records.columns.varints import Integers, Octets, UnreadableVarintError, read_varints
 from tidelog.records.record import CorruptRecordError
-from tidelog.records.record_walk import find_bounds
+from tidelog.records.record_walk import find_ends
 from tidelog.records.varint import CorruptVarintError, read_varint
 
 MAX_HEADERS: Final = 10_000
@@ -144,10 +144,9 @@ def _bounds(data: Octets, starts: Integers, ends: Integers, counts: Integers) ->
         record_ends[rows[:width] + step] = places
         positions[:width] = places
         step += 1
-    view = memoryview(data)
     for batch in range(width):
         first, count = int(rows[batch]) + step, int(left[batch]) - step
-        found = _walk(view, int(positions[batch]), int(limits[batch]), count)
+        found = _walk(data, int(positions[batch]), int(limits[batch]), count)
         contents[first : first + count], record_ends[first : first + count] = found
     last_ends = np.where(counts > 0, record_ends[first_rows + counts - 1], starts) if total else starts
     if (last_ends != ends).any():
@@ -155,12 +154,13 @@ def _bounds(data: Octets, starts: Integers, ends: Integers, counts: Integers) ->
     return contents, record_ends
 
 
-def _walk(data: memoryview, position: int, limit: int, count: int) -> tuple[Integers, Integers]:
-    found = find_bounds(bytes(data[position:limit]), count)
+def _walk(data: Octets, position: int, limit: int, count: int) -> tuple[Integers, Integers]:
+    found = find_ends(data[position:limit].tobytes(), count)
     if found is None:
         raise CorruptRecordError(_NO_FIT)
-    contents, ends = found
-    return np.array(contents, np.int64) + position, np.array(ends, np.int64) + position
+    ends = np.array(found, np.int64) + position
+    _, contents = read_varints(data, np.concatenate((np.array([position]), ends[:-1])))
+    return contents, ends
 
 
 def _walk_headers(data: Octets, counts: Integers, positions: Integers, ends: Integers) -> HeaderPlaces:
