@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consumer import Consumer, ConsumerHealth
@@ -14,6 +15,7 @@ __all__ = [
     "Admin",
     "GroupMetadata",
     "Consumer",
+    "ConsumerBatch",
     "ConsumerHealth",
     "ConsumerRecord",
     "Delivery",

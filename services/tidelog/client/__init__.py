@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from tidelog.client.core.consumer_batch import ConsumerBatch
     from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.consumer import ConsumerHealth
     from tidelog.client.shell.delivery import Delivery, RecordMetadata
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Admin",
     "Consumer",
+    "ConsumerBatch",
     "ConsumerHealth",
     "ConsumerRecord",
     "Delivery",
@@ -32,6 +34,7 @@ __all__ = [
 _MODULES: Final = {
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
+    "ConsumerBatch": "tidelog.client.core.consumer_batch",
     "ConsumerHealth": "tidelog.client.shell.consumer",
     "ConsumerRecord": "tidelog.client.core.consumer_record",
     "Delivery": "tidelog.client.shell.delivery",

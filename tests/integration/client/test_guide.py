@@ -21,6 +21,8 @@ TIMEOUT_S = 120
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
 def test_example(own_broker: BrokerProcess, number: int) -> None:
+    if "to_arrow" in EXAMPLES[number]:
+        pytest.importorskip("pyarrow")
     done = subprocess.run(
         [sys.executable, "-c", EXAMPLES[number]],
         env={**os.environ, "BOOTSTRAP": own_broker.bootstrap, "PYTHONPATH": str(ROOT / "services")},

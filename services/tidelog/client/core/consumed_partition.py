@@ -8,16 +8,15 @@ from enum import Enum
 from itertools import islice
 from typing import Any, Final
 
+from tidelog.client.core.consumer_batch import RECORDS_A_CHUNK, ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.fetched_records import iterate_visible
-from tidelog.client.core.record_reader import read_plain_records
+from tidelog.client.core.record_reader import read_batch
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.record import iterate_records, records_of
+from tidelog.records.batch import BatchHeader
 
 UNKNOWN_EPOCH: Final = -1
-RECORDS_A_CHUNK: Final = 1_000
-"""The most records of an unusual batch that are decoded at once."""
 MAX_BUFFERED_FETCHES: Final = 2
 """The most fetches of a partition whose records wait: one that is read, and the next one."""
 
@@ -35,7 +34,18 @@ class PositionState(Enum):
 class FetchedBatches:
     """The records of one fetch, decoded batch by batch."""
 
-    __slots__ = ("_batches", "_begun", "_chunk", "_place", "_raw", "epoch", "following", "start")
+    __slots__ = (
+        "_batches",
+        "_begun",
+        "_chunk",
+        "_current",
+        "_failure",
+        "_place",
+        "_raw",
+        "epoch",
+        "following",
+        "start",
+    )
 
     def __init__(
         self, place: TopicPartition, raw: memoryview, start: int, aborted: list[tuple[int, int]]
@@ -50,6 +60,10 @@ class FetchedBatches:
         self._begun: Iterator[ConsumerRecord[Any, Any]] = iter(())
         self._chunk: list[ConsumerRecord[Any, Any]] = []
         """Decoded records, the first one last."""
+        self._current: tuple[int, BatchHeader] | None = None
+        """The batch that was begun last."""
+        self._failure: ValueError | None = None
+        """The error of the batch behind the last one."""
 
     def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
         """Returns up to `most` visible records from `start` on, none at the end. Raises ValueError for
@@ -69,33 +83,48 @@ class FetchedBatches:
         return found
 
     def _begin_batch(self) -> bool:
-        """Decodes the next batch if it is small, or begins it. Returns whether there was one."""
-        batch = next(self._batches, None)
-        if batch is None:
+        """Begins to decode the next batch. Returns whether there was one."""
+        self._current = self._next_visible()
+        if self._current is None:
             return False
-        position, header, is_visible = batch
-        self.following = max(self.following, header.last_offset + 1)
-        self.epoch = header.partition_leader_epoch
-        if not is_visible:
-            return True
-        plain = read_plain_records(
-            self._place,
-            bytes(records_of(self._raw, header, position)),
-            header.record_count,
-            header.base_offset,
-            header.base_timestamp,
-            header.max_timestamp if header.is_log_append_time else None,
-        )
-        if plain is None:
-            self._begun = (
-                ConsumerRecord(
-                    self._place, record.offset, record.timestamp, record.key, record.value, record.headers
-                )
-                for record in iterate_records(self._raw, position)
-            )
-        else:
-            self._chunk = plain
+        self._begun = read_batch(self._place, self._raw, *self._current)
         return True
+
+    def take_rest(self, position: int) -> ConsumerBatch[Any, Any] | None:
+        """Returns all visible records from the offset `position` on, None if there are none.
+
+        Raises ValueError for a damaged batch, after it has returned the records before it.
+        """
+        start = max(self.start, position)
+        batches: list[tuple[int, BatchHeader]] = []
+        if self._current is not None and self._current[1].last_offset >= start:
+            batches.append(self._current)
+        self._current, self._begun, self._chunk = None, iter(()), []
+        try:
+            while (found := self._next_visible()) is not None:
+                if found[1].record_count and found[1].last_offset >= start:
+                    batches.append(found)
+        except ValueError as error:
+            if not batches:
+                raise
+            self._failure = error
+        count = sum(header.record_count for _, header in batches)
+        if batches and batches[0][1].base_offset < start:
+            earlier = read_batch(self._place, self._raw, *batches[0])
+            count -= sum(record.offset < start for record in earlier)
+        if not count:
+            return None
+        return ConsumerBatch(self._place, self._raw, batches, start, self.following, count)
+
+    def _next_visible(self) -> tuple[int, BatchHeader] | None:
+        if self._failure is not None:
+            raise self._failure
+        for position, header, is_visible in self._batches:
+            self.following = max(self.following, header.last_offset + 1)
+            self.epoch = header.partition_leader_epoch
+            if is_visible:
+                return position, header
+        return None
 
 
 class ConsumedPartition:
@@ -208,9 +237,10 @@ class ConsumedPartition:
             and len(self.fetched) < MAX_BUFFERED_FETCHES
         )
 
-    def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
-        """Returns up to `most` next records and moves the position behind them. Raises ValueError for damaged
-        bytes.
+    def take(self, most: int) -> list[ConsumerRecord[Any, Any]] | None:
+        """Returns up to `most` next records and moves the position behind them; None if there are none.
+
+        Raises ValueError for damaged bytes.
         """
         while self.fetched:
             current = self.fetched[0]
@@ -221,7 +251,21 @@ class ConsumedPartition:
                 return records
             self.position = max(self.position, current.following)
             self.fetched.popleft()
-        return []
+        return None
+
+    def take_batch(self) -> ConsumerBatch[Any, Any] | None:
+        """Returns the next records in one piece and moves the position behind them. Raises ValueError for
+        damaged bytes.
+        """
+        while self.fetched:
+            current = self.fetched[0]
+            batch = current.take_rest(self.position)
+            self.position = max(self.position, current.following)
+            if batch is not None:
+                self.position_epoch = current.epoch
+                return batch
+            self.fetched.popleft()
+        return None
 
     def finish_delivered(self) -> None:
         """The application asks for more, so it has dealt with what it got."""

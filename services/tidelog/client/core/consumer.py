@@ -8,7 +8,7 @@ dealt with all that it got.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumed_partition import (
@@ -16,6 +16,7 @@ from tidelog.client.core.consumed_partition import (
     FetchedBatches,
     PositionState,
 )
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, request_error
@@ -30,6 +31,8 @@ from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
+
+T = TypeVar("T")
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
@@ -300,6 +303,15 @@ class ConsumerCore:
         """Returns up to `most` fetched records of one partition, None if there are none. Raises KafkaError of
         a partition. With `raises` False, it returns None before such a partition, and a later call raises.
         """
+        return self._take_turn(lambda partition: partition.take(most), raises=raises)
+
+    def take_batch(self) -> ConsumerBatch[Any, Any] | None:
+        """Returns the fetched records of one partition, None if there are none. Raises KafkaError of a
+        partition.
+        """
+        return self._take_turn(ConsumedPartition.take_batch, raises=True)
+
+    def _take_turn(self, take: Callable[[ConsumedPartition], T | None], *, raises: bool) -> T | None:
         while self._turn:
             partition = self._turn[0]
             if partition.error is not None:
@@ -311,14 +323,14 @@ class ConsumerCore:
                 raise partition.recover(not_before_ms)
             if not partition.is_paused:
                 try:
-                    records = partition.take(most)
+                    found = take(partition)
                 except ValueError as error:
                     text = f"{partition.place} near {partition.position}: {error}"
                     partition.fail(KafkaError(ErrorCode.CORRUPT_MESSAGE, text))
                     continue
                 self._delivered[partition] = None  # without records, it may have passed control records
-                if records:
-                    return records
+                if found is not None:
+                    return found
             self._turn.pop(0)
         return None
 

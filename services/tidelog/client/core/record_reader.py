@@ -7,16 +7,42 @@ these are all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BatchHeader
+from tidelog.records.record import iterate_records, records_of
 from tidelog.records.record_writer import Header
 from tidelog.records.varint import CorruptVarintError, continue_varint
 
 MAX_RECORDS_AT_ONCE: Final = 100_000
 """The largest batch that is read at once. A small compressed batch can contain millions of records."""
 _NO_HEADERS: Final[tuple[Header, ...]] = ()
+
+
+def read_batch(
+    place: TopicPartition, raw: memoryview, position: int, header: BatchHeader
+) -> Iterator[ConsumerRecord[Any, Any]]:
+    """Returns an iterator over the records of the batch at `position`. It decodes a usual batch at once.
+
+    This function or the iterator raises ValueError for damaged bytes.
+    """
+    plain = read_plain_records(
+        place,
+        bytes(records_of(raw, header, position)),
+        header.record_count,
+        header.base_offset,
+        header.base_timestamp,
+        header.max_timestamp if header.is_log_append_time else None,
+    )
+    return iter(plain) if plain is not None else _read_any(place, raw, position)
+
+
+def _read_any(place: TopicPartition, raw: memoryview, position: int) -> Iterator[ConsumerRecord[Any, Any]]:
+    for record in iterate_records(raw, position):
+        yield ConsumerRecord(place, record.offset, record.timestamp, record.key, record.value, record.headers)
 
 
 def read_plain_records(

@@ -8,7 +8,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -41,6 +41,7 @@ from tidelog.client.core.consumer import (
     SendFetch,
     SendHeartbeat,
 )
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
 from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
 from tidelog.client.core.delivery_errors import (
@@ -381,6 +382,39 @@ class Consumer(Generic[K, V]):
                 self._end_poll()
                 return []
             await self._await_records(left_s)
+
+    async def poll_batch(self, timeout_s: float | None = 1.0) -> ConsumerBatch[K, V] | None:
+        """Returns the records of one fetch of a partition in one piece, and waits up to `timeout_s` for them.
+
+        `max.poll.records` does not limit them; `max.partition.fetch.bytes` does. Records of earlier polls
+        count as dealt with. Returns None if there are no records, or if the consumer was closed meanwhile.
+        The errors are those of `poll`.
+        """
+        deadline_ms = None if timeout_s is None else _now_ms() + int(timeout_s * 1000)
+        while True:
+            self._begin_poll()
+            batch = self._core.take_batch()
+            if batch is not None:
+                self._end_poll()
+                self._record_count += len(batch)
+                return batch.set_deserializers(self._read_key, self._read_value)
+            left_s = None if deadline_ms is None else (deadline_ms - _now_ms()) / 1000
+            if left_s is not None and left_s <= 0:
+                self._end_poll()
+                return None
+            await self._await_records(left_s)
+            if self._is_closed:
+                return None
+
+    async def batches(self) -> AsyncIterator[ConsumerBatch[K, V]]:
+        """Yields the records in pieces as `poll_batch` returns them, until the consumer is closed.
+
+        async for batch in consumer.batches():
+            table = batch.to_arrow()
+        """
+        while (batch := await self.poll_batch(None)) is not None:
+            yield batch
+            await asyncio.sleep(0)  # fetches and heartbeats get their turn
 
     def __aiter__(self) -> Consumer[K, V]:
         return self

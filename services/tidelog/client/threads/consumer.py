@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
@@ -196,6 +197,17 @@ class Consumer(Generic[K, V]):
     def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:
         """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.Consumer.poll`."""
         return self._call(self._running().poll(timeout_s, max_records=max_records))
+
+    def poll_batch(self, timeout_s: float | None = 1.0) -> ConsumerBatch[K, V] | None:
+        """Returns the records of one fetch in one piece. See `tidelog.aio.Consumer.poll_batch`."""
+        return self._call(self._running().poll_batch(timeout_s))
+
+    def batches(self) -> Iterator[ConsumerBatch[K, V]]:
+        """Yields the records in pieces for ever. See `tidelog.aio.Consumer.batches`."""
+        while self._thread is not None:
+            batch = self.poll_batch()
+            if batch is not None:
+                yield batch
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Yields records for ever. An automatic commit stores only what was yielded before the last poll:
