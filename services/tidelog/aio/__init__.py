@@ -6,7 +6,7 @@ from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consumer import Consumer, ConsumerHealth
-from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
 from tidelog.client.shell.producer import Producer, ProducerInterceptor
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.topics import TopicPartition
@@ -14,6 +14,7 @@ from tidelog.model.topics import TopicPartition
 __all__ = [
     "Admin",
     "GroupMetadata",
+    "BatchDelivery",
     "Consumer",
     "ConsumerBatch",
     "ConsumerHealth",
@@ -23,5 +24,6 @@ __all__ = [
     "Producer",
     "ProducerInterceptor",
     "RecordMetadata",
+    "StoredRange",
     "TopicPartition",
 ]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidelog.client.core.consumer_batch import ConsumerBatch
     from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
     from tidelog.client.shell.consumer import ConsumerHealth
-    from tidelog.client.shell.delivery import Delivery, RecordMetadata
+    from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
     from tidelog.client.threads.producer import Producer
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Admin",
+    "BatchDelivery",
     "Consumer",
     "ConsumerBatch",
     "ConsumerHealth",
@@ -28,6 +29,7 @@ __all__ = [
     "DeserializationError",
     "Producer",
     "RecordMetadata",
+    "StoredRange",
     "TopicPartition",
 ]
 
@@ -37,6 +39,8 @@ _MODULES: Final = {
     "ConsumerBatch": "tidelog.client.core.consumer_batch",
     "ConsumerHealth": "tidelog.client.shell.consumer",
     "ConsumerRecord": "tidelog.client.core.consumer_record",
+    "BatchDelivery": "tidelog.client.shell.delivery",
+    "StoredRange": "tidelog.client.shell.delivery",
     "Delivery": "tidelog.client.shell.delivery",
     "DeserializationError": "tidelog.client.core.consumer_record",
     "Producer": "tidelog.client.threads.producer",

@@ -6,6 +6,7 @@ mypyc compiles this module (ADR 0020).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog.records.varint import append_varint
@@ -89,6 +90,46 @@ def append_encoded(
     size = len(body)
     output += short[size] if size < _TABLE_SIZE else _varint(size)
     output += body
+
+
+def append_values(
+    output: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    values: Sequence[bytes | None],
+    start: int,
+    max_bytes: int,
+) -> int:
+    """Appends records with `values` from index `start` on. They have one timestamp, and no keys and headers.
+
+    Stops where `output` could exceed `max_bytes`, and before a value that is not bytes. Returns the number of
+    appended records.
+    """
+    short, join = _SHORT, b"".join
+    beginning = _PLAIN + encode_varint(timestamp_delta)
+    fixed_bytes = len(beginning) + len(_NULL) + len(NO_HEADERS)
+    count = 0
+    try:
+        for index in range(start, len(values)):
+            value = values[index]
+            if value is None:
+                size = 0
+                value_length = _NULL
+                value = b""
+            else:
+                size = len(value)
+                value_length = short[size] if size < _TABLE_SIZE else _varint(size)
+            if len(output) + size + MAX_RECORD_OVERHEAD_BYTES > max_bytes:
+                break
+            offset = short[offset_delta] if offset_delta < _TABLE_SIZE else _varint(offset_delta)
+            size += fixed_bytes + len(offset) + len(value_length)
+            length = short[size] if size < _TABLE_SIZE else _varint(size)
+            output += join((length, beginning, offset, _NULL, value_length, value, NO_HEADERS))
+            offset_delta += 1
+            count += 1
+    except TypeError:
+        return count  # appending this value alone raises the error to the caller
+    return count
 
 
 def headers_size_bound(headers: tuple[Header, ...]) -> int:

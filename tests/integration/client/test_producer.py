@@ -25,7 +25,7 @@ from tidelog.client.core.delivery_errors import (
 from tidelog.client.errors import UnreachableError
 from tidelog.client.partitioners import HotDataPartitioner, RoundRobin
 from tidelog.client.serializers import json_serializer, text_serializer
-from tidelog.client.shell.delivery import Delivery
+from tidelog.client.shell.delivery import Delivery, StoredRange
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +45,60 @@ def test_records_arrive_in_order(served: str, served_topic: Callable[..., str], 
 
     assert asyncio.run(produce()) == list(range(2_000))
     assert values_of(served, topic, 1, 2_000) == [b"%d" % number for number in range(2_000)]
+
+
+def test_a_batch_of_values_keeps_its_order(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic(2)
+    values = [b"%d" % number for number in range(5_000)]
+
+    async def produce() -> list[StoredRange]:
+        async with Producer[bytes, bytes](served, {"batch.size": 4_096}) as producer:
+            first = await producer.send_batch(topic, values[:3_000], partition=1)
+            await producer.send(topic, values[3_000], partition=1)
+            second = await producer.send_batch(topic, values[3_001:], partition=1)
+            assert len(first) == 3_000
+            return [*(await first), *(await second)]
+
+    ranges = asyncio.run(produce())
+    offsets = [
+        offset
+        for stored in ranges
+        for offset in range(stored.first_offset, stored.first_offset + stored.record_count)
+    ]
+    assert offsets == [number for number in range(5_000) if number != 3_000]
+    assert values_of(served, topic, 1, 5_000) == values
+
+
+def test_a_batch_with_keys_goes_to_the_partitions_of_the_keys(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic(3)
+    keys = ["a", "b", "hot_data", "c"] * 10
+    with ThreadProducer[str, str](
+        served,
+        key_serializer=text_serializer,
+        value_serializer=text_serializer,
+        partitioner=HotDataPartitioner(),
+    ) as producer:
+        delivery = producer.send_batch(topic, [f"v{number}" for number in range(40)], keys=keys)
+        stored = delivery.result(60)
+        with pytest.raises(ValueError, match="1 keys for 2 values"):
+            producer.send_batch(topic, ["a", "b"], keys=["k"])
+    assert sum(each.record_count for each in stored) == 40
+    hot = [each for each in stored if each.partition == 2]
+    assert [each.record_count for each in hot] == [1] * 10
+    assert values_of(served, topic, 2, 10) == [b"v%d" % number for number in range(2, 40, 4)]
+
+
+def test_the_records_before_an_error_of_a_batch_are_sent(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic()
+    with ThreadProducer[bytes, bytes](served) as producer:
+        with pytest.raises(RecordTooLargeError):
+            producer.send_batch(topic, [b"a", b"b", b"x" * 2_000_000, b"c"])
+        producer.send(topic, b"d")
+    assert values_of(served, topic, 0, 3) == [b"a", b"b", b"d"]
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])

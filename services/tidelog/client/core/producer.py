@@ -7,7 +7,7 @@ Kafka's RecordAccumulator, Sender and TransactionManager.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -266,6 +266,25 @@ class ProducerCore:
                 if partition == found.sticky:
                     self._turn_sticky(found)
         return self._append_to_new(queue, size, timestamp, key, value, headers, now_ms)
+
+    def append_values(
+        self,
+        topic: str,
+        partition: int | None,
+        timestamp: int,
+        values: Sequence[bytes | None],
+        start: int,
+        now_ms: int,
+    ) -> tuple[ProducerBatch, int] | None:
+        """Adds records without keys and headers, with `values` from index `start` on, to one batch.
+
+        Returns the batch and the number of records, which are its last ones. A call with the rest continues
+        in the next batch. None and the errors are those of `append`.
+        """
+        batch = self.append(topic, partition, timestamp, None, values[start], (), now_ms)
+        if batch is None:
+            return None
+        return batch, 1 + batch.append_values(timestamp, values, start + 1, self._batch_limit)
 
     def _append_to_new(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
@@ -18,7 +18,13 @@ from tidelog.records.batch import (
     wrap_records,
 )
 from tidelog.records.compression import Compression, compress
-from tidelog.records.record_writer import NO_HEADERS, Header, append_encoded, counted_headers
+from tidelog.records.record_writer import (
+    NO_HEADERS,
+    Header,
+    append_encoded,
+    append_values,
+    counted_headers,
+)
 
 UNKNOWN_OFFSET: Final = -1
 UNKNOWN_TIMESTAMP: Final = -1
@@ -131,6 +137,20 @@ class ProducerBatch:
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
         self.count += 1
+
+    def append_values(
+        self, timestamp: int, values: Sequence[bytes | None], start: int, max_bytes: int
+    ) -> int:
+        """Adds records without keys and headers, with `values` from index `start` on, while the batch has no
+        more than `max_bytes`. Returns the number of records.
+        """
+        count = append_values(
+            self._payload, timestamp - self.base_timestamp, self.count, values, start, max_bytes
+        )
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += count
+        return count
 
     def move_to(self, state: BatchState) -> None:
         assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"

@@ -1,9 +1,10 @@
-"""The outcome of one sent record."""
+"""The outcome of sent records."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
@@ -23,6 +24,15 @@ class RecordMetadata(NamedTuple):
     partition: int
     offset: int
     timestamp: int
+
+
+class StoredRange(NamedTuple):
+    """Records with consecutive offsets. `first_offset` is -1 where RecordMetadata's `offset` is."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    record_count: int
 
 
 class Delivery:
@@ -71,10 +81,7 @@ class Delivery:
         self._batch.when_done(lambda batch: callback(self))
 
     def __await__(self) -> Generator[object, None, RecordMetadata]:
-        if not self._batch.is_done:
-            done = asyncio.get_running_loop().create_future()
-            self._batch.when_done(lambda batch: None if done.done() else done.set_result(None))
-            yield from done.__await__()
+        yield from wait_for(self._batch)
         return self.metadata()
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
@@ -88,3 +95,88 @@ class Delivery:
             if not done.wait(timeout_s):
                 raise RequestTimeoutError(f"the delivery to {self._batch.place} is pending")
         return self.metadata()
+
+
+class BatchDelivery:
+    """The outcome of records that were sent together: `await delivery`, or `delivery.result()` in threads.
+
+    Both return where the records are stored, in their order, or raise the KafkaError of the first record
+    that was not acknowledged. `errors` returns the errors of all.
+    """
+
+    __slots__ = ("_runs",)
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[ProducerBatch, int, int]] = []
+        """A batch, the index of the first record in it, and the number of records."""
+
+    def __len__(self) -> int:
+        """Returns the number of records."""
+        return sum(count for _, _, count in self._runs)
+
+    def __repr__(self) -> str:
+        return f"<BatchDelivery of {len(self)} records, {'done' if self.is_done else 'pending'}>"
+
+    @property
+    def is_done(self) -> bool:
+        return all(batch.is_done for batch, _, _ in self._runs)
+
+    def add(self, batch: ProducerBatch, first: int, count: int) -> None:
+        """Counts records of a batch as sent, from the index `first` in it."""
+        if self._runs:
+            last, start, before = self._runs[-1]
+            if last is batch and start + before == first:
+                self._runs[-1] = (batch, start, before + count)
+                return
+        self._runs.append((batch, first, count))
+
+    def add_one(self, delivery: Delivery) -> None:
+        self.add(delivery._batch, delivery._index, 1)
+
+    def stored(self) -> list[StoredRange]:
+        """Returns the outcome of a delivery that is done. Raises KafkaError."""
+        found = []
+        for batch, first, count in self._runs:
+            if batch.error is not None:
+                raise batch.error
+            base = batch.base_offset
+            offset = base if base == UNKNOWN_OFFSET else base + first
+            found.append(StoredRange(*batch.place, offset, count))
+        return found
+
+    def errors(self) -> list[tuple[int, KafkaError]]:
+        """Returns the index of the first record and the error of each run of records that failed so far."""
+        found, index = [], 0
+        for batch, _, count in self._runs:
+            if batch.is_done and batch.error is not None:
+                found.append((index, batch.error))
+            index += count
+        return found
+
+    def __await__(self) -> Generator[object, None, list[StoredRange]]:
+        for batch, _, _ in self._runs:
+            yield from wait_for(batch)
+        return self.stored()
+
+    def result(self, timeout_s: float | None = None) -> list[StoredRange]:
+        """Blocks the thread until all records are done. Not for the thread of the event loop.
+
+        Raises KafkaError; RequestTimeoutError if `timeout_s` ends first.
+        """
+        left = threading.Semaphore(0)
+        batches = dict.fromkeys(batch for batch, _, _ in self._runs)
+        for batch in batches:
+            batch.when_done(lambda batch: left.release())
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for batch in batches:
+            if not left.acquire(timeout=None if end_s is None else max(0, end_s - time.monotonic())):
+                raise RequestTimeoutError(f"the delivery to {batch.place} is pending")
+        return self.stored()
+
+
+def wait_for(batch: ProducerBatch) -> Generator[object, None, None]:
+    """Waits for a batch on asyncio."""
+    if not batch.is_done:
+        done = asyncio.get_running_loop().create_future()
+        batch.when_done(lambda batch: None if done.done() else done.set_result(None))
+        yield from done.__await__()

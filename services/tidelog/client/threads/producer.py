@@ -13,7 +13,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell import producer as asynchronous
-from tidelog.client.shell.delivery import Delivery, RecordMetadata
+from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.topics import TopicPartition
@@ -116,6 +116,31 @@ class Producer(Generic[K, V]):
             )
         if on_delivery is not None or not producer.sends_bytes:
             producer.watch(delivery, on_delivery)
+        return delivery
+
+    def send_batch(
+        self,
+        topic: str,
+        values: Sequence[V | None],
+        *,
+        keys: Sequence[K | None] | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+    ) -> BatchDelivery:
+        """Adds many records to the buffer. See `tidelog.aio.Producer.send_batch`, and `send`."""
+        thread = self._running()
+        producer = self._producer
+        stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
+        delivery = BatchDelivery()
+        rows = producer.serialize_batch(topic, keys, values)
+        start = 0
+        while start < len(values):
+            count = producer.append_batch(delivery, topic, partition, stamp, rows, start)
+            if not count:
+                count = thread.call(
+                    producer.append_batch_later(delivery, topic, partition, stamp, rows, start)
+                )
+            start += count
         return delivery
 
     def send_and_wait(
