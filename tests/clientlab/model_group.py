@@ -11,6 +11,7 @@ import heapq
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
@@ -24,7 +25,7 @@ from tidelog.client.core.consumer import (
     FetchAnswered,
     FetchedPartition,
     FetchFailed,
-    HeartbeatFailed,
+    GroupRequestFailed,
     LeaveGroup,
     LookUpCommitted,
     LookupFailed,
@@ -37,7 +38,7 @@ from tidelog.client.core.consumer import (
     RevocationDone,
     RevokePartitions,
     SendFetch,
-    SendHeartbeat,
+    SendGroupRequest,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
@@ -142,8 +143,8 @@ class ModelGroup:
     def stop_member(self, application: Application, *, leaves: bool) -> None:
         application.is_alive = False
         self.applications.remove(application)
-        if leaves and application.name in self.members:
-            self._remove(application.name)
+        if leaves and self._member_name(application) in self.members:
+            self._remove(self._member_name(application))
 
     def _wake(self, application: Application) -> None:
         """Polls the core when its time comes. It checks often, which is simple and safe."""
@@ -222,14 +223,14 @@ class ModelGroup:
             case LookUpOffsets(timestamps):
                 lost = LookupFailed(tuple(timestamps), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
                 self._ask(application, lambda: OffsetsFound(dict.fromkeys(timestamps, 0), timestamps), lost)
-            case SendHeartbeat(heartbeat, _):
-                self._ask(application, lambda: self._heartbeat(application, heartbeat), HeartbeatFailed())
+            case SendGroupRequest(request, _):
+                self._ask_group(application, request)
             case CommitConsumed(offsets):
                 self.at(self._delay(), lambda: self._commit(application, dict(offsets)))
             case RevokePartitions(places, is_lost):
                 self._revoke(application, places, is_lost, COMMIT_ATTEMPTS)
             case LeaveGroup():
-                self._remove(application.name)
+                self._remove(self._member_name(application))
             case RecordsReady():
                 if application.waits:
                     application.waits = False
@@ -277,6 +278,12 @@ class ModelGroup:
 
     # -- the coordinator
 
+    def _member_name(self, application: Application) -> str:
+        return application.name
+
+    def _ask_group(self, application: Application, request: Any) -> None:
+        self._ask(application, lambda: self._heartbeat(application, request), GroupRequestFailed(request))
+
     def _committed(self, places: tuple[TopicPartition, ...]) -> CommittedFound:
         return CommittedFound({place: (self.committed.get(place.partition, -1), -1) for place in places})
 
@@ -285,22 +292,25 @@ class ModelGroup:
     ) -> None:
         """Commits, again if a heartbeat with a new epoch is under way, and then confirms the revocation."""
         membership = application.core.membership
-        member = self.members.get(application.name)
         if not is_lost:
             assert membership is not None
-            if member is not None and member.epoch != membership.epoch and attempts:
+            if self._epoch_moves(application) and attempts:
                 self.at(RETRY_MS, lambda: self._revoke(application, places, is_lost, attempts - 1))
                 return
             self._commit(application, application.core.commitable(places))
         self.at(self._delay(), lambda: self._step(application, RevocationDone(places, is_lost)))
 
-    def _commit(self, application: Application, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
-        if self._happens(self.faults.lost):
-            return
+    def _epoch_moves(self, application: Application) -> bool:
+        """Whether a response with the member's new epoch is under way."""
         member = self.members.get(application.name)
         membership = application.core.membership
-        assert membership is not None
-        if member is None or member.epoch != membership.epoch or not application.is_alive:
+        return member is not None and membership is not None and member.epoch != membership.epoch
+
+    def _may_commit(self, application: Application) -> bool:
+        return application.name in self.members and not self._epoch_moves(application)
+
+    def _commit(self, application: Application, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
+        if self._happens(self.faults.lost) or not application.is_alive or not self._may_commit(application):
             return
         for place, (offset, _) in offsets.items():
             for earlier in range(self.committed.get(place.partition, 0), offset):

@@ -218,12 +218,12 @@ def test_no_committed_offset_and_no_reset_policy(served: str, served_topic: Call
     asyncio.run(consume())
 
 
-def test_a_slow_application_leaves_its_group_and_joins_again(
-    served: str, served_topic: Callable[..., str]
-) -> None:
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_slow_application_joins_again(served: str, served_topic: Callable[..., str], protocol: str) -> None:
     topic = served_topic()
     produce_values(served, topic, [b"1", b"2"])
     settings = {**EARLIEST, "group.id": topic, "max.poll.interval.ms": 1_000, "max.poll.records": 1}
+    settings["group.protocol"] = protocol
 
     async def consume() -> None:
         async with Consumer[bytes, bytes](served, settings) as consumer:

@@ -43,6 +43,8 @@ class MetadataReceived(NamedTuple):
 
     nodes: tuple[Node, ...]
     topics: tuple[TopicView, ...]
+    is_complete: bool = False
+    """Whether all topics of the cluster were requested, so that others do not exist."""
 
 
 class ClusterView:
@@ -57,6 +59,9 @@ class ClusterView:
 
     def update(self, received: MetadataReceived) -> None:
         self.nodes = {node.node_id: node for node in received.nodes}
+        if received.is_complete:
+            for name in self.topics.keys() - {topic.name for topic in received.topics}:
+                self.forget(name)
         for topic in received.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 self.errors[topic.name] = topic.error_code

@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
+from tidelog.client.core.classic_membership import (
+    ClassicMembership,
+    ClassicRequest,
+    GroupHeartbeatAnswered,
+    JoinAnswered,
+    LeaveGroupRequest,
+    SyncAnswered,
+)
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumed_partition import (
     ConsumedPartition,
@@ -21,11 +29,13 @@ from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, request_error
 from tidelog.client.core.membership import (
+    ConsumerMembership,
+    GroupPartition,
     Heartbeat,
     HeartbeatAnswered,
+    LeaveHeartbeat,
     Membership,
     MemberState,
-    TopicIdPartition,
 )
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -105,8 +115,10 @@ class MetadataFailed(NamedTuple):
     """No broker answered a Metadata request."""
 
 
-class HeartbeatFailed(NamedTuple):
-    """No response to a heartbeat arrived."""
+class GroupRequestFailed(NamedTuple):
+    """No response to a request of the membership arrived."""
+
+    request: Heartbeat | ClassicRequest
 
 
 class AssignmentDone(NamedTuple):
@@ -131,7 +143,10 @@ Event = (
     | MetadataReceived
     | MetadataFailed
     | HeartbeatAnswered
-    | HeartbeatFailed
+    | JoinAnswered
+    | SyncAnswered
+    | GroupHeartbeatAnswered
+    | GroupRequestFailed
     | AssignmentDone
     | RevocationDone
 )
@@ -166,8 +181,8 @@ class RequestMetadata(NamedTuple):
     has_unknown_ids: bool
 
 
-class SendHeartbeat(NamedTuple):
-    heartbeat: Heartbeat
+class SendGroupRequest(NamedTuple):
+    request: Heartbeat | ClassicRequest
     finds_coordinator: bool
 
 
@@ -191,9 +206,9 @@ class PartitionsAssigned(NamedTuple):
 
 
 class LeaveGroup(NamedTuple):
-    """Tell the coordinator, because the application polls too rarely."""
+    """Tell the coordinator, because the application polls too rarely. None: it finds out by itself."""
 
-    member_epoch: int
+    request: LeaveHeartbeat | LeaveGroupRequest | None
 
 
 class RecordsReady(NamedTuple):
@@ -205,7 +220,7 @@ Effect = (
     | LookUpCommitted
     | LookUpOffsets
     | RequestMetadata
-    | SendHeartbeat
+    | SendGroupRequest
     | CommitConsumed
     | RevokePartitions
     | PartitionsAssigned
@@ -222,7 +237,11 @@ class ConsumerCore:
         self.view = ClusterView()
         self.partitions: dict[TopicPartition, ConsumedPartition] = {}
         self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
-        self.membership = None if settings.group_id is None else Membership(settings.group_id, self._backoff)
+        self.membership: Membership | None = None
+        if settings.group_id is not None and settings.is_classic:
+            self.membership = ClassicMembership(settings, self._backoff)
+        elif settings.group_id is not None:
+            self.membership = ConsumerMembership(settings.group_id, self._backoff)
         self.topics: tuple[str, ...] = ()
         """The topics of the subscription or of the assignment by hand."""
         self.pattern: str | None = None
@@ -249,16 +268,17 @@ class ConsumerCore:
         self._delivered: dict[ConsumedPartition, None] = {}
         """The partitions whose positions have moved since the application last asked."""
         self._is_telling_loss = self._is_telling_assignment = False
-        self._assigned: dict[TopicIdPartition, TopicPartition] = {}
+        self._assigned: dict[GroupPartition, TopicPartition] = {}
         """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
 
     # -- the application's calls
 
     def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
+        """Raises ValueError if a classic group's pattern is no regular expression."""
         assert self.membership is not None
+        self.membership.subscribe(topics, pattern, now_ms)
         self.topics, self.pattern = topics, pattern
         self.last_poll_ms = now_ms
-        self.membership.subscribe(topics, pattern, now_ms)
         self._needs_metadata = True
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
@@ -411,14 +431,15 @@ class ConsumerCore:
                 self._is_metadata_requested = False
                 self._needs_metadata = True
                 self._delay_metadata(now_ms)
-            case HeartbeatAnswered():
+            case HeartbeatAnswered() | JoinAnswered() | SyncAnswered() | GroupHeartbeatAnswered():
                 assert self.membership is not None
                 self.membership.answered(event, now_ms)
+                self._needs_metadata |= self.membership.assign_if_known(self.view, now_ms)
                 if self.membership.state is MemberState.FAILED:
                     effects.append(RecordsReady())
-            case HeartbeatFailed():
+            case GroupRequestFailed(request):
                 assert self.membership is not None
-                self.membership.failed(now_ms)
+                self.membership.failed(request, now_ms)
             case AssignmentDone(places):
                 self._is_telling_assignment = False
                 for partition in self._known(places):
@@ -552,6 +573,8 @@ class ConsumerCore:
         is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
             self.view.leader(place).leader == NO_LEADER for place in self.partitions
         )
+        if self.membership is not None:
+            is_incomplete |= self.membership.took_metadata(self.view, now_ms)
         if is_incomplete:
             self._needs_metadata = True
             self._delay_metadata(now_ms)
@@ -599,7 +622,8 @@ class ConsumerCore:
             and (self.topics or self.pattern)
         ):
             self._is_metadata_requested = True
-            topics = dict.fromkeys((*self.topics, *(place.topic for place in self.partitions)))
+            group_topics = () if self.membership is None else self.membership.group_topics
+            topics = dict.fromkeys((*self.topics, *(place.topic for place in self.partitions), *group_topics))
             effects.append(RequestMetadata(tuple(topics), self.pattern is not None))
         return effects
 
@@ -630,7 +654,7 @@ class ConsumerCore:
             return
         is_slow = now_ms - self.last_poll_ms >= self.settings.max_poll_interval_ms
         if is_slow and not self.is_polling:
-            effects.append(LeaveGroup(membership.epoch))
+            effects.append(LeaveGroup(membership.goodbye(comes_back=False)))
             membership.leave()
             self.is_removed_for_slowness, self._is_rejoining = True, False
             self._lost = tuple(self.partitions)
@@ -639,9 +663,9 @@ class ConsumerCore:
             return
         if self.is_polling:
             self._reconcile(membership, now_ms, effects)
-        heartbeat = membership.heartbeat(now_ms)
-        if heartbeat is not None:
-            effects.append(SendHeartbeat(heartbeat, membership.is_coordinator_unknown))
+        request = membership.request(now_ms)
+        if request is not None:
+            effects.append(SendGroupRequest(request, membership.is_coordinator_unknown))
             membership.is_coordinator_unknown = False
 
     def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
@@ -653,6 +677,7 @@ class ConsumerCore:
             return
         if membership.state is not MemberState.LOSING:
             self._is_telling_loss = False
+            membership.prepare(now_ms)
         if membership.state is not MemberState.RECONCILING:
             return
         revoked = membership.partitions_to_revoke()
@@ -661,17 +686,16 @@ class ConsumerCore:
             effects.append(self._stop_delivery(given_up, is_lost=False))
             return
         wanted = membership.target - membership.owned
-        known = frozenset(each for each in wanted if each[0] in self.view.names_by_id)
-        if known != wanted:
+        named = {each: membership.place_of(each, self.view) for each in wanted}
+        added = {each: place for each, place in named.items() if place is not None}
+        if len(added) < len(wanted):
             self._needs_metadata = True
-        if known or not wanted:
-            names = self.view.names_by_id
-            added = {each: TopicPartition(names[each[0]], each[1]) for each in known}
+        if added or not wanted:
             self._assigned |= added
             places = sorted(added.values())
             for place in places:
                 self._add(place)
-            membership.take(known, now_ms)
+            membership.take(frozenset(added), now_ms)
             if places:
                 self._is_telling_assignment = True
                 for partition in self._known(places):

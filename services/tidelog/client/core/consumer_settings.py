@@ -1,14 +1,16 @@
 """The settings of a consumer, with the names of Kafka 4.3's consumer.
 
 The defaults are Kafka's, except `group.protocol`, which is `consumer` (KIP-848). With that protocol the
-broker decides the session timeout and the heartbeat interval.
+broker decides the session timeout, the heartbeat interval and the assignor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.client.core.assignors import CLASSES, STRATEGIES
 from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.properties import Properties, SettingsError, parse_settings
 from tidelog.settings.setting import (
     HIGH,
     LOW,
@@ -20,8 +22,11 @@ from tidelog.settings.setting import (
     one_of,
     optional_string,
     string,
+    strings,
 )
 
+CLASSIC_ONLY = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
+"""The settings that need `group.protocol=classic`, as in Kafka: otherwise the broker decides."""
 READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
@@ -37,10 +42,25 @@ class ConsumerSettings(ConnectionSettings):
     group_protocol: str = string(
         "consumer",
         HIGH,
-        "Protocol of the group. This client supports consumer (KIP-848).",
-        one_of("consumer"),
+        "Protocol of the group: consumer (KIP-848), or classic, which older brokers and clients speak.",
+        one_of("consumer", "classic"),
     )
     group_remote_assignor: str | None = optional_string(MEDIUM, "Assignor of the group on the broker.")
+    partition_assignment_strategy: tuple[str, ...] = strings(
+        ("range", "cooperative-sticky"),
+        MEDIUM,
+        "Assignors of a classic group, the preferred one first. The members' leader uses one that all know.",
+        one_of(*STRATEGIES, *CLASSES),
+    )
+    session_timeout_ms: int = integer(
+        45_000, HIGH, "Time without a heartbeat after which a classic group removes a member.", at_least(1)
+    )
+    heartbeat_interval_ms: int = integer(
+        3_000, HIGH, "Time between the heartbeats of a member of a classic group.", at_least(1)
+    )
+    exclude_internal_topics: bool = boolean(
+        True, MEDIUM, "Whether a pattern of a classic group leaves out Kafka's internal topics."
+    )
     client_rack: str = string("", LOW, "Rack of the consumer, for fetches from the closest replica.")
     enable_auto_commit: bool = boolean(True, MEDIUM, "Whether the consumer commits by itself.")
     auto_commit_interval_ms: int = integer(5_000, LOW, "Time between automatic commits.", at_least(0))
@@ -80,8 +100,32 @@ class ConsumerSettings(ConnectionSettings):
             raise ValueError("check.crcs=false is not supported: a CRC costs little")
         if self.group_instance_id is not None and self.group_id is None:
             raise ValueError("group.instance.id needs group.id")
+        if self.is_classic and self.group_remote_assignor is not None:
+            raise ValueError("group.remote.assignor needs group.protocol=consumer")
+        if self.is_classic and not self.partition_assignment_strategy:
+            raise ValueError("group.protocol=classic needs partition.assignment.strategy")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ValueError("heartbeat.interval.ms must be less than session.timeout.ms")
+
+    @property
+    def is_classic(self) -> bool:
+        return self.group_protocol == "classic"
+
+    @property
+    def assignors(self) -> tuple[str, ...]:
+        """The names of the assignors, as members exchange them."""
+        return tuple(dict.fromkeys(CLASSES.get(name, name) for name in self.partition_assignment_strategy))
 
     @property
     def isolation(self) -> int:
         """The level in a request."""
         return READ_COMMITTED if self.isolation_level == "read_committed" else READ_UNCOMMITTED
+
+
+def parse_consumer_settings(properties: Properties) -> ConsumerSettings:
+    """Returns the settings. Raises SettingsError."""
+    settings = parse_settings(ConsumerSettings, properties)
+    for name in CLASSIC_ONLY:
+        if name in properties and not settings.is_classic:
+            raise SettingsError(f"{name} needs group.protocol=classic: with KIP-848 the broker decides it")
+    return settings

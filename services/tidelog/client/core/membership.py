@@ -1,29 +1,35 @@
-"""The membership of a consumer in a group of KIP-848: heartbeats, and the steps to a new assignment.
+"""The membership of a consumer in a group: requests to the coordinator, and the steps to a new assignment.
 
-The coordinator sends the partitions that the member shall have. The member first gives up the partitions that
-it shall not have any more, then takes the new ones, then says what it has. Kafka's class is
-`ConsumerMembershipManager`.
+`Membership` is what the consumer's core uses. `ConsumerMembership` speaks KIP-848: the coordinator sends the
+partitions that the member shall have. The member first gives up the partitions that it shall not have any
+more, then takes the new ones, then says what it has. Kafka's class is `ConsumerMembershipManager`.
+`classic_membership.py` has the classic protocol.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
+from tidelog.client.core.cluster_view import ClusterView
 from tidelog.client.core.delivery_errors import request_error
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
 FIRST_INTERVAL_MS: Final = 5_000
 
-TopicIdPartition = tuple[UUID, int]
+GroupPartition = tuple[UUID, int] | TopicPartition
+"""A partition as the group names it: by the topic's id (KIP-848), or by its name (classic)."""
 
 _REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
-_OTHER_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+OTHER_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
 class MemberState(Enum):
@@ -42,7 +48,8 @@ class MemberState(Enum):
     """An error that no repetition cures."""
 
 
-TRANSITIONS: Final[dict[MemberState, frozenset[MemberState]]] = {
+Transitions = Mapping[MemberState, frozenset[MemberState]]
+TRANSITIONS: Final[Transitions] = {
     MemberState.OUTSIDE: frozenset({MemberState.JOINING}),
     MemberState.JOINING: frozenset(
         {MemberState.STABLE, MemberState.RECONCILING, MemberState.OUTSIDE, MemberState.FAILED}
@@ -73,7 +80,7 @@ class Heartbeat(NamedTuple):
     member_epoch: int
     topics: tuple[str, ...] | None
     pattern: str | None
-    owned: frozenset[TopicIdPartition] | None
+    owned: frozenset[GroupPartition] | None
 
 
 class HeartbeatAnswered(NamedTuple):
@@ -81,36 +88,43 @@ class HeartbeatAnswered(NamedTuple):
     message: str | None
     member_epoch: int
     interval_ms: int
-    assignment: frozenset[TopicIdPartition] | None
+    assignment: frozenset[GroupPartition] | None
 
 
-class Membership:
+class LeaveHeartbeat(NamedTuple):
+    """The goodbye of a member. The epoch is -1, or -2 for a static member that comes back."""
+
+    epoch: int
+
+
+class Membership(ABC):
     """A member. The consumer's core calls it and performs what it returns."""
+
+    TRANSITIONS: ClassVar[Transitions]
 
     def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
         self.group_id = group_id
         self.state = MemberState.OUTSIDE
         self.epoch = JOIN_EPOCH
+        """The member's epoch, or the generation of a classic group."""
+        self.member_id: str | None = None
+        """The id that the coordinator gave, None if the shell chooses it."""
         self.error: KafkaError | None = None
-        self.target: frozenset[TopicIdPartition] = frozenset()
-        self.owned: frozenset[TopicIdPartition] = frozenset()
-        self._revoking: frozenset[TopicIdPartition] = frozenset()
+        self.target: frozenset[GroupPartition] = frozenset()
+        self.owned: frozenset[GroupPartition] = frozenset()
+        self._revoking: frozenset[GroupPartition] = frozenset()
         self.is_coordinator_unknown = False
-        """Whether the shell has to look up the coordinator before the next heartbeat."""
+        """Whether the shell has to look up the coordinator before the next request."""
         self.last_answer_ms: int | None = None
         self._topics: tuple[str, ...] = ()
         self._pattern: str | None = None
         self._backoff = backoff
-        self._interval_ms = FIRST_INTERVAL_MS
         self._due_ms = 0
         self._attempts = 0
         self._is_in_flight = False
-        self._has_to_say_all = True
-        self._has_to_say_owned = False
-        self._has_to_say_topics = False
 
     def move_to(self, state: MemberState) -> None:
-        assert state in TRANSITIONS[self.state], (
+        assert state in self.TRANSITIONS[self.state], (
             f"a member cannot become {state.value} from {self.state.value}"
         )
         self.state = state
@@ -119,8 +133,121 @@ class Membership:
     def is_active(self) -> bool:
         return self.state not in (MemberState.OUTSIDE, MemberState.FAILED)
 
+    @property
+    def awaits_others(self) -> bool:
+        """Whether the coordinator may be silent for long, because it waits for other members."""
+        return False
+
+    @abstractmethod
     def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
         """Sets the topics, and joins the group if the member is outside."""
+
+    def leave(self) -> None:
+        """Forgets the membership. The shell sends what `goodbye` returned before."""
+        self.epoch = JOIN_EPOCH
+        self.owned = self.target = frozenset()
+        if self.state is not MemberState.OUTSIDE:
+            self.move_to(MemberState.OUTSIDE)
+
+    @abstractmethod
+    def goodbye(self, *, comes_back: bool) -> Any:  # a request of the protocol
+        """Returns the request with which the member leaves, None if the coordinator is not told.
+
+        `comes_back` says that the process ends and a static member may start again.
+        """
+
+    @abstractmethod
+    def request(self, now_ms: int) -> Any:  # a request of the protocol
+        """Returns the request that is due, None if none is."""
+
+    def next_wake_ms(self) -> int | None:
+        """Returns the time of the next request, if no event comes before."""
+        if self._is_in_flight or not self.is_active or self.state is MemberState.LOSING:
+            return None
+        return self._due_ms
+
+    @abstractmethod
+    def failed(self, request: Any, now_ms: int) -> None:
+        """No response to a request arrived."""
+
+    @abstractmethod
+    def answered(self, answer: Any, now_ms: int) -> None:
+        """Takes a response. `state` says what has to follow."""
+
+    def took_metadata(self, view: ClusterView, now_ms: int) -> bool:
+        """Takes new metadata. Returns whether they are not enough."""
+        return False
+
+    def assign_if_known(self, view: ClusterView, now_ms: int) -> bool:
+        """Lets a new leader assign with the metadata at hand. Returns whether they are not enough."""
+        return False
+
+    @property
+    def group_topics(self) -> tuple[str, ...]:
+        """The topics of other members, of which the member needs metadata."""
+        return ()
+
+    @abstractmethod
+    def place_of(self, partition: GroupPartition, view: ClusterView) -> TopicPartition | None:
+        """Returns the name of a partition, None if metadata do not know it."""
+
+    def _retry_later(self, now_ms: int) -> None:
+        self._attempts += 1
+        self._due_ms = now_ms + self._backoff.delay_ms(self._attempts)
+
+    def _fail(self, code: int, message: str | None) -> None:
+        self.error = request_error(code, f"group '{self.group_id}'", message)
+        self.move_to(MemberState.FAILED)
+
+    # -- the steps to a new assignment
+
+    @abstractmethod
+    def prepare(self, now_ms: int) -> None:
+        """The application asks for records, so a rebalance may begin."""
+
+    def partitions_to_revoke(self) -> frozenset[GroupPartition]:
+        """Returns the partitions to give up, in state RECONCILING; then the state is REVOKING."""
+        self._revoking = self.owned - self.target
+        if self._revoking:
+            self.move_to(MemberState.REVOKING)
+        return self._revoking
+
+    def revoked(self, now_ms: int) -> None:
+        """The application has given up the partitions of `partitions_to_revoke`."""
+        if self.state is MemberState.REVOKING:
+            self.owned -= self._revoking
+            self._say_owned(now_ms)
+            self.move_to(MemberState.RECONCILING)
+
+    def take(self, partitions: frozenset[GroupPartition], now_ms: int) -> None:
+        """Takes new partitions whose topics are known, in state RECONCILING."""
+        self.owned |= partitions
+        self._say_owned(now_ms)
+        if self.owned == self.target:
+            self.move_to(MemberState.STABLE)
+
+    @abstractmethod
+    def lost(self, now_ms: int) -> None:
+        """The application knows that it has lost its partitions. The member joins again."""
+
+    @abstractmethod
+    def _say_owned(self, now_ms: int) -> None:
+        """`owned` has changed."""
+
+
+class ConsumerMembership(Membership):
+    """A member of a group of KIP-848."""
+
+    TRANSITIONS = TRANSITIONS
+
+    def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
+        super().__init__(group_id, backoff)
+        self._interval_ms = FIRST_INTERVAL_MS
+        self._has_to_say_all = True
+        self._has_to_say_owned = False
+        self._has_to_say_topics = False
+
+    def subscribe(self, topics: tuple[str, ...], pattern: str | None, now_ms: int) -> None:
         self._topics, self._pattern = topics, pattern
         self._has_to_say_topics = True
         self._due_ms = now_ms
@@ -129,15 +256,10 @@ class Membership:
             self._has_to_say_all = True
             self.move_to(MemberState.JOINING)
 
-    def leave(self) -> None:
-        """Forgets the membership; the shell says goodbye with the previous epoch."""
-        self.epoch = JOIN_EPOCH
-        self.owned = self.target = frozenset()
-        if self.state is not MemberState.OUTSIDE:
-            self.move_to(MemberState.OUTSIDE)
+    def goodbye(self, *, comes_back: bool) -> LeaveHeartbeat:
+        return LeaveHeartbeat(STATIC_LEAVE_EPOCH if comes_back else LEAVE_EPOCH)
 
-    def heartbeat(self, now_ms: int) -> Heartbeat | None:
-        """Returns the heartbeat that is due, if any."""
+    def request(self, now_ms: int) -> Heartbeat | None:
         if self._is_in_flight or not self.is_active or now_ms < self._due_ms:
             return None
         if self.state is MemberState.LOSING:
@@ -154,21 +276,13 @@ class Membership:
             (frozenset() if self.epoch == JOIN_EPOCH else self.owned) if says_owned else None,
         )
 
-    def next_wake_ms(self) -> int | None:
-        """Returns the time of the next heartbeat, if no event comes before."""
-        if self._is_in_flight or not self.is_active or self.state is MemberState.LOSING:
-            return None
-        return self._due_ms
-
-    def failed(self, now_ms: int) -> None:
-        """No response arrived. The next heartbeat says everything again."""
+    def failed(self, request: Any, now_ms: int) -> None:
         self._is_in_flight = False
         self._has_to_say_all = True
         self.is_coordinator_unknown = True
         self._retry_later(now_ms)
 
     def answered(self, answer: HeartbeatAnswered, now_ms: int) -> None:
-        """Takes a response. `state` says what has to follow."""
         self._is_in_flight = False
         if not self.is_active:
             return
@@ -181,7 +295,7 @@ class Membership:
             self._due_ms = now_ms
             if self.state is not MemberState.JOINING and self.state is not MemberState.LOSING:
                 self.move_to(MemberState.LOSING)
-        elif code in _OTHER_COORDINATOR:
+        elif code in OTHER_COORDINATOR:
             self._has_to_say_all = True
             self.is_coordinator_unknown = True
             self._retry_later(now_ms)
@@ -189,8 +303,7 @@ class Membership:
             self._has_to_say_all = True
             self._retry_later(now_ms)
         else:
-            self.error = request_error(code, f"group '{self.group_id}'", answer.message)
-            self.move_to(MemberState.FAILED)
+            self._fail(code, answer.message)
 
     def _accepted(self, answer: HeartbeatAnswered, now_ms: int) -> None:
         self._attempts = 0
@@ -208,35 +321,15 @@ class Membership:
         if self.state in (MemberState.JOINING, MemberState.STABLE) and self.state is not wanted:
             self.move_to(wanted)
 
-    def _retry_later(self, now_ms: int) -> None:
-        self._attempts += 1
-        self._due_ms = now_ms + self._backoff.delay_ms(self._attempts)
+    def place_of(self, partition: GroupPartition, view: ClusterView) -> TopicPartition | None:
+        topic, index = partition
+        name = None if isinstance(topic, str) else view.names_by_id.get(topic)
+        return None if name is None else TopicPartition(name, index)
 
-    # -- the steps to a new assignment
-
-    def partitions_to_revoke(self) -> frozenset[TopicIdPartition]:
-        """Returns the partitions to give up, in state RECONCILING; then the state is REVOKING."""
-        self._revoking = self.owned - self.target
-        if self._revoking:
-            self.move_to(MemberState.REVOKING)
-        return self._revoking
-
-    def revoked(self, now_ms: int) -> None:
-        """The application has given up the partitions of `partitions_to_revoke`."""
-        if self.state is MemberState.REVOKING:
-            self.owned -= self._revoking
-            self._say_owned(now_ms)
-            self.move_to(MemberState.RECONCILING)
-
-    def take(self, partitions: frozenset[TopicIdPartition], now_ms: int) -> None:
-        """Takes new partitions whose topics are known, in state RECONCILING."""
-        self.owned |= partitions
-        self._say_owned(now_ms)
-        if self.owned == self.target:
-            self.move_to(MemberState.STABLE)
+    def prepare(self, now_ms: int) -> None:
+        """Does nothing, because the coordinator decides when partitions change."""
 
     def lost(self, now_ms: int) -> None:
-        """The application knows that it has lost its partitions. The member joins again."""
         self.owned = self.target = frozenset()
         self.epoch = JOIN_EPOCH
         self._has_to_say_all = True

@@ -12,6 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from tidelog.client.core.classic_membership import (
+    ClassicRequest,
+    GroupHeartbeat,
+    GroupHeartbeatAnswered,
+    JoinAnswered,
+    JoinGroup,
+    LeaveGroupRequest,
+    SyncAnswered,
+    SyncGroup,
+)
 from tidelog.client.core.cluster_view import PartitionLeader
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
@@ -26,7 +36,7 @@ from tidelog.client.core.consumer import (
     FetchAnswered,
     FetchedPartition,
     FetchFailed,
-    HeartbeatFailed,
+    GroupRequestFailed,
     LeaveGroup,
     LookUpCommitted,
     LookupFailed,
@@ -39,28 +49,23 @@ from tidelog.client.core.consumer import (
     RevocationDone,
     RevokePartitions,
     SendFetch,
-    SendHeartbeat,
+    SendGroupRequest,
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
-from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
+from tidelog.client.core.consumer_settings import READ_COMMITTED, parse_consumer_settings
 from tidelog.client.core.delivery_errors import (
     ClosedError,
     RequestTimeoutError,
     StaleMemberError,
     request_error,
 )
-from tidelog.client.core.membership import (
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    HeartbeatAnswered,
-    MemberState,
-)
-from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
+from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls
+from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls, Member
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -80,7 +85,6 @@ RECONCILE_EACH_MS: Final = 50
 MISSED_HEARTBEATS: Final = 3
 HEARTBEAT_INTERVAL_MS: Final = 5_000
 POSITION_CHECK_S: Final = 0.01
-NO_MEMBER_EPOCH: Final = -1
 _FETCH_SINCE: Final = 4
 _LAST_FETCH_BY_NAME: Final = 12
 _EMPTY: Final = memoryview(b"")
@@ -130,7 +134,7 @@ class Consumer(Generic[K, V]):
         values are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
         """
         properties = settings or {}
-        self.settings = parse_settings(ConsumerSettings, properties)
+        self.settings = parse_consumer_settings(properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,
@@ -151,7 +155,7 @@ class Consumer(Generic[K, V]):
         self._commit_lock = asyncio.Lock()
         self._record_count = 0
         self._commit_count = 0
-        self._calls.member_epoch = self._member_epoch
+        self._calls.member = self._member
 
     async def __aenter__(self) -> Consumer[K, V]:
         await self.start()
@@ -187,10 +191,7 @@ class Consumer(Generic[K, V]):
             membership = self._core.membership
             if membership is not None and membership.is_active:
                 is_static = self.settings.group_instance_id is not None
-                try:
-                    await self._calls.leave(STATIC_LEAVE_EPOCH if is_static else LEAVE_EPOCH)
-                except (KafkaError, ClientError) as error:
-                    logger.warning("the consumer could not leave its group: %s", error)
+                await self._say_goodbye(membership.goodbye(comes_back=is_static))
         finally:
             await self._network.close()
 
@@ -205,12 +206,15 @@ class Consumer(Generic[K, V]):
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Joins the group with these topics, and those whose names match `pattern` (RE2, on the broker).
+        """Joins the group with these topics, or with those whose names match `pattern`.
+
+        With `group.protocol=consumer` the broker matches the pattern (RE2), and `topics` count, too. With
+        `classic` the consumer matches the whole name with Python's `re`.
 
         `on_assigned` is awaited before records of its partitions arrive: seek in it. `on_revoked` is awaited
         before partitions go to another member: commit in it. `on_lost` gets
         partitions that other members may have already. They run while the application waits for records.
-        Raises ValueError without `group.id`.
+        Raises ValueError without `group.id`, or for a wrong pattern of a classic group.
         """
         if self.settings.group_id is None:
             raise ValueError("subscribe needs the setting group.id; assign needs none")
@@ -219,7 +223,6 @@ class Consumer(Generic[K, V]):
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
         self._core.subscribe(tuple(topics), text, _now_ms())
-        self._calls.member_epoch = self._member_epoch
         self._pump()
 
     async def unsubscribe(self) -> None:
@@ -228,8 +231,10 @@ class Consumer(Generic[K, V]):
             await self._commit_quietly(self._core.commitable())
         membership = self._core.membership
         if membership is not None and membership.is_active:
+            goodbye = membership.goodbye(comes_back=False)
             self._core.unsubscribe()
-            await self._calls.leave(LEAVE_EPOCH)
+            if goodbye is not None:
+                await self._calls.leave(goodbye)
         self._core.unsubscribe()
 
     def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
@@ -308,9 +313,10 @@ class Consumer(Generic[K, V]):
 
     def group_metadata(self) -> GroupMetadata:
         """Returns the membership, for `Producer.send_offsets`."""
-        epoch = self._member_epoch()
-        member_id = "" if epoch == NO_MEMBER_EPOCH else self._calls.member_id
-        return GroupMetadata(self._calls.group_id, member_id, epoch, self.settings.group_instance_id)
+        member = self._member()
+        return GroupMetadata(
+            self._calls.group_id, member.member_id, member.epoch, self.settings.group_instance_id
+        )
 
     async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the committed offset of each partition, None if there is none."""
@@ -510,6 +516,8 @@ class Consumer(Generic[K, V]):
                 f"The application did not poll for {since_poll_ms} ms, more than max.poll.interval.ms "
                 f"({self.settings.max_poll_interval_ms}), so the consumer left its group."
             )
+        if membership is not None and membership.is_active and membership.awaits_others:
+            return "joining", "A rebalance of the group is going on; the coordinator waits for all members."
         if heartbeat_ms is not None and heartbeat_ms > MISSED_HEARTBEATS * HEARTBEAT_INTERVAL_MS:
             return "stuck", f"The coordinator has not answered a heartbeat for {heartbeat_ms} ms."
         without_leader = [place for place in core.partitions if core.view.leader(place).leader < 0]
@@ -538,11 +546,12 @@ class Consumer(Generic[K, V]):
 
     # -- the core's effects
 
-    def _member_epoch(self) -> int:
+    def _member(self) -> Member:
         membership = self._core.membership
         if membership is None or not membership.is_active:
-            return NO_MEMBER_EPOCH
-        return membership.epoch
+            return Member()
+        member_id = self._calls.member_id if membership.member_id is None else membership.member_id
+        return Member(member_id, membership.epoch, self.settings.is_classic, membership.awaits_others)
 
     def _pump(self) -> None:
         if not self._is_closed and self._loop is not None:
@@ -561,8 +570,8 @@ class Consumer(Generic[K, V]):
                     self._ready.set()
                 case RequestMetadata(topics, has_unknown_ids):
                     self._spawn(self._request_metadata(None if has_unknown_ids else topics))
-                case SendHeartbeat(heartbeat, finds_coordinator):
-                    self._spawn(self._send_heartbeat(heartbeat, finds_coordinator))
+                case SendGroupRequest(request, finds_coordinator):
+                    self._spawn(self._ask_group(request, finds_coordinator))
                 case LookUpCommitted(places):
                     self._spawn(self._look_up_committed(places))
                 case LookUpOffsets(timestamps):
@@ -573,8 +582,8 @@ class Consumer(Generic[K, V]):
                     self._spawn(self._revoke(places, is_lost))
                 case PartitionsAssigned(places):
                     self._spawn(self._assign(places))
-                case LeaveGroup():
-                    self._spawn(self._leave())
+                case LeaveGroup(goodbye):
+                    self._spawn(self._leave(goodbye))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -647,23 +656,24 @@ class Consumer(Generic[K, V]):
             logger.info("no metadata: %s", error)
             self._step(MetadataFailed())
             return
-        self._step(received)
+        self._step(received._replace(is_complete=topics is None))
 
-    async def _send_heartbeat(self, heartbeat: Any, finds_coordinator: bool) -> None:
+    async def _ask_group(self, request: Heartbeat | ClassicRequest, finds_coordinator: bool) -> None:
         if finds_coordinator:
             self._calls.coordinator.forget()
         try:
-            answer = await self._calls.heartbeat(heartbeat)
-        except KafkaError as error:
-            if error.is_retriable:
-                self._step(HeartbeatFailed())
+            answer: Event = await self._calls.ask(request)
+        except (KafkaError, ClientError) as error:
+            is_temporary = (
+                error.is_retriable
+                if isinstance(error, KafkaError)
+                else not isinstance(error, PERMANENT_ERRORS)
+            )
+            if is_temporary:
+                logger.info("a request to the group's coordinator failed: %s", error)
+                self._step(GroupRequestFailed(request))
                 return
-            answer = _refused(error)
-        except ClientError as error:
-            if not isinstance(error, PERMANENT_ERRORS):
-                self._step(HeartbeatFailed())
-                return
-            answer = _refused(KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)))
+            answer = _refused(request, error)
         self._step(answer)
 
     async def _look_up_committed(self, places: tuple[TopicPartition, ...]) -> None:
@@ -695,13 +705,18 @@ class Consumer(Generic[K, V]):
             await _call_back(callback, places)
         self._step(RevocationDone(places, is_lost))
 
-    async def _leave(self) -> None:
+    async def _leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest | None) -> None:
         logger.warning(
             "the application did not poll for max.poll.interval.ms (%d), so the consumer leaves its group",
             self.settings.max_poll_interval_ms,
         )
+        await self._say_goodbye(goodbye)
+
+    async def _say_goodbye(self, goodbye: LeaveHeartbeat | LeaveGroupRequest | None) -> None:
+        if goodbye is None:
+            return
         try:
-            await self._calls.leave(LEAVE_EPOCH)
+            await self._calls.leave(goodbye)
         except (KafkaError, ClientError) as error:
             logger.warning("the consumer could not leave its group: %s", error)
 
@@ -754,8 +769,18 @@ def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:
     )
 
 
-def _refused(error: KafkaError) -> HeartbeatAnswered:
-    return HeartbeatAnswered(error.code, error.message, 0, 0, None)
+def _refused(request: Heartbeat | ClassicRequest, error: KafkaError | ClientError) -> Event:
+    """Returns the answer to a request that no repetition gets through."""
+    code = error.code if isinstance(error, KafkaError) else ErrorCode.UNSUPPORTED_VERSION
+    match request:
+        case Heartbeat():
+            return HeartbeatAnswered(code, str(error), 0, 0, None)
+        case JoinGroup():
+            return JoinAnswered(request, code, "", -1, "", "", (), message=str(error))
+        case SyncGroup():
+            return SyncAnswered(request, code, b"", str(error))
+        case GroupHeartbeat():
+            return GroupHeartbeatAnswered(request, code, str(error))
 
 
 def _kafka_error(error: KafkaError | ClientError) -> KafkaError:

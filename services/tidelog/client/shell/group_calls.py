@@ -6,12 +6,25 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from tidelog.client.core.classic_membership import (
+    ClassicAnswer,
+    ClassicRequest,
+    GroupHeartbeat,
+    GroupHeartbeatAnswered,
+    GroupMember,
+    JoinAnswered,
+    JoinGroup,
+    LeaveGroupRequest,
+    SyncAnswered,
+    SyncGroup,
+)
 from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
+from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import NetworkError, StaleMemberError, request_error
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.errors import (
@@ -31,6 +44,10 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidelog.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from tidelog.wire.messages.leave_group import LeaveGroupRequest as WireLeaveGroupRequest
+from tidelog.wire.messages.leave_group import MemberIdentity
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -49,21 +66,42 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
 COORDINATOR_LANE: Final = "coordinator"
 """Requests to a coordinator have a connection of their own, because fetches wait at the broker."""
+REBALANCE_LANE: Final = "rebalance"
+"""JoinGroup and SyncGroup wait at the broker for other members."""
+REBALANCE_GRACE_S: Final = 5.0
+"""The time that a response to JoinGroup may take after the end of the rebalance, as in Kafka's clients."""
 PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaError, UnsupportedApiError)
 """The failures of a connection that no repetition cures."""
-_NO_MEMBER_EPOCH: Final = -1
+NO_MEMBER_EPOCH: Final = -1
 _LAST_BY_NAME: Final = 9
 _CONSUMER: Final = -1
 _COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _MEMBER_ERRORS: Final = frozenset(
-    {ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH}
+    {
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.FENCED_INSTANCE_ID,
+    }
 )
 T = TypeVar("T")
+
+
+class Member(NamedTuple):
+    """A member of the group, as requests about offsets name it. The epoch may be a generation."""
+
+    member_id: str = ""
+    epoch: int = NO_MEMBER_EPOCH
+    is_classic: bool = False
+    is_joining: bool = False
+    """Whether a rebalance of a classic group is going on, in which a commit may have to wait."""
 
 
 async def until_answered(
@@ -98,7 +136,7 @@ class Coordinator:
         self._key = key
         self._node_id: int | None = None
 
-    async def connection(self) -> AsyncConnection:
+    async def connection(self, lane: str = COORDINATOR_LANE) -> AsyncConnection:
         """Raises KafkaError, ClientError."""
         if self._node_id is None:
             request = FindCoordinatorRequest(self._key, self._kind, [self._key])
@@ -109,7 +147,7 @@ class Coordinator:
             self._network.learn_node(found.node_id, found.host, found.port)
             self._node_id = found.node_id
         try:
-            return await self._network.broker(self._node_id, COORDINATOR_LANE)
+            return await self._network.broker(self._node_id, lane)
         except ClientError:
             self.forget()
             raise
@@ -133,12 +171,84 @@ class GroupCalls:
         self.group_id = settings.group_id or ""
         self.coordinator = Coordinator(network, GROUP, self.group_id)
         self.member_id = str(uuid.uuid4())
-        self.member_epoch: Callable[[], int] = lambda: _NO_MEMBER_EPOCH
+        self.member: Callable[[], Member] = Member
 
     # -- membership
 
-    async def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
-        """Raises KafkaError, ClientError."""
+    async def ask(self, request: Heartbeat | ClassicRequest) -> HeartbeatAnswered | ClassicAnswer:
+        """Sends a request of the membership. Raises KafkaError, ClientError."""
+        answer: HeartbeatAnswered | ClassicAnswer
+        match request:
+            case Heartbeat():
+                answer = await self._heartbeat(request)
+            case JoinGroup():
+                answer = await self._join(request)
+            case SyncGroup():
+                answer = await self._sync(request)
+            case GroupHeartbeat():
+                answer = await self._classic_heartbeat(request)
+        if answer.error_code in _COORDINATOR_ERRORS:
+            self.coordinator.forget()
+        return answer
+
+    async def _join(self, request: JoinGroup) -> JoinAnswered:
+        settings = self._settings
+        timeout_s = max(self._network.timeout_s, settings.max_poll_interval_ms / 1000 + REBALANCE_GRACE_S)
+        connection = await self.coordinator.connection(REBALANCE_LANE)
+        answer: JoinGroupResponse = await connection.call(
+            JoinGroupRequest(
+                self.group_id,
+                settings.session_timeout_ms,
+                settings.max_poll_interval_ms,
+                request.member_id,
+                settings.group_instance_id,
+                PROTOCOL_TYPE,
+                [JoinGroupRequestProtocol(name, data) for name, data in request.protocols],
+            ),
+            timeout_s,
+            at_least=0 if settings.group_instance_id is None else 5,
+        )
+        members = tuple(
+            GroupMember(row.member_id, row.group_instance_id, bytes(row.metadata)) for row in answer.members
+        )
+        return JoinAnswered(
+            request,
+            answer.error_code,
+            answer.member_id,
+            answer.generation_id,
+            answer.protocol_name or "",
+            answer.leader,
+            members,
+            answer.skip_assignment,
+        )
+
+    async def _sync(self, request: SyncGroup) -> SyncAnswered:
+        settings = self._settings
+        timeout_s = max(self._network.timeout_s, settings.max_poll_interval_ms / 1000 + REBALANCE_GRACE_S)
+        connection = await self.coordinator.connection(REBALANCE_LANE)
+        answer: SyncGroupResponse = await connection.call(
+            SyncGroupRequest(
+                self.group_id,
+                request.generation,
+                request.member_id,
+                settings.group_instance_id,
+                PROTOCOL_TYPE,
+                request.protocol,
+                [SyncGroupRequestAssignment(member_id, data) for member_id, data in request.assignments],
+            ),
+            timeout_s,
+        )
+        return SyncAnswered(request, answer.error_code, bytes(answer.assignment))
+
+    async def _classic_heartbeat(self, request: GroupHeartbeat) -> GroupHeartbeatAnswered:
+        wire = HeartbeatRequest(
+            self.group_id, request.generation, request.member_id, self._settings.group_instance_id
+        )
+        connection = await self.coordinator.connection()
+        answer: HeartbeatResponse = await connection.call(wire, self._network.timeout_s)
+        return GroupHeartbeatAnswered(request, answer.error_code)
+
+    async def _heartbeat(self, heartbeat: Heartbeat) -> HeartbeatAnswered:
         settings = self._settings
         is_full = heartbeat.topics is not None
         request = ConsumerGroupHeartbeatRequest(
@@ -164,8 +274,6 @@ class GroupCalls:
                 for topic in answer.assignment.topic_partitions
                 for index in topic.partitions
             )
-        if answer.error_code in _COORDINATOR_ERRORS:
-            self.coordinator.forget()
         return HeartbeatAnswered(
             answer.error_code,
             answer.error_message,
@@ -174,13 +282,17 @@ class GroupCalls:
             assignment,
         )
 
-    async def leave(self, epoch: int) -> None:
-        """Says goodbye with -1, or -2 for a static member that comes back. Raises KafkaError, ClientError."""
-        request = ConsumerGroupHeartbeatRequest(
-            self.group_id, self.member_id, epoch, self._settings.group_instance_id
-        )
+    async def leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest) -> None:
+        """Says goodbye. Raises KafkaError, ClientError."""
         connection = await self.coordinator.connection()
-        await connection.call(request, self._network.timeout_s)
+        instance_id = self._settings.group_instance_id
+        if isinstance(goodbye, LeaveHeartbeat):
+            beat = ConsumerGroupHeartbeatRequest(self.group_id, self.member_id, goodbye.epoch, instance_id)
+            await connection.call(beat, self._network.timeout_s)
+            return
+        members = [MemberIdentity(goodbye.member_id, instance_id)]
+        leave = WireLeaveGroupRequest(self.group_id, goodbye.member_id, members)
+        await connection.call(leave, self._network.timeout_s)
 
     # -- committed offsets
 
@@ -195,12 +307,17 @@ class GroupCalls:
                 ]
                 for name, indexes in partitions_by_topic(offsets).items()
             }
-            epoch = self.member_epoch()
+            member = self.member()
+            if member.is_classic and member.epoch == NO_MEMBER_EPOCH:
+                raise StaleMemberError(
+                    f"commit for group '{self.group_id}': the consumer is no member of the group at present"
+                )
+            is_member = member.epoch != NO_MEMBER_EPOCH
             request = OffsetCommitRequest(
                 self.group_id,
-                epoch,
-                self.member_id if epoch != _NO_MEMBER_EPOCH else "",
-                self._settings.group_instance_id if epoch != _NO_MEMBER_EPOCH else None,
+                member.epoch,
+                member.member_id,
+                self._settings.group_instance_id if is_member else None,
                 topics=[OffsetCommitRequestTopic(name, partitions=found) for name, found in rows.items()],
             )
             connection = await self.coordinator.connection()
@@ -210,14 +327,23 @@ class GroupCalls:
             for topic in answer.topics:
                 for row in topic.partitions:
                     subject = f"commit of {topic.name}-{row.partition_index} for group '{self.group_id}'"
-                    if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and epoch > 0:
+                    if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and member.epoch > 0:
                         # A heartbeat brings the new epoch, or says that the member is out.
+                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+                    if self._waits_for_generation(member, row.error_code):
                         raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
                     if row.error_code in _MEMBER_ERRORS:
                         raise StaleMemberError(f"{subject}: the group gave the partition to another member")
                     self.coordinator.check(row.error_code, subject)
 
         await self._until_answered(f"commit for group '{self.group_id}'", ask)
+
+    def _waits_for_generation(self, member: Member, code: int) -> bool:
+        """Whether a member of a classic group commits again after the rebalance, with its new generation."""
+        if code == ErrorCode.REBALANCE_IN_PROGRESS:
+            return True
+        now = self.member()
+        return code == ErrorCode.ILLEGAL_GENERATION and (now.is_joining or now.epoch > member.epoch)
 
     async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns the committed offsets and epochs; the offset is -1 if there is none. Raises KafkaError,
@@ -227,10 +353,11 @@ class GroupCalls:
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
             topics = [OffsetFetchRequestTopics(name, partition_indexes=rows) for name, rows in wanted.items()]
-            epoch = self.member_epoch()
-            group = OffsetFetchRequestGroup(
-                self.group_id, self.member_id if epoch != _NO_MEMBER_EPOCH else None, epoch, topics=topics
-            )
+            member = self.member()
+            if member.is_classic or member.epoch == NO_MEMBER_EPOCH:
+                group = OffsetFetchRequestGroup(self.group_id, None, NO_MEMBER_EPOCH, topics=topics)
+            else:
+                group = OffsetFetchRequestGroup(self.group_id, member.member_id, member.epoch, topics=topics)
             request = OffsetFetchRequest(groups=[group], require_stable=True)
             connection = await self.coordinator.connection()
             answer: OffsetFetchResponse = await connection.call(
@@ -311,8 +438,9 @@ class GroupCalls:
         return await until_answered(self._settings, self._settings.default_api_timeout_ms, subject, ask)
 
 
-def _topic_partitions(owned: Iterable[tuple[uuid.UUID, int]]) -> list[TopicPartitions]:
+def _topic_partitions(owned: Iterable[GroupPartition]) -> list[TopicPartitions]:
     grouped: dict[uuid.UUID, list[int]] = {}
-    for topic_id, index in sorted(owned, key=lambda each: (each[0].bytes, each[1])):
+    for topic_id, index in sorted(owned, key=str):
+        assert isinstance(topic_id, uuid.UUID)
         grouped.setdefault(topic_id, []).append(index)
     return [TopicPartitions(topic_id, indexes) for topic_id, indexes in grouped.items()]

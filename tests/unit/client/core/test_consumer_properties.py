@@ -11,11 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clientlab.model_classic_group import ModelClassicGroup
 from clientlab.model_group import GroupFaults, ModelGroup
+from tidelog.client.core import classic_membership
+from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
+from tidelog.client.core.classic_membership import ClassicMembership
 from tidelog.client.core.consumed_partition import ConsumedPartition
 from tidelog.client.core.consumer import ConsumerCore, RevokePartitions
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.membership import Membership
+from tidelog.client.core.membership import ConsumerMembership
 
 SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)
 HEALING_MS = 20_000
@@ -27,8 +31,27 @@ FAULTS = st.builds(
 )
 
 
-def run(seed: int, faults: GroupFaults) -> ModelGroup:
-    group = ModelGroup(SETTINGS, seed, faults)
+def classic(*strategies: str) -> ConsumerSettings:
+    """Returns the settings of members of a classic group."""
+    return ConsumerSettings(
+        group_id="g",
+        group_protocol="classic",
+        partition_assignment_strategy=strategies,
+        heartbeat_interval_ms=300,
+        session_timeout_ms=3_000,
+        auto_offset_reset="earliest",
+        auto_commit_interval_ms=100,
+    )
+
+
+EAGER = classic("range", "cooperative-sticky")
+COOPERATIVE = classic("cooperative-sticky")
+CLASSIC = [EAGER, COOPERATIVE, classic("sticky"), classic("roundrobin")]
+
+
+def run(seed: int, faults: GroupFaults, settings: ConsumerSettings = SETTINGS) -> ModelGroup:
+    model = ModelClassicGroup if settings.is_classic else ModelGroup
+    group = model(settings, seed, faults)
     for _ in range(group.chance.randint(1, 3)):
         group.start_member()
     for _ in range(25):
@@ -54,6 +77,18 @@ def test_no_record_is_lost_or_committed_too_early(seed: int, faults: GroupFaults
 def test_without_faults_each_record_comes_once(seed: int) -> None:
     group = run(seed, GroupFaults())
     assert set(group.deliveries.values()) <= {1}
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32), FAULTS, st.sampled_from(CLASSIC))
+def test_a_classic_group_loses_nothing(seed: int, faults: GroupFaults, chosen: ConsumerSettings) -> None:
+    run(seed, faults, chosen)
+
+
+@settings(max_examples=4, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from(CLASSIC))
+def test_without_faults_a_classic_group_gets_each_record_once(seed: int, chosen: ConsumerSettings) -> None:
+    assert set(run(seed, GroupFaults(), chosen).deliveries.values()) <= {1}
 
 
 def _commit_before_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +118,7 @@ def _revoked_partitions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _revocation_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The member never says what it gave up, so the other members wait for ever."""
-    monkeypatch.setattr(Membership, "_say_owned", lambda membership, now_ms: None)
+    monkeypatch.setattr(ConsumerMembership, "_say_owned", lambda membership, now_ms: None)
 
 
 @pytest.mark.parametrize(
@@ -107,3 +142,50 @@ def test_delivery_during_a_revocation_is_found(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(AssertionError):
         for seed in (822144, *range(100)):
             assert set(run(seed, GroupFaults()).deliveries.values()) <= {1}
+
+
+def _kept_at_an_eager_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member joins with an eager assignor and goes on to read its partitions."""
+    monkeypatch.setattr(classic_membership, "STRATEGIES", dict.fromkeys(STRATEGIES, STRATEGIES["range"]))
+    original = ClassicMembership.prepare
+
+    def prepare(membership: ClassicMembership, now_ms: int) -> None:
+        membership._is_cooperative = True
+        original(membership, now_ms)
+
+    monkeypatch.setattr(ClassicMembership, "prepare", prepare)
+
+
+def _given_before_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader of cooperative members gives a partition to another member that its owner still reads."""
+    hasty = Strategy(assign_sticky, is_cooperative=True)
+    monkeypatch.setattr(classic_membership, "STRATEGIES", {**STRATEGIES, "cooperative-sticky": hasty})
+
+
+def _no_second_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cooperative member gives partitions up and does not join again, so nobody gets them."""
+    original = ClassicMembership.revoked
+
+    def revoked(membership: ClassicMembership, now_ms: int) -> None:
+        original(membership, now_ms)
+        membership._must_rejoin = False
+
+    monkeypatch.setattr(ClassicMembership, "revoked", revoked)
+
+
+@pytest.mark.parametrize(
+    ("plant", "chosen"),
+    [
+        (_commit_before_delivery, EAGER),
+        (_kept_at_an_eager_rebalance, EAGER),
+        (_given_before_it_is_free, COOPERATIVE),
+        (_no_second_rebalance, COOPERATIVE),
+    ],
+)
+def test_a_planted_fault_of_a_classic_group_is_found(
+    monkeypatch: pytest.MonkeyPatch, plant: Any, chosen: ConsumerSettings
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        for seed in range(200):
+            run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1), chosen)
