@@ -37,6 +37,7 @@ from tidelog.client.core.membership import (
     Membership,
     MemberState,
 )
+from tidelog.client.core.metadata_schedule import MetadataSchedule
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -256,11 +257,7 @@ class ConsumerCore:
         """The broker of each fetch in flight, and the generations of its partitions."""
         self._busy_nodes: set[int] = set()
         self._last_request_id = 0
-        self._needs_metadata = False
-        self._is_metadata_requested = False
-        self._metadata_attempts = 0
-        self._metadata_not_before_ms = 0
-        self._metadata_expires_ms: int | None = None
+        self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._next_commit_ms: int | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._turn: list[ConsumedPartition] = []
@@ -279,7 +276,7 @@ class ConsumerCore:
         self.membership.subscribe(topics, pattern, now_ms)
         self.topics, self.pattern = topics, pattern
         self.last_poll_ms = now_ms
-        self._needs_metadata = True
+        self._metadata.is_needed = True
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Replaces the partitions of a consumer that chooses them itself."""
@@ -289,7 +286,7 @@ class ConsumerCore:
         for place in wanted:
             self._add(place)
         self.topics = tuple(dict.fromkeys(place.topic for place in wanted))
-        self._needs_metadata = True
+        self._metadata.is_needed = True
 
     def unsubscribe(self) -> None:
         """Forgets the partitions and the membership."""
@@ -428,13 +425,11 @@ class ConsumerCore:
             case MetadataReceived():
                 self._take_metadata(event, now_ms)
             case MetadataFailed():
-                self._is_metadata_requested = False
-                self._needs_metadata = True
-                self._delay_metadata(now_ms)
+                self._metadata.failed(now_ms)
             case HeartbeatAnswered() | JoinAnswered() | SyncAnswered() | GroupHeartbeatAnswered():
                 assert self.membership is not None
                 self.membership.answered(event, now_ms)
-                self._needs_metadata |= self.membership.assign_if_known(self.view, now_ms)
+                self._metadata.is_needed |= self.membership.assign_if_known(self.view, now_ms)
                 if self.membership.state is MemberState.FAILED:
                     effects.append(RecordsReady())
             case GroupRequestFailed(request):
@@ -452,7 +447,7 @@ class ConsumerCore:
         node_id, generations = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         if event.error_code:
-            self._needs_metadata = True
+            self._metadata.is_needed = True
         has_news = False
         for partition, generation in generations.items():
             place = partition.place
@@ -483,7 +478,7 @@ class ConsumerCore:
             partition.log_start_offset = answer.log_start_offset
             if answer.preferred_replica >= 0 and answer.preferred_replica != node_id:
                 if answer.preferred_replica not in self.view.nodes:
-                    self._needs_metadata = True
+                    self._metadata.is_needed = True
                     partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
                     return False
                 partition.preferred_replica = answer.preferred_replica
@@ -507,7 +502,7 @@ class ConsumerCore:
             return self._reset_by_policy(partition)
         partition.preferred_replica = -1
         if code in _METADATA_ERRORS:
-            self._needs_metadata = True
+            self._metadata.is_needed = True
             return False
         error = request_error(code, f"fetch of {partition.place}")
         if error.is_retriable:
@@ -534,7 +529,7 @@ class ConsumerCore:
     def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
         node_id, generations = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
-        self._needs_metadata = True
+        self._metadata.is_needed = True
         for partition in generations:
             partition.is_fetching = False
             partition.preferred_replica = -1
@@ -554,7 +549,7 @@ class ConsumerCore:
                 effects.append(RecordsReady())
 
     def _lookup_failed(self, event: LookupFailed, now_ms: int, effects: list[Effect]) -> None:
-        self._needs_metadata = True
+        self._metadata.is_needed = True
         for partition in self._known(event.partitions):
             if not partition.is_looked_up:
                 continue  # a seek replaced the lookup
@@ -566,25 +561,13 @@ class ConsumerCore:
                 effects.append(RecordsReady())
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
-        self._is_metadata_requested = False
-        self._needs_metadata = False
         self.view.update(event)
-        self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
         is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
             self.view.leader(place).leader == NO_LEADER for place in self.partitions
         )
         if self.membership is not None:
             is_incomplete |= self.membership.took_metadata(self.view, now_ms)
-        if is_incomplete:
-            self._needs_metadata = True
-            self._delay_metadata(now_ms)
-        else:
-            self._metadata_attempts = 0
-            self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(1)
-
-    def _delay_metadata(self, now_ms: int) -> None:
-        self._metadata_attempts += 1
-        self._metadata_not_before_ms = now_ms + self._backoff.delay_ms(self._metadata_attempts)
+        self._metadata.received(is_incomplete, now_ms)
 
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
         for place in event.partitions:
@@ -612,16 +595,7 @@ class ConsumerCore:
         self._look_up(now_ms, effects)
         self._fetch(now_ms, effects)
         self._commit(now_ms, effects)
-        if self._metadata_expires_ms is not None and now_ms >= self._metadata_expires_ms:
-            self._metadata_expires_ms = None
-            self._needs_metadata = True
-        if (
-            self._needs_metadata
-            and not self._is_metadata_requested
-            and now_ms >= self._metadata_not_before_ms
-            and (self.topics or self.pattern)
-        ):
-            self._is_metadata_requested = True
+        if (self.topics or self.pattern) and self._metadata.is_due(now_ms):
             group_topics = () if self.membership is None else self.membership.group_topics
             topics = dict.fromkeys((*self.topics, *(place.topic for place in self.partitions), *group_topics))
             effects.append(RequestMetadata(tuple(topics), self.pattern is not None))
@@ -634,10 +608,9 @@ class ConsumerCore:
             for partition in self.partitions.values()
             if partition.not_before_ms > now_ms
         ]
-        if self._needs_metadata and not self._is_metadata_requested and (self.topics or self.pattern):
-            times.append(self._metadata_not_before_ms)
-        if self._metadata_expires_ms is not None:
-            times.append(self._metadata_expires_ms)
+        metadata_ms = self._metadata.next_wake_ms() if self.topics or self.pattern else None
+        if metadata_ms is not None:
+            times.append(metadata_ms)
         if self._next_commit_ms is not None:
             times.append(self._next_commit_ms)
         membership = self.membership
@@ -689,7 +662,7 @@ class ConsumerCore:
         named = {each: membership.place_of(each, self.view) for each in wanted}
         added = {each: place for each, place in named.items() if place is not None}
         if len(added) < len(wanted):
-            self._needs_metadata = True
+            self._metadata.is_needed = True
         if added or not wanted:
             self._assigned |= added
             places = sorted(added.values())
@@ -725,7 +698,7 @@ class ConsumerCore:
                     committed.append(place)
             if partition.state is PositionState.RESETTING:
                 if self.view.leader(place).leader == NO_LEADER:
-                    self._needs_metadata = True
+                    self._metadata.is_needed = True
                 else:
                     partition.is_looked_up = True
                     timestamps[place] = partition.reset_timestamp
@@ -747,7 +720,7 @@ class ConsumerCore:
                 else:
                     partition.preferred_replica = -1
             if node_id not in self.view.nodes:
-                self._needs_metadata = True
+                self._metadata.is_needed = True
             elif node_id not in self._busy_nodes:
                 by_node.setdefault(node_id, {})[place] = (partition.fetch_offset, found.leader_epoch)
         for node_id, offsets in by_node.items():
