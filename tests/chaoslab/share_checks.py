@@ -61,7 +61,9 @@ def _unfinished(history: History, by_place: dict[Place, list[Delivery]]) -> Iter
             if poll.topic not in topics:
                 continue
             deliveries = by_place.get((group, poll.topic, poll.partition, poll.offset), [])
-            if any(found.answer != RELEASED or found.count >= DELIVERY_LIMIT for found in deliveries):
+            if any(
+                found.answer != RELEASED or found.delivery_count >= DELIVERY_LIMIT for found in deliveries
+            ):
                 continue
             detail = f"{group} got it {len(deliveries)} times and never finished it"
             yield Anomaly(SHARE_UNFINISHED, poll.topic, poll.partition, poll.offset, detail)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
+from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
+from tidelog.client.core.share_session import AcknowledgeType
 from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consumer import Consumer, ConsumerHealth
 from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
 from tidelog.client.shell.producer import Producer, ProducerInterceptor
+from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.topics import TopicPartition
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "GroupMetadata",
     "BatchDelivery",
@@ -24,6 +27,8 @@ __all__ = [
     "Producer",
     "ProducerInterceptor",
     "RecordMetadata",
+    "ShareConsumer",
+    "SharedRecord",
     "StoredRange",
     "TopicPartition",
 ]

@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
+from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
 from tidelog.client.security import security_properties
-from tidelog.client.shell.consumer_record import ConsumerRecord
 from tidelog.client.threads.consumer import Consumer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tidelog.client.core.consumer_batch import ConsumerBatch
-    from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
+    from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
+    from tidelog.client.core.share_session import AcknowledgeType
     from tidelog.client.shell.consumer import ConsumerHealth
     from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
     from tidelog.client.threads.producer import Producer
+    from tidelog.client.threads.share_consumer import ShareConsumer
     from tidelog.model.topics import TopicPartition
 
 __all__ = [
+    "AcknowledgeType",
     "Admin",
     "BatchDelivery",
     "Consumer",
@@ -29,11 +32,14 @@ __all__ = [
     "DeserializationError",
     "Producer",
     "RecordMetadata",
+    "ShareConsumer",
+    "SharedRecord",
     "StoredRange",
     "TopicPartition",
 ]
 
 _MODULES: Final = {
+    "AcknowledgeType": "tidelog.client.core.share_session",
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerBatch": "tidelog.client.core.consumer_batch",
@@ -45,6 +51,8 @@ _MODULES: Final = {
     "DeserializationError": "tidelog.client.core.consumer_record",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.delivery",
+    "ShareConsumer": "tidelog.client.threads.share_consumer",
+    "SharedRecord": "tidelog.client.core.consumer_record",
     "TopicPartition": "tidelog.model.topics",
 }
 

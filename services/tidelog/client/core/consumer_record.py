@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from tidelog.client.serializers import Deserializer
@@ -78,8 +79,27 @@ class ConsumerRecord(Generic[K, V]):
         return cast("V", self._value)
 
 
+class SharedRecord(ConsumerRecord[K, V]):
+    """A record of a share group. `delivery_count` is 1 if no member got the record before."""
+
+    __slots__ = ("delivery_count",)
+
+    def __init__(
+        self,
+        place: TopicPartition,
+        offset: int,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: tuple[Header, ...],
+        delivery_count: int,
+    ) -> None:
+        super().__init__(place, offset, timestamp, key, value, headers)
+        self.delivery_count = delivery_count
+
+
 def deserialize(
-    records: list[ConsumerRecord[Any, Any]],
+    records: Sequence[ConsumerRecord[Any, Any]],
     read_key: Deserializer[Any] | None,
     read_value: Deserializer[Any] | None,
 ) -> None:

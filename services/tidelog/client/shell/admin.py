@@ -75,6 +75,9 @@ class Admin:
     async def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         await asyncio.to_thread(self._admin.alter_topic_configs, topic, changes)
 
+    async def alter_group_configs(self, group_id: str, changes: Mapping[str, str | None]) -> None:
+        await asyncio.to_thread(self._admin.alter_group_configs, group_id, changes)
+
     async def groups(self) -> list[coordinators.ListedGroup]:
         return await asyncio.to_thread(self._admin.groups)
 

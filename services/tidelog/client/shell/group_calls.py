@@ -81,7 +81,7 @@ PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaE
 NO_MEMBER_EPOCH: Final = -1
 _LAST_BY_NAME: Final = 9
 _CONSUMER: Final = -1
-_COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _MEMBER_ERRORS: Final = frozenset(
     {
         ErrorCode.STALE_MEMBER_EPOCH,
@@ -157,7 +157,7 @@ class Coordinator:
 
     def check(self, code: int, subject: str, message: str | None = None) -> None:
         """Raises the error of a response, and forgets the coordinator if the error says that it moved."""
-        if code in _COORDINATOR_ERRORS:
+        if code in COORDINATOR_ERRORS:
             self.forget()
         if code:
             raise request_error(code, subject, message)
@@ -187,7 +187,7 @@ class GroupCalls:
                 answer = await self._sync(request)
             case GroupHeartbeat():
                 answer = await self._classic_heartbeat(request)
-        if answer.error_code in _COORDINATOR_ERRORS:
+        if answer.error_code in COORDINATOR_ERRORS:
             self.coordinator.forget()
         return answer
 

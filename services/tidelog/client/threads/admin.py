@@ -123,12 +123,19 @@ class Admin:
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Sets settings of a topic; None removes the topic's own value."""
+        self._alter(ConfigResource(ResourceType.TOPIC, topic), changes)
+
+    def alter_group_configs(self, group_id: str, changes: Mapping[str, str | None]) -> None:
+        """Sets settings of a group, as `share.auto.offset.reset`; None removes the group's own value."""
+        self._alter(ConfigResource(ResourceType.GROUP, group_id), changes)
+
+    def _alter(self, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
         rows = [
             ConfigChange(name, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
             for name, value in changes.items()
         ]
         with self._lock:
-            configs.alter_configs(self._connected(), ConfigResource(ResourceType.TOPIC, topic), rows)
+            configs.alter_configs(self._connected(), resource, rows)
 
     # -- groups
 

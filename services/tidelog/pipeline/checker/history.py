@@ -115,9 +115,9 @@ class TransactionRead(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A record that a member of a share group received. `count` is the number of the delivery as the member
-    saw it. `answer` is the acknowledgement: ACCEPTED, RELEASED or REJECTED. Its `outcome` is ACKNOWLEDGED or
-    UNKNOWN.
+    """A record that a member of a share group received. `delivery_count` is the number of the delivery as the
+    member saw it. `answer` is the acknowledgement: ACCEPTED, RELEASED or REJECTED. Its `outcome` is
+    ACKNOWLEDGED or UNKNOWN.
     """
 
     member: str
@@ -128,7 +128,7 @@ class Delivery(NamedTuple):
     key: str
     number: int
     is_intact: bool
-    count: int
+    delivery_count: int
     delivered_at_s: float
     answer: str
     outcome: str
