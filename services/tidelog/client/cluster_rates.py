@@ -138,8 +138,8 @@ class ClusterRates:
         self._bytes: dict[TopicPartition, float | None] = {}
         for place, after in current.partitions.items():
             known = before.get(place)
-            self._records[place] = self._rate(known and known.high_watermark, after.high_watermark)
-            self._bytes[place] = self._rate(known and known.size_bytes, after.size_bytes)
+            self._records[place] = self._rate(known.high_watermark if known else None, after.high_watermark)
+            self._bytes[place] = self._rate(known.size_bytes if known else None, after.size_bytes)
 
     def _rate(self, before: int | None, after: int | None) -> float | None:
         return per_second(before, after, self._elapsed_ms)
@@ -212,7 +212,7 @@ class ClusterRates:
         before = self._groups_before.get(name)
         lags = list(self._lags(facts))
         consumed = total(
-            self._rate(before and before.committed.get(place), offset)
+            self._rate(before.committed.get(place) if before else None, offset)
             for place, offset in facts.committed.items()
         )
         produced = total(self._records.get(place) for place in facts.committed)

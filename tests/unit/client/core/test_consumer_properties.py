@@ -5,21 +5,22 @@ The coordinator is a model (clientlab.model_group). Planted faults must be found
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clientlab import planted
 from clientlab.model_classic_group import ModelClassicGroup
 from clientlab.model_group import GroupFaults, ModelGroup
 from tidelog.client.core import classic_membership
 from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
 from tidelog.client.core.classic_membership import ClassicMembership
-from tidelog.client.core.consumed_partition import ConsumedPartition
 from tidelog.client.core.consumer import ConsumerCore, RevokePartitions
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.membership import ConsumerMembership
 
 SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)
 HEALING_MS = 20_000
@@ -91,43 +92,17 @@ def test_without_faults_a_classic_group_gets_each_record_once(seed: int, chosen:
     assert set(run(seed, GroupFaults(), chosen).deliveries.values()) <= {1}
 
 
-def _commit_before_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit stores the position, although the application has not dealt with the last records."""
-    original = ConsumerCore.commitable
-
-    def commitable(core: ConsumerCore, places: Any = None) -> Any:
-        core.finish_delivered()
-        return original(core, places)
-
-    monkeypatch.setattr(ConsumerCore, "commitable", commitable)
-
-
-def _commit_of_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit stores the offset up to which records were fetched."""
-
-    def finish_delivered(partition: ConsumedPartition) -> None:
-        partition.consumed = partition.fetch_offset
-
-    monkeypatch.setattr(ConsumedPartition, "finish_delivered", finish_delivered)
-
-
-def _revoked_partitions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member says that it gave up partitions, and goes on to deliver their records."""
-    monkeypatch.setattr(ConsumerCore, "_remove", lambda core, place: None)
-
-
-def _revocation_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The member never says what it gave up, so the other members wait for ever."""
-    monkeypatch.setattr(ConsumerMembership, "_say_owned", lambda membership, now_ms: None)
-
-
 @pytest.mark.parametrize(
     "plant",
-    [_commit_before_delivery, _commit_of_fetched, _revoked_partitions_are_kept, _revocation_not_said],
+    [
+        planted.commit_before_delivery,
+        planted.commit_of_fetched,
+        planted.revoked_partitions_kept,
+        planted.revocation_not_said,
+    ],
 )
-def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
+def test_a_planted_fault_is_found(plant: Callable[[], AbstractContextManager[None]]) -> None:
+    with plant(), pytest.raises(AssertionError):
         for seed in range(200):
             run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1))
 
@@ -176,7 +151,6 @@ def _no_second_rebalance(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "chosen"),
     [
-        (_commit_before_delivery, EAGER),
         (_kept_at_an_eager_rebalance, EAGER),
         (_given_before_it_is_free, COOPERATIVE),
         (_no_second_rebalance, COOPERATIVE),
@@ -189,3 +163,9 @@ def test_a_planted_fault_of_a_classic_group_is_found(
     with pytest.raises(AssertionError):
         for seed in range(200):
             run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1), chosen)
+
+
+def test_an_early_commit_of_a_classic_group_is_found() -> None:
+    with planted.commit_before_delivery(), pytest.raises(AssertionError):
+        for seed in range(200):
+            run(seed, GroupFaults(lost=0.1, late=0.2, member_changes=0.1), EAGER)

@@ -1,19 +1,20 @@
 """The producer stores each acknowledged record once and in order, under all faults of the network.
 
-The brokers are a model (clientlab.model_brokers). Two planted faults must be found, so the test can fail.
+The brokers are a model (clientlab.model_brokers). Planted faults must be found, so the test can fail.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clientlab import planted
 from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
-from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
@@ -114,76 +115,21 @@ def test_without_faults_everything_is_acknowledged() -> None:
     assert cluster.core.counts.record_error_total == 0
 
 
-def _sequence_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a timeout, the sequence begins again at 0 in the same epoch."""
-
-    def renew_epoch(queue: PartitionQueue, fresh_producer_id: int) -> bool:
-        if queue.needs_new_epoch:
-            queue.needs_new_epoch = False
-            queue.next_sequence = 0
-        return False
-
-    monkeypatch.setattr(PartitionQueue, "renew_epoch", renew_epoch)
-
-
-def _new_numbers_for_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A repeated batch gets new numbers, so the broker does not recognise it."""
-    original = ProducerBatch.encode
-
-    def encode(batch: ProducerBatch, *, is_transactional: bool) -> Any:
-        if batch.attempts > 1:
-            batch.number(batch.producer_id, batch.producer_epoch + batch.attempts, 0)
-        return original(batch, is_transactional=is_transactional)
-
-    monkeypatch.setattr(ProducerBatch, "encode", encode)
-
-
-def _no_wait_for_open_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The epoch changes while the outcome of a sent batch is open."""
-    original = PartitionQueue.renew_epoch
-
-    def renew_epoch(queue: PartitionQueue, fresh_producer_id: int) -> bool:
-        for batch in queue.unacknowledged:
-            batch.is_fate_unknown = False
-        return original(queue, fresh_producer_id)
-
-    monkeypatch.setattr(PartitionQueue, "renew_epoch", renew_epoch)
-
-
-def _no_wait_for_the_first_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second batch is sent before the broker has stored the first one."""
-    original = PartitionQueue.adopt
-
-    def adopt(queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
-        original(queue, producer_id, producer_epoch)
-        queue.is_known = True
-
-    monkeypatch.setattr(PartitionQueue, "adopt", adopt)
-
-
-def _batches_in_flight_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches follow an old one without an outcome as long as few are in flight."""
-    monkeypatch.setattr(
-        PartitionQueue, "sent_since_oldest", property(lambda queue: len(queue.unacknowledged))
-    )
-
-
 @pytest.mark.skipif(is_compiled(), reason="the methods of compiled classes cannot be replaced")
 @pytest.mark.parametrize(
     "plant",
     [
-        _sequence_reset,
-        _new_numbers_for_repetitions,
-        _no_wait_for_open_outcomes,
-        _no_wait_for_the_first_batch,
-        _batches_in_flight_counted,
+        planted.sequence_reset,
+        planted.new_numbers_for_repetitions,
+        planted.no_wait_for_open_outcomes,
+        planted.no_wait_for_the_first_batch,
+        planted.batches_in_flight_counted,
     ],
 )
-def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
-    plant(monkeypatch)
+def test_a_planted_fault_is_found(plant: Callable[[], AbstractContextManager[None]]) -> None:
     faults = Faults(
         lost_request=0.3, lost_response=0.3, refused=0.1, rejected=0.05, leader_moves=0.02, slow=0.3
     )
-    with pytest.raises(AssertionError):
+    with plant(), pytest.raises(AssertionError):
         for seed in range(500):
             run(seed, faults)

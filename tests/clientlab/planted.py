@@ -1,0 +1,123 @@
+"""Faults that are planted in the Python client on purpose, to show that tests and the simulator find them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+from unittest.mock import patch
+
+from tidelog.client.core.consumed_partition import ConsumedPartition
+from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.membership import ConsumerMembership
+from tidelog.client.core.partition_queue import PartitionQueue
+from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.model.topics import TopicPartition
+
+# -- the producer
+
+
+@contextlib.contextmanager
+def sequence_reset() -> Iterator[None]:
+    """After a timeout, the sequence begins again at 0 in the same epoch."""
+
+    def renew_epoch(queue: PartitionQueue, fresh_producer_id: int) -> bool:
+        if queue.needs_new_epoch:
+            queue.needs_new_epoch = False
+            queue.next_sequence = 0
+        return False
+
+    with patch.object(PartitionQueue, "renew_epoch", renew_epoch):
+        yield
+
+
+@contextlib.contextmanager
+def new_numbers_for_repetitions() -> Iterator[None]:
+    """A repeated batch gets new numbers, so the broker does not recognise it."""
+    original = ProducerBatch.encode
+
+    def encode(batch: ProducerBatch, *, is_transactional: bool) -> Any:
+        if batch.attempts > 1:
+            batch.number(batch.producer_id, batch.producer_epoch + batch.attempts, 0)
+        return original(batch, is_transactional=is_transactional)
+
+    with patch.object(ProducerBatch, "encode", encode):
+        yield
+
+
+@contextlib.contextmanager
+def no_wait_for_open_outcomes() -> Iterator[None]:
+    """The epoch changes while the outcome of a sent batch is open."""
+    original = PartitionQueue.renew_epoch
+
+    def renew_epoch(queue: PartitionQueue, fresh_producer_id: int) -> bool:
+        for batch in queue.unacknowledged:
+            batch.is_fate_unknown = False
+        return original(queue, fresh_producer_id)
+
+    with patch.object(PartitionQueue, "renew_epoch", renew_epoch):
+        yield
+
+
+@contextlib.contextmanager
+def no_wait_for_the_first_batch() -> Iterator[None]:
+    """A second batch is sent before the broker has stored the first one."""
+    original = PartitionQueue.adopt
+
+    def adopt(queue: PartitionQueue, producer_id: int, producer_epoch: int) -> None:
+        original(queue, producer_id, producer_epoch)
+        queue.is_known = True
+
+    with patch.object(PartitionQueue, "adopt", adopt):
+        yield
+
+
+@contextlib.contextmanager
+def batches_in_flight_counted() -> Iterator[None]:
+    """Batches follow an old one without an outcome as long as few are in flight."""
+    count = property(lambda queue: len(queue.unacknowledged))
+    with patch.object(PartitionQueue, "sent_since_oldest", count):
+        yield
+
+
+# -- the consumer
+
+
+@contextlib.contextmanager
+def commit_before_delivery() -> Iterator[None]:
+    """A commit stores the position, although the application has not dealt with the last records."""
+    original = ConsumerCore.commitable
+
+    def commitable(
+        core: ConsumerCore, places: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        core.finish_delivered()
+        return original(core, places)
+
+    with patch.object(ConsumerCore, "commitable", commitable):
+        yield
+
+
+@contextlib.contextmanager
+def commit_of_fetched() -> Iterator[None]:
+    """A commit stores the offset up to which records were fetched."""
+
+    def finish_delivered(partition: ConsumedPartition) -> None:
+        partition.consumed = partition.fetch_offset
+
+    with patch.object(ConsumedPartition, "finish_delivered", finish_delivered):
+        yield
+
+
+@contextlib.contextmanager
+def revoked_partitions_kept() -> Iterator[None]:
+    """The member says that it gave up partitions, and goes on to deliver their records."""
+    with patch.object(ConsumerCore, "_remove", lambda core, place: None):
+        yield
+
+
+@contextlib.contextmanager
+def revocation_not_said() -> Iterator[None]:
+    """The member never says what it gave up, so the other members wait for ever."""
+    with patch.object(ConsumerMembership, "_say_owned", lambda membership, now_ms: None):
+        yield
