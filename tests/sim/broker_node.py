@@ -12,6 +12,8 @@ from sim.disk import SimDisk, SimLogDirectory, SimPartitionLog
 from sim.loop import SimClock, SimProcess
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
+from sim.tcp import SimListener
+from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.life import BrokerLife
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 CLUSTER_ID: Final = "simulated-cluster-id--"
 START_RETRY_S: Final = 0.5
+PORT: Final = 9092
 
 
 def broker_name(broker_id: int) -> str:
@@ -48,6 +51,7 @@ class BrokerNode:
         self.broker: Any = None
         self.handlers: HandlerWiring | None = None
         self.commands_service: BrokerCommandsService | None = None
+        self._listener: SimListener | None = None
         self.is_stopping = False
         self.routes: dict[tuple[int, int], Any] = {}
         self._life: BrokerLife | None = None
@@ -58,6 +62,14 @@ class BrokerNode:
     @property
     def is_serving(self) -> bool:
         return self._has_started and not self.is_stopping
+
+    @property
+    def listener(self) -> SimListener | None:
+        """The listener for clients with connections, None while the broker does not serve."""
+        if self._listener is None and self.is_serving:
+            dispatcher = Dispatcher(self.handlers, self.broker.telemetry, self.broker.quotas)
+            self._listener = SimListener(self.process.loop, PORT, dispatcher.dispatch)
+        return self._listener if self.is_serving else None
 
     @property
     def session_acceptor(self) -> Any:
@@ -130,7 +142,7 @@ class BrokerNode:
         name = broker_name(self.broker_id)
         entry = BrokerEntry(
             self.broker_id,
-            (Endpoint("PLAINTEXT", name, 9092),),
+            (Endpoint("PLAINTEXT", name, PORT),),
             None,
             name,
             is_log_suspect=directory.is_suspect,
@@ -159,8 +171,13 @@ class BrokerNode:
         if self._has_started:
             await self.broker.housekeeping.stop()
         await self._isr_maintenance.stop()
+        if self.broker.share_partitions_if_used is not None:
+            await self.broker.share_partitions_if_used.stop()
         self.broker.waiting.answer_all()
         self.broker.coordination.stop()
+        if self._listener is not None:
+            await asyncio.sleep(0)  # the responses leave at the end of this iteration
+            self._listener.close()
         await self._receiver.stop()
         await self.broker.hosting.close_all()
         await self._life.end()

@@ -27,6 +27,9 @@ SLOW_THREAD_DELAY_S: Final = 0.7
 MS_PER_S: Final = 1000
 EPOCH_MS: Final = 1_700_000_000_000
 
+MAX_STEPS_AT_ONE_TIME: Final = 100_000
+"""More steps without any progress of the clock are a loop that never waits."""
+
 PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim_process", default=None)
 
 
@@ -41,6 +44,9 @@ class SimProcess:
         self.wall_skew_ms = 0
         self.clock_rate = 1.0
         self.service: Any = None
+        self.network: Any = None
+        self.on_killed: list[Callable[[], None]] = []
+        """Called when the process is killed, as its kernel ends its connections."""
         self.tasks: set[asyncio.Task[Any]] = set()
         self.held: list[events.Handle] = []
         self.context = contextvars.copy_context()
@@ -58,6 +64,8 @@ class SimProcess:
         """
         self.is_alive = False
         self.loop.graveyard.append(self)
+        for call in self.on_killed:
+            call()
 
     def pause(self) -> None:
         self.is_paused = True
@@ -93,9 +101,12 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.ready: deque[events.Handle] = deque()
         self.graveyard: list[object] = []
         self.on_step: Callable[[SimProcess | None], None] = lambda process: None
+        self.connect: Callable[[Any, str], Coroutine[Any, Any, None]] | None = None
+        """Connects a protocol to the process with this name."""
         self.on_problem: Callable[[dict[str, Any]], None] = lambda context: None
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._timer_count = 0
+        self._steps_before = 0
         self._chance = chance
         self._outside = contextvars.Context()
 
@@ -121,7 +132,12 @@ class SimLoop(asyncio.AbstractEventLoop):
             heapq.heappop(timers)
         if not timers:
             return False
-        self.now = max(self.now, timers[0][0])
+        if timers[0][0] > self.now:
+            self.now = timers[0][0]
+            self._steps_before = self.steps
+        elif self.steps - self._steps_before > MAX_STEPS_AT_ONE_TIME:
+            self.on_problem({"message": f"time stands still for {timers[0][2]}"})
+            return False
         while timers and timers[0][0] <= self.now:
             self.ready.append(heapq.heappop(timers)[2])
         return True
@@ -212,6 +228,15 @@ class SimLoop(asyncio.AbstractEventLoop):
     def _report_crash(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled() and task.exception() is not None:
             self.on_problem({"message": "a task failed", "exception": task.exception(), "task": task})
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: str, *_: Any, **__: Any
+    ) -> Any:
+        """Connects to a simulated process. Raises ConnectionError."""
+        assert self.connect is not None
+        protocol = protocol_factory()
+        await self.connect(protocol, host)
+        return None, protocol
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Simulates a thread: the work happens at some moment, and its result becomes known at a later
