@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import end_transaction_marker
 
 PARTIAL_APPEND_SHARE: Final = 8
@@ -143,17 +143,36 @@ class SimFileRange:
         self.length = len(content)
         self.position = 0
 
+    @classmethod
+    def part(cls, segment: SimFileRange, position: int, length: int, next_offset: int) -> SimFileRange:
+        """Replaces the constructor of `FileRange`. The segment is a range that was read."""
+        return cls(segment.read()[position : position + length], next_offset)
+
+    @property
+    def segment(self) -> SimFileRange:
+        return self
+
     def __len__(self) -> int:
         return self.length
 
-    def fileno(self) -> int:
-        return -1
+    def fileno(self) -> Any:
+        """Returns this range, which `scan_range` takes where the broker takes a file descriptor."""
+        return self
 
     def read(self) -> bytes:
         return self._content
 
     def release(self) -> None:
         """Does nothing, because no file is open."""
+
+
+def scan_range(
+    content: SimFileRange, position: int, end: int
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Replaces `scan_headers`."""
+    data = content.read()[position:end]
+    for at, header in iterate_headers(data):
+        yield position + at, header, memoryview(data)[at:]
 
 
 class SimPartitionLog:
@@ -267,6 +286,9 @@ class SimPartitionLog:
             size += len(data)
             next_offset = header.last_offset + 1
         return SimFileRange(b"".join(chosen), next_offset) if chosen else None
+
+    def remember_place(self, offset: int, segment: SimFileRange, position: int) -> None:
+        """Does nothing, because a search is cheap here."""
 
     # -- removal
 

@@ -68,6 +68,8 @@ class Faults:
             (self._hurry_leaders, 2),
             (self._await_proposal, PROPOSAL_WEIGHT),
         ]
+        if world.applications is not None:
+            self._kinds += [(self._kill_application, 4), (self._pause_application, 4)]
         if world.plan.coordination is not None:
             self._kinds += [
                 (self._kill_coordinator, 4),
@@ -114,8 +116,15 @@ class Faults:
             world.start_controller(controller_id)
         for coordinator_id in self._all_coordinators:
             world.start_coordinator(coordinator_id)
+        for name in self._all_applications:
+            self._start_application(name)
 
     # -- choices
+
+    @property
+    def _all_applications(self) -> list[str]:
+        applications = self._world.applications
+        return [] if applications is None else list(applications.all)
 
     @property
     def _all_coordinators(self) -> tuple[int, ...]:
@@ -139,6 +148,7 @@ class Faults:
             *(broker_name(b) for b in plan.brokers),
             *(controller_name(c) for c in plan.controllers),
             *(coordinator_name(c) for c in self._all_coordinators),
+            *self._all_applications,
         ]
 
     def _later(self, after_s: float, action: Callable[[], None]) -> None:
@@ -265,6 +275,27 @@ class Faults:
         self._later(self._chance.choice(RESTART_AFTER_S), lambda: self._world.start_controller(controller_id))
         return f"kill {process}"
 
+    # -- applications
+
+    def _application(self) -> SimProcess | None:
+        alive = [name for name in self._all_applications if self._world.is_alive(name)]
+        return self._world.process(self._chance.choice(alive)) if alive else None
+
+    def _start_application(self, name: str) -> None:
+        assert self._world.applications is not None
+        self._world.applications.start_one(name)
+
+    def _kill_application(self) -> str | None:
+        process = self._application()
+        if process is None:
+            return None
+        self._kill(process)
+        self._later(self._chance.choice(RESTART_AFTER_S), lambda: self._start_application(process.name))
+        return f"kill {process}"
+
+    def _pause_application(self) -> str | None:
+        return self._pause(self._application())
+
     # -- coordinators
 
     def _kill_coordinator(self, coordinator_id: int | None = None) -> str | None:
@@ -377,7 +408,8 @@ class Faults:
         return f"cut {way} {one_side} for {for_s:.1f} s"
 
     def _cut_from_store(self) -> str:
-        name = self._chance.choice([name for name in self._names() if name not in (STORE, CLIENT)])
+        outside = (STORE, CLIENT, *self._all_applications)
+        name = self._chance.choice([name for name in self._names() if name not in outside])
         ways = self._chance.choice((((name, STORE), (STORE, name)), ((name, STORE),), ((STORE, name),)))
         for_s = self._chance.random() * MAX_CUT_S
         self._cut(set(ways), for_s)

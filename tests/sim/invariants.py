@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.deliveries import GroupOffsets, SentRecords
 from sim.disk import SimPartitionLog, index_of
 from sim.histories import CommitHistory, ShardWriters, TransactionHistory
 from sim.plan import TOPIC, TOPICS
@@ -21,6 +22,7 @@ from tidelog.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from sim.loop import SimLoop, SimProcess
+    from sim.share_members import ShareDeliveries
 
 NO_LEADER: Final = -1
 
@@ -51,10 +53,14 @@ class CommittedLog:
 
     def at(self, offset: int) -> tuple[BatchHeader, bytes] | None:
         """Returns the batch that contains `offset`."""
-        index = bisect_right(self.base_offsets, offset) - 1
+        index = self.index_of(offset)
         if index < 0 or self.batches[index][0].last_offset < offset:
             return None
         return self.batches[index]
+
+    def index_of(self, offset: int) -> int:
+        """Returns the index of the last batch that begins at or before `offset`, -1 if there is none."""
+        return bisect_right(self.base_offsets, offset) - 1
 
 
 class Invariants:
@@ -77,6 +83,9 @@ class Invariants:
         self.writers = ShardWriters(self.fail)
         self.commits = CommitHistory(self.fail)
         self.transactions = TransactionHistory(self.fail)
+        self.sent = SentRecords(self.fail)
+        self.group_offsets = GroupOffsets()
+        self.share_deliveries: ShareDeliveries | None = None
 
     def fail(self, invariant: str, details: str) -> None:
         if self.violation is None:
@@ -195,8 +204,10 @@ class Invariants:
         committed.batches.append((header, data))
         if topic_partition.topic == TOPIC:
             self.transactions.batch_committed(topic_partition, header, data)
+            self.sent.batch_committed(topic_partition, header, data)
         else:
             self.writers.batch_committed(topic_partition, data)
+            self.group_offsets.batch_committed(header, data)
         if header.producer_id >= 0 and header.base_sequence >= 0:
             producer = (header.producer_id, header.producer_epoch)
             expected = committed.next_sequences.get(producer, 0)

@@ -5,16 +5,33 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple
 
-from tidelog.model.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog.model.topics import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 
 TOPIC: Final = "events"
-TOPICS: Final = (TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+TOPICS: Final = (TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 """The topics that are checked."""
 CONTROLLER_IDS_FROM: Final = 100
 COORDINATOR_IDS_FROM: Final = 200
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
 COORDINATION_SHARE: Final = 0.35
+APPLICATIONS_SHARE: Final = 0.3
+LONG_MAX: Final = 2**63 - 1
+SHARE_GROUP_SHARE: Final = 0.4
+"""The part of the seeds with applications and coordinators that have a share group."""
+SHARE_GROUP_BOUNDS: Final = {
+    "group.share.min.session.timeout.ms": "500",
+    "group.share.session.timeout.ms": "3000",
+    "group.share.min.heartbeat.interval.ms": "100",
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "group.share.initialize.retry.interval.ms": "1000",
+}
 HISTORY_EVENTS: Final = (30, 200, 50_000)
 """The number of revisions that the store keeps. With a smaller number, watches that lag are compacted more
 often.
@@ -35,6 +52,32 @@ class CoordinationPlan(NamedTuple):
     mean_transaction_pause_s: float
 
 
+class ReadingGroupPlan(NamedTuple):
+    members: int
+    reads_committed: bool
+    commits_itself: bool
+
+
+class ShareGroupPlan(NamedTuple):
+    members: int
+    reads_committed: bool
+    delivery_count_limit: int
+    lock_ms: int
+
+
+class ApplicationsPlan(NamedTuple):
+    """Applications with tidelog's Python client."""
+
+    senders: int
+    delivery_timeout_ms: int
+    mean_pause_s: float
+    transactional: int
+    transaction_timeout_ms: int
+    groups: tuple[ReadingGroupPlan, ...]
+    max_poll_interval_ms: int
+    share_group: ShareGroupPlan | None
+
+
 class Plan(NamedTuple):
     brokers: tuple[int, ...]
     controllers: tuple[int, ...]
@@ -52,6 +95,7 @@ class Plan(NamedTuple):
     mean_operation_pause_s: float
     has_rack_aware_consumers: bool
     coordination: CoordinationPlan | None
+    applications: ApplicationsPlan | None = None
 
     @property
     def session_timeout_ms(self) -> int:
@@ -99,6 +143,7 @@ def plan_for(chance: random.Random) -> Plan:
         "log.retention.check.interval.ms": "1000",
         "log.initial.task.delay.ms": "500",
         "log.flush.start.offset.checkpoint.interval.ms": str(chance.choice((500, 5000))),
+        **SHARE_GROUP_BOUNDS,
     }
     flush = chance.choice((None, 500, 3000))
     topic_settings = {"min.insync.replicas": str(min_in_sync_replicas)}
@@ -118,6 +163,7 @@ def plan_for(chance: random.Random) -> Plan:
             **common,
             "min.insync.replicas": str(min_in_sync_replicas),
             "leader.imbalance.check.interval.seconds": str(chance.choice((5, 300))),
+            **SHARE_GROUP_BOUNDS,
         },
         topic_settings=topic_settings,
         history_events=chance.choice(HISTORY_EVENTS),
@@ -149,6 +195,11 @@ def _coordination(
             **common,
             "group.initial.rebalance.delay.ms": "200",
             "group.min.session.timeout.ms": "500",
+            "group.consumer.min.session.timeout.ms": "500",
+            "group.consumer.session.timeout.ms": "3000",
+            "group.consumer.min.heartbeat.interval.ms": "100",
+            "group.consumer.heartbeat.interval.ms": "500",
+            **SHARE_GROUP_BOUNDS,
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         },
         groups=chance.choice((1, 2)),
@@ -157,4 +208,43 @@ def _coordination(
         transactional_producers=chance.choice((1, 2, 3)),
         transaction_timeout_ms=chance.choice((2000, 5000, 10_000)),
         mean_transaction_pause_s=chance.choice((0.05, 0.2)),
+    )
+
+
+def with_applications(chance: random.Random, plan: Plan) -> Plan:
+    """Adds applications to the plan of some seeds. Only coordinators serve groups and transactions."""
+    if chance.random() > APPLICATIONS_SHARE:
+        return plan
+    coordination = plan.coordination
+    has_share_group = coordination is not None and chance.random() < SHARE_GROUP_SHARE
+    if coordination is not None and has_share_group:
+        replicas = tuple(chance.sample(plan.brokers, len(plan.assignments[0])))
+        assignments = {**coordination.assignments, SHARE_GROUP_STATE_TOPIC: (replicas,)}
+        plan = plan._replace(coordination=coordination._replace(assignments=assignments))
+    group = ReadingGroupPlan(
+        members=chance.choice((1, 2, 3)),
+        reads_committed=chance.random() < 0.6,
+        commits_itself=chance.random() < 0.4,
+    )
+    applications = ApplicationsPlan(
+        senders=chance.choice((1, 2)),
+        delivery_timeout_ms=chance.choice((2_000, 10_000, 120_000)),
+        mean_pause_s=chance.choice((0.2, 0.5)),
+        transactional=0 if coordination is None else chance.choice((0, 1)),
+        transaction_timeout_ms=chance.choice((2_000, 10_000)),
+        groups=() if coordination is None or has_share_group else (group,),
+        max_poll_interval_ms=chance.choice((1_000, 300_000)),
+        share_group=_share_group(chance) if has_share_group else None,
+    )
+    # The clocks of applications are wrong by up to some hours.
+    settings = {**plan.topic_settings, "message.timestamp.after.max.ms": str(LONG_MAX)}
+    return plan._replace(applications=applications, topic_settings=settings)
+
+
+def _share_group(chance: random.Random) -> ShareGroupPlan:
+    return ShareGroupPlan(
+        members=chance.choice((1, 2, 3)),
+        reads_committed=chance.random() < 0.5,
+        delivery_count_limit=chance.choice((2, 5)),
+        lock_ms=chance.choice((1_000, 3_000)),
     )

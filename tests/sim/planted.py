@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
+from clientlab import planted as planted_in_client
 from sim import faults
 from tidelog.broker import hosting
 from tidelog.broker.coordination.attachment import Attachment
@@ -20,6 +21,9 @@ from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import FollowedPartition
 from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.leader import isr_writer
+from tidelog.broker.share.deliveries import StateWrite
+from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.share_partition import SharePartition
 from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode
@@ -189,6 +193,30 @@ def shard_loaded_to_high_watermark() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def share_confirmed_before_stored() -> Iterator[None]:
+    """A leader confirms acknowledgements of a share group although the coordinator did not store them."""
+
+    async def stored(_partition: SharePartition, _write: StateWrite) -> bool:
+        return True
+
+    with patch.object(SharePartition, "_stored", stored):
+        yield
+
+
+@contextlib.contextmanager
+def share_records_forgotten() -> Iterator[None]:
+    """The stored state of a share partition begins after records that were delivered and not acknowledged."""
+    next_write = SharePartitionCore.next_write
+
+    def forgetful(core: SharePartitionCore) -> StateWrite | None:
+        write = next_write(core)
+        return None if write is None else write._replace(start_offset=core.end_offset)
+
+    with patch.object(SharePartitionCore, "next_write", forgetful):
+        yield
+
+
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "epoch-truncation-off": epoch_truncation_off,
     "shrink-applied-first": shrink_applied_first,
@@ -197,6 +225,12 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "dedupe-off": dedupe_off,
     "shard-fence-off": shard_fence_off,
     "shard-loaded-to-high-watermark": shard_loaded_to_high_watermark,
+    "client-sequence-reset": planted_in_client.sequence_reset,
+    "client-new-numbers-for-repetitions": planted_in_client.new_numbers_for_repetitions,
+    "client-commit-before-delivery": planted_in_client.commit_before_delivery,
+    "client-commit-of-fetched": planted_in_client.commit_of_fetched,
+    "share-confirmed-before-stored": share_confirmed_before_stored,
+    "share-records-forgotten": share_records_forgotten,
 }
 
 PLANTED_FOR_POWER_LOSS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {

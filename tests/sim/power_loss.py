@@ -66,8 +66,8 @@ class PowerLossWorld(World):
         if self.flush_messages is not None:
             settings["flush.messages"] = str(self.flush_messages)
             self.invariants.on_committed = self._check_flushed
-        self.plan = self.plan._replace(topic_settings=settings, coordination=None)
-        self.coordination = None
+        self.plan = self.plan._replace(topic_settings=settings, coordination=None, applications=None)
+        self.coordination = self.applications = None
 
     def _check_flushed(self, partition: TopicPartition, core: PartitionCore, batch: BatchHeader) -> None:
         # A leader learns late that a reassignment has removed a replica, whose log is deleted by then.

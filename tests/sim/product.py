@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import structlog
 
+from sim import application, share_members, tcp
 from sim.loop import PROCESS
 from sim.requests import open_connection
 from sim.rpc import SimCommandConnection
@@ -37,6 +38,9 @@ def installed(world: World) -> Iterator[None]:
             patch("tidelog.broker.handlers.fetch.is_resident", lambda *_: False),
             patch("tidelog.broker.life.read_boot_id", _boot_id),
             patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),
+            tcp.installed(),
+            application.installed(world),
+            share_members.installed(world.invariants),
         ):
             yield
     finally:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
+from sim.planted import share_confirmed_before_stored, share_records_forgotten
 from sim.share_group import Coordinator, ViolationError, simulate
 from tidelog.broker.share import partition_core
-from tidelog.broker.share.deliveries import DeadLetters, StateWrite
+from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import SharePartition
@@ -31,30 +31,17 @@ def test_fresh_seeds() -> None:
         simulate(seed)
 
 
-async def _confirms_before_it_is_stored(self: SharePartition, write: StateWrite) -> bool:
-    return True
-
-
-def _forgets_unfinished_records(core: Callable[..., Any]) -> Callable[..., Any]:
-    def next_write(self: SharePartitionCore) -> StateWrite | None:
-        write: StateWrite | None = core(self)
-        return None if write is None else write._replace(start_offset=self.end_offset)
-
-    return next_write
-
-
-def test_an_early_confirmation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharePartition, "_stored", _confirms_before_it_is_stored)
-    with pytest.raises(ViolationError, match=r"was accepted|is a dead letter"):
+def test_an_early_confirmation_is_found() -> None:
+    with (
+        share_confirmed_before_stored(),
+        pytest.raises(ViolationError, match=r"was accepted|is a dead letter"),
+    ):
         for seed in FIXED_SEEDS:
             simulate(seed)
 
 
-def test_a_lost_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        SharePartitionCore, "next_write", _forgets_unfinished_records(SharePartitionCore.next_write)
-    )
-    with pytest.raises(ViolationError, match=r"is lost|is no dead letter"):
+def test_a_lost_record_is_found() -> None:
+    with share_records_forgotten(), pytest.raises(ViolationError, match=r"is lost|is no dead letter"):
         for seed in FIXED_SEEDS:
             simulate(seed)
 

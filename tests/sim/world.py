@@ -17,8 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sim import product
+from sim import product, tcp
 from sim.administration import Operator
+from sim.applications import Applications
 from sim.broker_node import BrokerNode, broker_name
 from sim.clients import CarelessProducer, Metadata, SimConsumer, SimProducer
 from sim.controller_node import ControllerNode
@@ -29,10 +30,11 @@ from sim.faults import Faults
 from sim.invariants import Invariants
 from sim.loop import SimLoop, SimProcess
 from sim.network import Network
-from sim.plan import TOPIC, Plan, plan_for
+from sim.plan import TOPIC, Plan, plan_for, with_applications
 from sim.rpc import SimControllerApi, controller_name
 from sim.store import STORE, SimStore, StoreServer
 from sim.trace import Trace
+from tidelog.client.errors import ClientError
 from tidelog.metadata.entries import (
     ISR_CHANGE_PREFIX,
     TOPIC_PREFIX,
@@ -62,6 +64,8 @@ LEAST_ACKNOWLEDGED: Final = 200
 START_S: Final = 60.0
 SETTLE_S: Final = 90.0
 """The time in which a healed cluster must replicate and acknowledge everything."""
+APPLICATIONS: Final = "applications "
+"""The beginning of the seed of the applications. The other choices do not depend on them."""
 POLL_S: Final = 0.1
 FRAMES_SHOWN: Final = 5
 MAX_LOAD_S: Final = 200.0
@@ -106,7 +110,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.plan: Plan = plan_for(self.chance)
+        self.plan: Plan = with_applications(random.Random(APPLICATIONS + str(seed)), plan_for(self.chance))
         self.trace = Trace()
         self.loop = SimLoop(random.Random(self.chance.getrandbits(64)))
         self.network = Network(self.loop, self.trace, random.Random(self.chance.getrandbits(64)))
@@ -118,6 +122,9 @@ class World:
         self.careless: list[CarelessProducer] = []
         self.consumers: list[SimConsumer] = []
         self.coordination = None if self.plan.coordination is None else Coordination(self)
+        applications = self.plan.applications
+        self.applications = None if applications is None else Applications(self, applications)
+        self.loop.connect = tcp.connect
         self.phase = "start"
         self.is_over = False
         self.on_moment: Callable[..., None] = lambda *_: None
@@ -232,7 +239,9 @@ class World:
     def _note_problem(self, context: dict[str, Any]) -> None:
         """Records an error that nobody caught. It is a bug, unless it is the way in which services end."""
         error = context.get("exception")
-        if isinstance(error, KafkaError | ConnectionError | StoreError | asyncio.CancelledError):
+        if isinstance(
+            error, KafkaError | ClientError | ConnectionError | StoreError | asyncio.CancelledError
+        ):
             return
         frames = traceback.extract_tb(error.__traceback__)[-FRAMES_SHOWN:] if error else []
         where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
@@ -291,29 +300,44 @@ class World:
         for name, assignments in plan.all_assignments.items():
             created = client.spawn(self._create_topic(name, assignments))
             await self._until(created.done, START_S, f"{name} is created")
+        if self.applications is not None:
+            prepared = client.spawn(self.applications.prepare())
+            await self._until(prepared.done, START_S, "the share group is configured")
         self._start_clients(client)
         if self.coordination is not None:
             self.coordination.start(client)
+        if self.applications is not None:
+            self.applications.start()
         self.phase = "faults"
         faults = Faults(self, random.Random(self.chance.getrandbits(64)))
         await faults.run(plan.active_s, LEAST_FAULTS)
         self.phase = "heal"
         faults.heal()
+        if self.applications is not None:
+            self.applications.begin_last_phase()
         await self._until(self._has_gone_on, MAX_LOAD_S, "the load continues")
         for client_task in (*self.producers, *self.careless, self._operator):
             client_task.is_stopped = True
         if self.coordination is not None:
             self.coordination.stop()
+        if self.applications is not None:
+            self.applications.stop()
         self.phase = "settle"
         await self._until(self._has_settled, SETTLE_S, "the cluster settles")
         self._check_end()
         if self.coordination is not None:
             told = client.spawn(self.coordination.ask_at_last())
             await self._until(told.done, SETTLE_S, "committed offsets are returned")
+        if self.applications is not None:
+            self.applications.check_end()
+            asked = client.spawn(self.applications.ask_at_last())
+            await self._until(asked.done, SETTLE_S, "offsets of transactions are returned")
 
     def _has_gone_on(self) -> bool:
-        return self.acknowledged_records >= LEAST_ACKNOWLEDGED and (
-            self.coordination is None or self.coordination.has_gone_on()
+        return (
+            self.acknowledged_records >= LEAST_ACKNOWLEDGED
+            and (self.coordination is None or self.coordination.has_gone_on())
+            and (self.applications is None or self.applications.has_gone_on())
         )
 
     async def _until(self, holds: Callable[[], bool], within_s: float, what: str) -> None:
@@ -389,6 +413,8 @@ class World:
         if not all(producer.is_idle for producer in self.producers):
             return False
         if self.coordination is not None and not self.coordination.has_settled():
+            return False
+        if self.applications is not None and not self.applications.has_settled():
             return False
         return not self._unsettled_services() and all(
             self._is_settled(topic_partition) for topic_partition in self.topic_partitions
@@ -506,4 +532,6 @@ class World:
         lines += [f"  consumer of {c.topic_partition} at {c.position}" for c in self.consumers]
         if self.coordination is not None:
             lines += self.coordination.describe()
+        if self.applications is not None:
+            lines += self.applications.describe()
         return "\n".join([*lines, *self._unsettled_services()])
