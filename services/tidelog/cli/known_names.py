@@ -5,7 +5,6 @@ People wait for both, so the answer comes within a bounded time, or there is non
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +23,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 MAX_NAMES: Final = 10_000
 
 NamesOf = Callable[[Cluster], list[str]]
+ClusterOf = Callable[[click.Context], tuple[str, ClientSecurity] | None]
 
 
 def topic_names(cluster: Cluster) -> list[str]:
@@ -55,28 +55,18 @@ def known_names(bootstrap: str, security: ClientSecurity, names_of: NamesOf) -> 
 
 
 class ExistingName(click.types.StringParamType):
-    """A text that shells complete with the names in the cluster of --bootstrap-server."""
+    """A text that shells complete with the names in a cluster.
 
-    def __init__(self, names_of: NamesOf) -> None:
+    `cluster_of` returns the bootstrap string and the security that the command line gives, or None.
+    """
+
+    def __init__(self, names_of: NamesOf, cluster_of: ClusterOf) -> None:
         self._names_of = names_of
+        self._cluster_of = cluster_of
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        from tidelog.cli.tool_command import (
-            BOOTSTRAP_VARIABLE,
-            DEFAULT_BOOTSTRAP,
-            ToolError,
-            command_security,
-        )
-
-        bootstrap = (
-            ctx.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-        )
-        try:
-            with ctx.scope(cleanup=False):
-                security = command_security()
-        except ToolError:
-            return []
-        names = known_names(bootstrap, security, self._names_of)
+        cluster = self._cluster_of(ctx)
+        names = [] if cluster is None else known_names(*cluster, self._names_of)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -82,7 +83,7 @@ class ToolCommand(DescribedCommand):
         for parameter in self.params:
             names_of = _NAMES_OF.get((parameter.metavar or "").strip("[]."))
             if names_of is not None and parameter.type is click.STRING:
-                parameter.type = ExistingName(names_of)
+                parameter.type = ExistingName(names_of, _cluster_of)
         if prints_data and not any("--format" in parameter.opts for parameter in self.params):
             self.params.append(format_option())
 
@@ -94,6 +95,16 @@ class ToolCommand(DescribedCommand):
             fail(sentence_of(error, _similar(ctx, error)))
         finish()
         return result
+
+
+def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:
+    """Returns the cluster of an incomplete command line, or None if --command-config is wrong."""
+    bootstrap = context.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE)
+    try:
+        with context.scope(cleanup=False):
+            return bootstrap or DEFAULT_BOOTSTRAP, command_security()
+    except ToolError:
+        return None
 
 
 def _similar(context: click.Context, error: Exception) -> str:
