@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import Final
 
 import click
 
 from tidelog.cli.output import note, print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.cluster import Cluster
-from tidelog.client.cluster_rates import ClusterRates, ClusterSummary
-from tidelog.client.cluster_snapshot import take_snapshot
-from tidelog.model.instants import MonotonicMs
+from tidelog.cli.top_texts import summary_text
+from tidelog.client.cluster_rates import ClusterRates
+from tidelog.client.cluster_snapshot import rates_now
 
 DEFAULT_INTERVAL_S: Final = 2.0
 LEAST_INTERVAL_S: Final = 0.5
@@ -52,9 +50,9 @@ def command(
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if once:
-            first = snapshot_now(cluster, topics)
+            first = rates_now(cluster, topics)
             time.sleep(interval_s)
-            _print(ClusterRates(first.current, snapshot_now(cluster, topics).current))
+            _print(rates_now(cluster, topics, first))
             return
         try:
             from tidelog.cli.top_app import run_app
@@ -66,49 +64,6 @@ def command(
                 "or use --once"
             ) from None
         run_app(cluster, topics, interval_s)
-
-
-def snapshot_now(cluster: Cluster, topics: Sequence[str], before: ClusterRates | None = None) -> ClusterRates:
-    """Returns what changed since `before`. Raises KafkaError, ClientError."""
-    now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
-    snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
-    return ClusterRates(None if before is None else before.current, snapshot)
-
-
-def summary_text(found: ClusterSummary) -> str:
-    """Returns one line about the whole cluster."""
-    faults = []
-    if found.missing_replicas:
-        faults.append(f"{found.missing_replicas} replicas missing")
-    if found.offline:
-        faults.append(f"{found.offline} partitions offline")
-    return (
-        f"{found.brokers} brokers, controller {found.controller_id}, {found.topics} topics, "
-        f"{found.partitions} partitions, {', '.join(faults) or 'all replicas in sync'}, "
-        f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"
-    )
-
-
-def short(value: float | None) -> str:
-    """Returns a number with at most three digits and a decimal prefix, `-` if it is unknown."""
-    if value is None:
-        return "-"
-    for prefix in ("", "k", "M", "G", "T"):
-        if value < 999.5:
-            digits = 0 if value >= 99.95 or value == int(value) else 1
-            return f"{value:.{digits}f} {prefix}".rstrip() if prefix == "" else f"{value:.{digits}f} {prefix}"
-        value /= 1000
-    return f"{value:.0f} P"
-
-
-def duration_text(seconds: float | None) -> str:
-    """Returns a time in its greatest unit, `-` if it is unknown."""
-    if seconds is None:
-        return "-"
-    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= unit_s:
-            return f"{seconds / unit_s:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _rounded(value: float | None) -> float | None:

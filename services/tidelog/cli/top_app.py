@@ -13,9 +13,10 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from tidelog.cli.tool_command import sentence_of
-from tidelog.cli.top import duration_text, short, snapshot_now, summary_text
+from tidelog.cli.top_texts import duration_text, short, summary_text
 from tidelog.client.cluster import Cluster
 from tidelog.client.cluster_rates import ClusterRates
+from tidelog.client.cluster_snapshot import rates_now
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 
@@ -162,4 +163,4 @@ class TopApp(App[None]):
 
 def run_app(cluster: Cluster, topics: Sequence[str], interval_s: float) -> None:
     """Shows the view until the user ends it."""
-    TopApp(partial(snapshot_now, cluster, topics), interval_s).run()
+    TopApp(partial(rates_now, cluster, topics), interval_s).run()

@@ -127,7 +127,7 @@ def total(values: Iterable[float | None]) -> float | None:
 
 
 class ClusterRates:
-    """What changed between two snapshots. Without a previous one, all rates are None."""
+    """The changes between two snapshots. Without a previous one, all rates are None."""
 
     def __init__(self, previous: Snapshot | None, current: Snapshot) -> None:
         self.current = current
@@ -138,8 +138,10 @@ class ClusterRates:
         self._bytes: dict[TopicPartition, float | None] = {}
         for place, after in current.partitions.items():
             known = before.get(place)
-            self._records[place] = self._rate(known.high_watermark if known else None, after.high_watermark)
-            self._bytes[place] = self._rate(known.size_bytes if known else None, after.size_bytes)
+            self._records[place] = self._bytes[place] = None
+            if known is not None:
+                self._records[place] = self._rate(known.high_watermark, after.high_watermark)
+                self._bytes[place] = self._rate(known.size_bytes, after.size_bytes)
 
     def _rate(self, before: int | None, after: int | None) -> float | None:
         return per_second(before, after, self._elapsed_ms)
@@ -211,10 +213,8 @@ class ClusterRates:
     def _group(self, name: str, facts: GroupFacts) -> GroupRow:
         before = self._groups_before.get(name)
         lags = list(self._lags(facts))
-        consumed = total(
-            self._rate(before.committed.get(place) if before else None, offset)
-            for place, offset in facts.committed.items()
-        )
+        earlier = {} if before is None else before.committed
+        consumed = total(self._rate(earlier.get(place), offset) for place, offset in facts.committed.items())
         produced = total(self._records.get(place) for place in facts.committed)
         lag = sum(lags) if lags else None
         return GroupRow(

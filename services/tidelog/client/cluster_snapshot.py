@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from tidelog.client.admin import LATEST_TIMESTAMP, offsets_of_topics
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.cluster_rates import BrokerFacts, GroupFacts, PartitionFacts, Snapshot
+from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.coordinators import committed_offsets, list_groups
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -53,6 +54,16 @@ def take_snapshot(
         groups,
         omitted,
     )
+
+
+def rates_now(cluster: Cluster, topics: Collection[str], before: ClusterRates | None = None) -> ClusterRates:
+    """Takes a snapshot, of all topics if none is named, and returns what changed since `before`.
+
+    Raises KafkaError, ClientError.
+    """
+    now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
+    snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
+    return ClusterRates(None if before is None else before.current, snapshot)
 
 
 def _sizes(

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Static
 
 from brokerlab.scripted_broker import ScriptedBroker
-from tidelog.cli.top import command, duration_text, short, summary_text
+from tidelog.cli.top import command
 from tidelog.cli.top_app import TopApp
+from tidelog.cli.top_texts import duration_text, short, summary_text
 from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.errors import UnreachableError
 from tidelog.model.instants import MonotonicMs

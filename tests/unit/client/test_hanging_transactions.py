@@ -1,4 +1,4 @@
-"""Which transactions hang."""
+"""The choice of hanging transactions."""
 
 from __future__ import annotations
 

@@ -1,0 +1,41 @@
+"""The short texts of `tidelog top`. No I/O."""
+
+from __future__ import annotations
+
+from tidelog.client.cluster_rates import ClusterSummary
+
+
+def summary_text(found: ClusterSummary) -> str:
+    """Returns one line about the whole cluster."""
+    faults = []
+    if found.missing_replicas:
+        faults.append(f"{found.missing_replicas} replicas missing")
+    if found.offline:
+        faults.append(f"{found.offline} partitions offline")
+    return (
+        f"{found.brokers} brokers, controller {found.controller_id}, {found.topics} topics, "
+        f"{found.partitions} partitions, {', '.join(faults) or 'all replicas in sync'}, "
+        f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"
+    )
+
+
+def short(value: float | None) -> str:
+    """Returns a number with at most three digits and a decimal prefix, `-` if it is unknown."""
+    if value is None:
+        return "-"
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 999.5:
+            digits = 0 if value >= 99.95 or value == int(value) else 1
+            return f"{value:.{digits}f} {prefix}".rstrip() if prefix == "" else f"{value:.{digits}f} {prefix}"
+        value /= 1000
+    return f"{value:.0f} P"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Returns a time in its greatest unit, `-` if it is unknown."""
+    if seconds is None:
+        return "-"
+    for unit_s, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds / unit_s:.1f} {unit}"
+    return f"{seconds:.0f} s"
