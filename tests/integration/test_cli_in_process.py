@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,6 +92,14 @@ def test_groups(bootstrap: str) -> None:
         (["rebalance", "--verify"], dict),
         (["transactions", "list"], list),
         (["dlq", "list"], list),
+        (["log-dirs"], list),
+        (["top", "--once", "--interval", "0.5"], list),
+        (["plan", "add", "1"], dict),
+        (["elect-leaders", "--election-type", "preferred", "--all-topic-partitions"], list),
+        (["reassign", "--list"], list),
+        (["transactions", "find-hanging"], list),
+        (["group", "reset-offsets", GROUP, "--topic", TOPIC, "--to-earliest"], dict),
+        (["group", "reset-offsets", GROUP, "--topic", TOPIC, "--to-earliest", "--export"], dict),
         (["user", "list"], list),
         (["perf", "produce", "perf", "--num-records", "10", "--format", "json"], dict),
     ],
@@ -213,3 +222,12 @@ def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
             with pytest.raises(BrokerGoneError, match=f"broker {leader} no longer answers: ") as raised:
                 client.broker(leader)
     assert sentence_of(raised.value).endswith("; 'tidelog cluster describe' shows the brokers that run")
+
+
+def test_a_generated_assignment_is_one_document(bootstrap: str, tmp_path: Path) -> None:
+    file = tmp_path / "topics.json"
+    file.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
+    options = ("--generate", "--topics-to-move-json-file", str(file), "--broker-list", "1")
+    found = document(bootstrap, "reassign", *options)
+    assert [row["replicas"] for row in found["proposed"]["partitions"]] == [[1], [1]]
+    assert found["current"] == found["proposed"]

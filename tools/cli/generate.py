@@ -44,11 +44,19 @@ SHOWN: Final = (
     ("offsets", "tidelog offsets flights"),
     ("group list", "tidelog group list"),
     ("group describe", "tidelog group describe readers"),
+    (
+        "group reset-offsets",
+        "tidelog group reset-offsets readers --topic flights --to-earliest",
+    ),
     ("group delete", "tidelog group delete readers"),
     ("transactions list", "tidelog transactions list"),
+    ("transactions find-hanging", "tidelog transactions find-hanging"),
     ("dlq list", "tidelog dlq list"),
     ("cluster describe", "tidelog cluster describe"),
     ("rebalance", "tidelog rebalance"),
+    ("elect-leaders", "tidelog elect-leaders --election-type preferred --topic flights --partition 0"),
+    ("reassign", "tidelog reassign --list"),
+    ("plan add", "tidelog plan add 1"),
     ("user list", "tidelog user list"),
 )
 """The commands whose output is shown, in the order in which they run."""
@@ -98,7 +106,7 @@ def help_of(path: Sequence[str], command: click.Command) -> str:
     """Returns the command's help, independent of the terminal and the environment."""
     context: click.Context | None = None
     for name in path[:-1]:
-        context = click.Context(main, info_name=name, parent=context)
+        context = click.Context(main, info_name=name, parent=context, **main.context_settings)
     context = click.Context(
         command, info_name=path[-1], parent=context, terminal_width=WIDTH, max_content_width=WIDTH
     )

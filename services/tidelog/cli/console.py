@@ -14,7 +14,11 @@ MAX_READ_TIMEOUT_MS = 5_000
 """The console does not wait longer than this for a broker, because a page waits with it."""
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    prints_data=False,
+    examples=("tidelog console", "tidelog console --listen 127.0.0.1:8080 -b broker-1:9092"),
+)
 @click.option(
     "--listen",
     default=DEFAULT_LISTEN,
@@ -48,8 +52,6 @@ def command(
 
     It reads the cluster while somebody looks at a page, and changes nothing. It has no login of its own: who
     reaches its address sees what --command-config may read.
-
-    Example: tidelog console --bootstrap-server 127.0.0.1:9092
     """
     try:
         from tidelog.console.server import serve

@@ -116,7 +116,8 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
     prints_data=False,
     examples=(
         "tidelog consume flights --from-beginning --max-messages 10",
-        "tidelog consume flights --partition 0 --offset -5 --print-key --print-offset",
+        "tidelog consume flights --partition 0 --offset -5 -f '%p %o %k %v\\n'",
+        "tidelog consume flights --group billing --from-beginning --format json",
     ),
 )
 @topic_option
@@ -194,14 +195,7 @@ def command(
     request_timeout_ms: int,
     **prints: Any,  # the flags of RecordFormat
 ) -> None:
-    """Print a topic's records as they arrive. Press Ctrl-C to stop.
-
-    \b
-    Examples:
-      tidelog consume flights --from-beginning --max-messages 10
-      tidelog consume flights --partition 0 --offset -5 -f '%p %o %k %v\\n'
-      tidelog consume flights --group billing --from-beginning --format json
-    """
+    """Print a topic's records as they arrive. Press Ctrl-C to stop."""
     name = chosen_topic(topic_name, topic_option)
     record_format = with_properties(RecordFormat(key_separator=key_separator, **prints), properties)
     if template is not None and output_format != "plain":

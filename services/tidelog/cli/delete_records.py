@@ -31,7 +31,13 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
 }
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog delete-records flights --partition 0 --offset 5000",
+        "tidelog delete-records --offset-json-file offsets.json",
+    ),
+)
 @topic_option
 @click.option("--partition", type=click.IntRange(min=0), help="The partition.")
 @click.option(
@@ -56,13 +62,7 @@ def command(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete all records before an offset. They can't be restored.
-
-    \b
-    Examples:
-      tidelog delete-records flights --partition 0 --offset 5000
-      tidelog delete-records --offset-json-file offsets.json
-    """
+    """Delete all records before an offset. They can't be restored."""
     if file is not None:
         if topic_name or topic_option or partition is not None or offset is not None:
             raise click.UsageError("Give either --offset-json-file, or a topic, --partition and --offset.")

@@ -17,7 +17,13 @@ from tidelog.model.topics import TopicPartition
 _TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog elect-leaders --election-type preferred --all-topic-partitions",
+        "tidelog elect-leaders --election-type unclean --topic flights --partition 0",
+    ),
+)
 @click.option(
     "--election-type",
     type=click.Choice(list(_TYPES), case_sensitive=False),
@@ -45,13 +51,7 @@ def command(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Elect the leaders of partitions.
-
-    \b
-    Examples:
-      tidelog elect-leaders --election-type preferred --all-topic-partitions
-      tidelog elect-leaders --election-type unclean --topic flights --partition 0
-    """
+    """Elect the leaders of partitions."""
     if (topic is not None) + (file is not None) + all_partitions != 1:
         raise click.UsageError("Give one of --topic, --path-to-json-file and --all-topic-partitions.")
     if (topic is None) != (partition is None):

@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
-from tidelog.cli.output import Shown, print_heading, print_table, say
+from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED, offsets_of_topics
 from tidelog.client.cluster import Cluster
@@ -181,7 +181,10 @@ def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) 
     ends = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
     lags = {place: lag_of(place, committed, ends, stable) for place in partitions}
     is_stable_only = isolation_level == "read_committed"
-    shows_both = isolation_level is None and any(lag.depends_on_isolation for lag in lags.values())
+    # Programs always get both, so that the keys do not depend on open transactions.
+    shows_both = isolation_level is None and (
+        output_format() is OutputFormat.JSON or any(lag.depends_on_isolation for lag in lags.values())
+    )
     rows: list[tuple[object, ...]] = []
     for place, lag in lags.items():
         owner = owners.get(place)

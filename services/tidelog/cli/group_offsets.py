@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
 from tidelog.cli.partition_file import read_text_file
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET, list_offsets
@@ -97,7 +97,17 @@ def _method_options(function: F) -> F:
     return function
 
 
-@click.command("reset-offsets", cls=ToolCommand)
+@click.command(
+    "reset-offsets",
+    cls=ToolCommand,
+    examples=(
+        "tidelog group reset-offsets billing --topic flights --to-earliest",
+        "tidelog group reset-offsets billing --topic flights:0,2 --shift-by -100 --execute",
+        "tidelog group reset-offsets billing --all-topics --to-datetime 2026-01-31T08:00:00.000 --execute",
+        "tidelog group reset-offsets billing --all-topics --to-current --export > offsets.csv",
+        "tidelog group reset-offsets billing --from-file offsets.csv --execute",
+    ),
+)
 @_group_options
 @click.option("--all-groups", is_flag=True, help="Reset all consumer groups.")
 @_TOPICS
@@ -125,14 +135,6 @@ def reset_offsets(
 
     Without --execute the new offsets are only shown. Offsets outside of a partition's range become its
     earliest or latest offset.
-
-    \b
-    Examples:
-      tidelog group reset-offsets billing --topic flights --to-earliest
-      tidelog group reset-offsets billing --topic flights:0,2 --shift-by -100 --execute
-      tidelog group reset-offsets billing --all-topics --to-datetime 2026-01-31T08:00:00.000 --execute
-      tidelog group reset-offsets billing --all-topics --to-current --export > offsets.csv
-      tidelog group reset-offsets billing --from-file offsets.csv --execute
     """
     if execute and dry_run:
         raise click.UsageError("Give either --execute or --dry-run.")
@@ -170,21 +172,30 @@ def reset_offsets(
             if execute and plan:
                 offsets = {place: CommittedOffset(new.offset) for place, new in plan.items()}
                 commit_offsets(cluster, group, offsets)
-    if export:
+    if export and output_format() is not OutputFormat.JSON:
         has_one_group = not all_groups and len(groups) == 1
         click.echo(offsets_csv(((g, p, new.offset) for g, p, _, new in rows), has_one_group), nl=False)
     else:
         print_table(
             ("group", "topic", "#partition", "#committed", "#new offset"),
             [(group, *place, before, new.offset) for group, place, before, new in rows],
+            name="offsets",
         )
+        add_facts(is_executed=execute)
     if active:
         raise ToolError(f"offsets can be reset only while a group has no members: {', '.join(active)}")
     if rows and not execute:
         note("Nothing was changed. Use --execute to commit the new offsets.")
 
 
-@click.command("delete-offsets", cls=ToolCommand)
+@click.command(
+    "delete-offsets",
+    cls=ToolCommand,
+    examples=(
+        "tidelog group delete-offsets billing --topic flights",
+        "tidelog group delete-offsets billing --topic flights:0,2 --topic weather",
+    ),
+)
 @_group_options
 @_TOPICS
 @cluster_options
@@ -195,13 +206,7 @@ def delete_group_offsets(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete the committed offsets of topics to which no member of the group subscribes.
-
-    \b
-    Examples:
-      tidelog group delete-offsets billing --topic flights
-      tidelog group delete-offsets billing --topic flights:0,2 --topic weather
-    """
+    """Delete the committed offsets of topics to which no member of the group subscribes."""
     groups = _chosen_groups(names, more_names, all_groups=False)
     if not topics:
         raise click.UsageError("Give --topic TOPIC[:N,...].")
@@ -215,7 +220,7 @@ def delete_group_offsets(
             for place, code in sorted(delete_offsets(cluster, group, places).items()):
                 rows.append((group, *place, _deletion_status(code)))
                 failed += code is not ErrorCode.NONE
-    print_table(("group", "topic", "#partition", "status"), rows)
+    print_table(("group", "topic", "#partition", "status"), rows, name="partitions")
     if failed:
         raise ToolError(f"the offsets of {failed} partitions were not deleted")
     say(f"The offsets of {len(rows)} partitions were deleted.")

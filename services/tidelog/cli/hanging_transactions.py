@@ -32,7 +32,11 @@ _MINUTE_MS: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
 
 
-@click.command("describe-producers", cls=ToolCommand)
+@click.command(
+    "describe-producers",
+    cls=ToolCommand,
+    examples=("tidelog transactions describe-producers flights --partition 0",),
+)
 @topic_option
 @click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
 @cluster_options
@@ -71,7 +75,14 @@ def describe_them(
     )  # fmt: skip
 
 
-@click.command("find-hanging", cls=ToolCommand)
+@click.command(
+    "find-hanging",
+    cls=ToolCommand,
+    examples=(
+        "tidelog transactions find-hanging",
+        "tidelog transactions find-hanging --topic flights --partition 0",
+    ),
+)
 @click.option("--broker-id", type=click.IntRange(min=0), help="Search the partitions of this broker.")
 @click.option("--topic", metavar="TOPIC", help="Search this topic. The default is all topics.")
 @click.option("--partition", type=click.IntRange(min=0), help="Search this partition of the topic.")
@@ -95,11 +106,6 @@ def find_them(
     """Find transactions that are open in a partition although their coordinator does not know them.
 
     They hold back readers with isolation.level=read_committed until `tidelog transactions abort` ends them.
-
-    \b
-    Examples:
-      tidelog transactions find-hanging
-      tidelog transactions find-hanging --topic flights --partition 0
     """
     if partition is not None and topic is None:
         raise click.UsageError("--partition requires --topic.")
@@ -151,7 +157,15 @@ def _places(
     ]
 
 
-@click.command("abort", cls=ToolCommand)
+@click.command(
+    "abort",
+    cls=ToolCommand,
+    examples=(
+        "tidelog transactions abort flights --partition 0 --start-offset 1234",
+        "tidelog transactions abort flights --partition 0 --producer-id 4000 --producer-epoch 3 "
+        "--coordinator-epoch 0",
+    ),
+)
 @topic_option
 @click.option("--partition", type=click.IntRange(min=0), required=True, help="The partition.")
 @click.option(
@@ -178,12 +192,6 @@ def abort(
 
     Abort only what `tidelog transactions find-hanging` shows: the coordinator ends other transactions. A
     broker refuses clients without a login, unless it has no authorizer and listens only on this machine.
-
-    \b
-    Examples:
-      tidelog transactions abort flights --partition 0 --start-offset 1234
-      tidelog transactions abort flights --partition 0 --producer-id 4000 --producer-epoch 3 \\
-          --coordinator-epoch 0
     """
     place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
     names = (producer_id, producer_epoch, coordinator_epoch)

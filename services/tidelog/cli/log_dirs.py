@@ -11,7 +11,13 @@ from tidelog.client.log_dirs import UNKNOWN_BYTES, LogDir, describe_log_dirs
 from tidelog.model.errors import ErrorCode, KafkaError
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog log-dirs",
+        "tidelog log-dirs --describe --topic-list flights --broker-list 1,2",
+    ),
+)
 @click.option("--broker-list", metavar="ID,...", help="Show only these brokers.")
 @click.option("--topic-list", metavar="TOPIC,...", help="Show only replicas of these topics.")
 @click.option("--describe", "shows_replicas", is_flag=True, help="Show each replica.")
@@ -26,11 +32,6 @@ def command(
     """Show the size, replicas and lag of each broker's log directories, or of each replica.
 
     Sizes are in bytes. The lag of a replica is the number of records that it misses.
-
-    \b
-    Examples:
-      tidelog log-dirs
-      tidelog log-dirs --describe --topic-list flights --broker-list 1,2
     """
     brokers = parse_ids("--broker-list", broker_list)
     names = [name.strip() for name in (topic_list or "").split(",") if name.strip()]

@@ -52,22 +52,31 @@ _SECTIONS: Final = {
         "broker": "Run one broker.",
         "controller": "Run one controller.",
         "group-coordinator": "Run one group coordinator.",
+        "console": "Serve a web console with the cluster's brokers, topics, records, groups and "
+        "transactions.",
         "etcd": "Back up etcd, and prepare its members.",
         "kubernetes": "Manage a release on Kubernetes.",
     },
     "Topics": {
         "topic": "List, create, describe, alter and delete topics.",
+        "delete-records": "Delete all records before an offset. They can't be restored.",
         "config": "Show and change the settings of topics, brokers and groups.",
         "offsets": "Show the first and next offset of each partition, or the offset of a time.",
     },
     "Groups": {
-        "group": "List, describe and delete consumer groups.",
+        "group": "List, describe and delete consumer groups, and set their offsets.",
         "dlq": "Show the dead letters of share groups, and send them back.",
-        "transactions": "List and describe transactions.",
+        "transactions": "List and describe transactions, and find and abort hanging ones.",
     },
     "Cluster": {
         "cluster": "Manage clusters on this machine, and describe any cluster.",
+        "top": "Show brokers, topics and groups with their rates, missing replicas and lag, live.",
+        "doctor": "Examine a cluster, or a broker's data directory.",
+        "plan": "Show what a change of the brokers would do, without changing anything.",
+        "log-dirs": "Show the size, replicas and lag of each broker's log directories, or of each replica.",
         "rebalance": "Distribute replicas over the brokers.",
+        "reassign": "Move replicas to the brokers that a file names.",
+        "elect-leaders": "Elect the leaders of partitions.",
     },
     "Data": {
         "produce": "Send each line of standard input as a record.",

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.availability import PartitionView, named
 from tidelog.client.change_plan import (
@@ -25,16 +24,12 @@ from tidelog.client.cluster_look import look_at_cluster
 from tidelog.client.log_dirs import UNKNOWN_BYTES, describe_log_dirs
 from tidelog.client.reassignments import standing_of
 from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.process.command_help import SuggestingGroup
 
-JSON_FORMAT: Final = "json"
-FORMATS: Final = ("table", JSON_FORMAT)
 _BROKER = click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
-_FORMAT = click.option(
-    "--format", "output_format", type=click.Choice(FORMATS), default="table", show_default=True
-)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def command() -> None:
     """Show what a change of the brokers would do, without changing anything.
 
@@ -43,34 +38,34 @@ def command() -> None:
     """
 
 
-@command.command("kill", cls=ToolCommand)
+@command.command("kill", cls=ToolCommand, examples=("tidelog plan kill 2",))
 @_BROKER
-@_FORMAT
 @cluster_options
-def kill(broker_id: int, output_format: str, bootstrap_server: str, request_timeout_ms: int) -> None:
+def kill(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
     """Plan that a broker stops and may stay away."""
-    _show(bootstrap_server, request_timeout_ms, output_format, lambda state: plan_kill(state, broker_id), "")
+    _show(bootstrap_server, request_timeout_ms, lambda state: plan_kill(state, broker_id), "")
 
 
-@command.command("drain", cls=ToolCommand)
+@command.command("drain", cls=ToolCommand, examples=("tidelog plan drain 2",))
 @_BROKER
-@_FORMAT
 @cluster_options
-def drain(broker_id: int, output_format: str, bootstrap_server: str, request_timeout_ms: int) -> None:
+def drain(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
     """Plan that all replicas of a broker move to the others."""
     step = f"tidelog rebalance --without {broker_id} --execute"
-    _show(
-        bootstrap_server, request_timeout_ms, output_format, lambda state: plan_drain(state, broker_id), step
-    )
+    _show(bootstrap_server, request_timeout_ms, lambda state: plan_drain(state, broker_id), step)
 
 
-@command.command("restart", cls=ToolCommand)
+@command.command(
+    "restart",
+    cls=ToolCommand,
+    examples=(
+        "tidelog plan restart",
+        "tidelog plan restart 1 2 --format json",
+    ),
+)
 @click.argument("broker_ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
-@_FORMAT
 @cluster_options
-def restart(
-    broker_ids: tuple[int, ...], output_format: str, bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def restart(broker_ids: tuple[int, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
     """Plan that brokers, by default all, restart one after the other.
 
     The rule is that of the chart's roll: the next broker stops only when all replicas are in sync again.
@@ -78,32 +73,27 @@ def restart(
     _show(
         bootstrap_server,
         request_timeout_ms,
-        output_format,
         lambda state: plan_restart(state, broker_ids or None),
         "",
     )
 
 
-@command.command("add", cls=ToolCommand)
+@command.command("add", cls=ToolCommand, examples=("tidelog plan add 2",))
 @click.argument("count", metavar="N", type=click.IntRange(min=1, max=1000))
-@_FORMAT
 @cluster_options
-def add(count: int, output_format: str, bootstrap_server: str, request_timeout_ms: int) -> None:
+def add(count: int, bootstrap_server: str, request_timeout_ms: int) -> None:
     """Plan that N new brokers get their share of the replicas."""
     step = "start the brokers, then: tidelog rebalance --execute"
-    _show(bootstrap_server, request_timeout_ms, output_format, lambda state: plan_add(state, count), step)
+    _show(bootstrap_server, request_timeout_ms, lambda state: plan_add(state, count), step)
 
 
-@command.command("remove", cls=ToolCommand)
+@command.command("remove", cls=ToolCommand, examples=("tidelog plan remove 3",))
 @_BROKER
-@_FORMAT
 @cluster_options
-def remove(broker_id: int, output_format: str, bootstrap_server: str, request_timeout_ms: int) -> None:
+def remove(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
     """Plan that a broker is drained and then stops for ever."""
     step = f"tidelog rebalance --without {broker_id} --execute, then stop the broker"
-    _show(
-        bootstrap_server, request_timeout_ms, output_format, lambda state: plan_remove(state, broker_id), step
-    )
+    _show(bootstrap_server, request_timeout_ms, lambda state: plan_remove(state, broker_id), step)
 
 
 def read_state(cluster: Cluster) -> ClusterState:
@@ -125,15 +115,14 @@ def read_state(cluster: Cluster) -> ClusterState:
 def _show(
     bootstrap_server: str,
     request_timeout_ms: int,
-    output_format: str,
     make: Callable[[ClusterState], ChangePlan],
     next_step: str,
 ) -> None:
     """Prints a plan. Raises ToolError with the reasons if it is not safe."""
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         plan = make(read_state(cluster))
-    if output_format == JSON_FORMAT:
-        click.echo(json.dumps(_as_object(plan), indent=2))
+    if output_format() is OutputFormat.JSON:
+        add_facts(**_as_object(plan))
     else:
         print_table(
             ("#step", "action", "fewest in sync", "can't be written", "#bytes moved"),
@@ -150,7 +139,7 @@ def _show(
         )
     if not plan.is_safe:
         raise ToolError("not safe: " + "; ".join(refusal.reason for refusal in plan.refusals))
-    if output_format != JSON_FORMAT:
+    if output_format() is not OutputFormat.JSON:
         interrupted = {str(p) for step in plan.steps for p in step.unavailable}
         if interrupted:
             note(f"The clients of {len(interrupted)} partitions have to wait while their broker is away.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final, TypeVar
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
 from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_text_file
 from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.rebalance_run import remove_throttle, set_throttle
@@ -47,7 +48,15 @@ def _actions(function: F) -> F:
     return function
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,3",
+        "tidelog reassign --execute --reassignment-json-file moves.json --throttle 50000000",
+        "tidelog reassign --verify --reassignment-json-file moves.json",
+        "tidelog reassign --cancel --reassignment-json-file moves.json",
+    ),
+)
 @_actions
 @click.option(
     _FILE,
@@ -94,13 +103,6 @@ def command(
     """Move replicas to the brokers that a file names.
 
     `tidelog rebalance` computes the moves itself and waits for them.
-
-    \b
-    Examples:
-      tidelog reassign --generate --topics-to-move-json-file topics.json --broker-list 1,2,3
-      tidelog reassign --execute --reassignment-json-file moves.json --throttle 50000000
-      tidelog reassign --verify --reassignment-json-file moves.json
-      tidelog reassign --cancel --reassignment-json-file moves.json
     """
     if is_generate + is_execute + is_verify + is_cancel + is_list != 1:
         raise click.UsageError("Give one of --generate, --execute, --verify, --cancel and --list.")
@@ -169,10 +171,15 @@ def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], i
         moves = plan_moves(standing.assignment, racks, leaving)
     except PlanError as error:
         raise ToolError(f"no plan is possible: {error}") from error
+    proposed = assignment_json(after_moves(standing.assignment, moves))
+    current = assignment_json(standing.assignment)
+    if output_format() is OutputFormat.JSON:
+        add_facts(current=json.loads(current), proposed=json.loads(proposed), moves=len(moves))
+        return
     note("The current assignment, which undoes the moves:")
-    note(assignment_json(standing.assignment).rstrip())
+    note(current.rstrip())
     note(f"The proposed assignment, which moves {len(moves)} partitions:")
-    click.echo(assignment_json(after_moves(standing.assignment, moves)), nl=False)
+    click.echo(proposed, nl=False)
 
 
 def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_additional: bool) -> None:
@@ -193,7 +200,7 @@ def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_a
         others = {key: move for key, move in standing.under_way.items() if key not in wanted}
         set_throttle(cluster, [*moves, *running_moves(others)], throttle)
     alter_reassignments(cluster, wanted)
-    say(f"{len(moves)} moves were started.")
+    say(f"{len(moves)} moves were started.", moves=len(moves))
     if throttle is not None:
         note("Run --verify until the moves are finished: it removes the throttle.")
 

@@ -18,7 +18,13 @@ LEAST_INTERVAL_S: Final = 0.5
 _UI_PACKAGE: Final = "textual"
 
 
-@click.command(cls=ToolCommand)
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog top",
+        "tidelog top --once --interval 10",
+    ),
+)
 @click.option("--once", is_flag=True, help="Print one snapshot as tables, with the rates of one interval.")
 @click.option(
     "--interval",
@@ -42,11 +48,6 @@ def command(
 
     Keys: q ends it, p pauses it, and Tab goes to the next table. A snapshot takes a few requests to each
     broker, and two for each of at most 100 groups.
-
-    \b
-    Examples:
-      tidelog top
-      tidelog top --once --interval 10
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if once:
@@ -91,6 +92,7 @@ def _print(rates: ClusterRates) -> None:
             )
             for row in rates.brokers()
         ],
+    name="brokers",
     )  # fmt: skip
     print_table(
         ("topic", "#partitions", "#missing", "#offline", "#size", "#records/s", "#bytes/s"),
@@ -106,6 +108,7 @@ def _print(rates: ClusterRates) -> None:
             )
             for row in rates.topics()
         ],
+        name="topics",
     )
     print_table(
         ("group", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
@@ -121,6 +124,7 @@ def _print(rates: ClusterRates) -> None:
             )
             for row in rates.groups()
         ],
+        name="groups",
     )
     if rates.current.omitted_groups:
         note(f"{rates.current.omitted_groups} more groups are not shown.")

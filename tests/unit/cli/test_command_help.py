@@ -77,7 +77,7 @@ def test_a_command_without_a_section_is_shown_as_well() -> None:
 @pytest.mark.parametrize(
     ("arguments", "suggestion"),
     [
-        (["topc", "list"], "No such command 'topc'. Did you mean 'topic'?"),
+        (["topc", "list"], "No such command 'topc'. Did you mean 'topic' or 'top'?"),
         (["topic", "lst"], "No such command 'lst'. Did you mean 'list'?"),
         (["cluster", "descrbe"], "No such command 'descrbe'. Did you mean 'describe'?"),
         (["topic", "list", "--bootstrap-servr", "x"], "'--bootstrap-server'?"),
@@ -107,7 +107,7 @@ def completions(words: list[str], incomplete: str) -> list[str]:
 
 
 def test_commands_are_completed() -> None:
-    assert completions([], "to") == ["topic"]
+    assert completions([], "to") == ["top", "topic"]
     assert completions(["topic"], "de") == ["delete", "describe"]
     assert completions(["cluster"], "st") == ["start", "status"]
     assert "--format" in completions(["topic", "list"], "--f")

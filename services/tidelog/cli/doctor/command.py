@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 from rich.console import Console
@@ -22,7 +21,7 @@ from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory,
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.findings import COULD_NOT_LOOK, Finding, State, exit_code, shortened, worst_first
 from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
-from tidelog.cli.output import note, print_table
+from tidelog.cli.output import OutputFormat, add_facts, finish, note, output_format, print_table
 from tidelog.cli.tool_command import (
     DEFAULT_BOOTSTRAP,
     ToolCommand,
@@ -39,9 +38,6 @@ from tidelog.model.instants import WallMs
 
 SERVICE_TIMEOUT_S: Final = 5.0
 """The time to wait for an answer of a metrics endpoint or of etcd."""
-JSON_FORMAT: Final = "json"
-TABLE_FORMAT: Final = "table"
-FORMATS: Final = (TABLE_FORMAT, JSON_FORMAT)
 
 
 class DoctorCommand(ToolCommand):
@@ -62,7 +58,15 @@ class DoctorCommand(ToolCommand):
             raise click.exceptions.Exit(COULD_NOT_LOOK) from None
 
 
-@click.command(cls=DoctorCommand, short_help="Examine a cluster, or a broker's data directory.")
+@click.command(
+    cls=DoctorCommand,
+    short_help="Examine a cluster, or a broker's data directory.",
+    examples=(
+        "tidelog doctor",
+        "tidelog doctor --data-dir cluster --format json",
+        "tidelog doctor data --repair",
+    ),
+)
 @click.argument(
     "directory",
     metavar="[DIR]",
@@ -89,9 +93,6 @@ class DoctorCommand(ToolCommand):
     metavar="HOST:PORT",
     help="The metrics address of an etcd server (--listen-metrics-urls). Repeatable.",
 )
-@click.option(
-    "--format", "output_format", type=click.Choice(FORMATS), default=TABLE_FORMAT, show_default=True
-)
 @cluster_options
 def command(
     directory: Path | None,
@@ -99,7 +100,6 @@ def command(
     copies: Path | None,
     data_dir: Path | None,
     etcd_addresses: tuple[str, ...],
-    output_format: str,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
@@ -113,7 +113,7 @@ def command(
         if data_dir is not None or etcd_addresses:
             raise ToolError(f"{directory} is examined without a cluster: leave out --data-dir and --etcd")
         findings = examine_directory(directory.absolute(), repairs=repair, copies=copies)
-        report(findings, output_format)
+        report(findings)
     if repair or copies is not None:
         raise ToolError(
             "--repair and --copies need the data directory of a stopped broker: tidelog doctor DIR"
@@ -139,7 +139,7 @@ def command(
             )
             now_s = time.time()
             findings = findings_of(reader.read(int(now_s * 1000)), now_s)
-    report(findings, output_format)
+    report(findings)
 
 
 def examine_directory(directory: Path, *, repairs: bool, copies: Path | None) -> list[Finding]:
@@ -214,27 +214,18 @@ def _local_access(
     return bootstrap_server, security
 
 
-def report(findings: Sequence[Finding], output_format: str) -> None:
+def report(findings: Sequence[Finding]) -> None:
     """Prints the findings, the worst first, and ends the process with their exit code."""
     code = exit_code(findings)
     ordered = worst_first(findings)
-    if output_format == JSON_FORMAT:
-        click.echo(json.dumps(_as_object(ordered, code), indent=2, ensure_ascii=False))
-    else:
-        print_table(
-            ("state", "check", "finding", "next step"),
-            [(str(f.state), f.check, f.text, f.next_step) for f in ordered],
-        )
+    add_facts(exit_code=code)
+    print_table(
+        ("state", "check", "finding", "next step"),
+        [(str(f.state), f.check, f.text, f.next_step or None) for f in ordered],
+        name="findings",
+    )
+    if output_format() is not OutputFormat.JSON:
         counts = {state: sum(f.state is state for f in ordered) for state in State}
         note(", ".join(f"{count} {state}" for state, count in counts.items() if count))
+    finish()
     raise click.exceptions.Exit(code)
-
-
-def _as_object(findings: Sequence[Finding], code: int) -> dict[str, Any]:
-    return {
-        "exit_code": code,
-        "findings": [
-            {"check": f.check, "state": str(f.state), "finding": f.text, "next_step": f.next_step or None}
-            for f in findings
-        ],
-    }
