@@ -185,37 +185,6 @@ def list_offsets(
         topic = cluster.topic(topic.name)
 
 
-def offsets_of_partitions(
-    cluster: Cluster, timestamps: Mapping[tuple[str, int], int], leaders: Mapping[tuple[str, int], int]
-) -> dict[tuple[str, int], OffsetAt]:
-    """Returns the first offset at or after a timestamp for many partitions, with few requests to each leader.
-
-    Keys are (topic, partition). Partitions without an answer are left out: nothing is retried. Raises
-    ClientError if a leader does not answer, KafkaError if it is unknown.
-    """
-    of_leader: dict[int, list[tuple[str, int]]] = {}
-    for key in sorted(timestamps):
-        if leaders.get(key, -1) >= 0:
-            of_leader.setdefault(leaders[key], []).append(key)
-    timeout_ms = int(cluster.timeout_s * 1000)
-    found: dict[tuple[str, int], OffsetAt] = {}
-    for leader, keys in of_leader.items():
-        for start in range(0, len(keys), _PARTITIONS_A_REQUEST):
-            topics: dict[str, list[ListOffsetsPartition]] = {}
-            for topic, index in keys[start : start + _PARTITIONS_A_REQUEST]:
-                row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
-                topics.setdefault(topic, []).append(row)
-            asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
-            request = ListOffsetsRequest(_CONSUMER, READ_UNCOMMITTED, asked, timeout_ms)
-            answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=1)
-            for topic_answer in answer.topics:
-                for got in topic_answer.partitions:
-                    if got.error_code == ErrorCode.NONE:
-                        key = (topic_answer.name, got.partition_index)
-                        found[key] = OffsetAt(got.offset, got.timestamp, got.leader_epoch)
-    return found
-
-
 def _by_leader(topic: Topic, wanted: set[int]) -> dict[int, list[int]]:
     groups: dict[int, list[int]] = {}
     for partition in topic.partitions:

@@ -132,10 +132,10 @@ def plan_add(state: ClusterState, count: int) -> ChangePlan:
     """Plans that new brokers get their share of the replicas. They have the ids after the highest one."""
     first = max((*state.racks, *(b for held in state.assignment.values() for b in held)), default=0) + 1
     added = range(first, first + count)
-    ids = ", ".join(map(str, added))
-    start = Step(f"start brokers {ids}", _tightest(state.partitions))
+    new = ("broker " if count == 1 else "brokers ") + ", ".join(map(str, added))
+    start = Step(f"start {new}", _tightest(state.partitions))
     racks = {**state.racks, **dict.fromkeys(added)}
-    moved = _plan_moves(state, racks, (), f"move replicas to brokers {ids}")
+    moved = _plan_moves(state, racks, (), f"move replicas to {new}")
     return replace(moved, steps=(start, *moved.steps))
 
 

@@ -78,7 +78,7 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_space(facts.log_directories),
         *check_forecast(facts.log_directories, facts.offsets),
         *check_groups(facts.committed, facts.offsets, facts.log_directories, facts.unseen_groups),
-        *check_transactions(facts.transactions),
+        *check_transactions(facts.transactions, facts.offsets),
         *check_clocks(facts.metrics),
         *check_leases(facts.metrics),
         *check_certificates(facts.certificate_expiry_s, facts.metrics, now_s),
@@ -104,7 +104,7 @@ def check_registrations(
             Finding(
                 check,
                 State.FAIL,
-                f"broker {broker_id} holds {count} replicas and is not registered",
+                f"broker {broker_id} holds {counted(count, 'replica')} and is not registered",
                 f"start it, or move its replicas: tidelog rebalance --without {broker_id} --execute",
             )
         )
@@ -123,7 +123,7 @@ def check_registrations(
         found.append(not_checked("services", registrations))
     if any(finding.state is not State.UNKNOWN for finding in found):
         return shortened(found)
-    text = f"{len(live)} brokers are registered, and no other broker holds replicas"
+    text = f"registered: {counted(len(live), 'broker')}; no other broker holds replicas"
     if isinstance(registrations, Registrations):
         text += f"; all {registrations.count} services have leases in etcd"
     return [Finding(check, State.OK, text), *found]
@@ -137,7 +137,7 @@ def check_answers(silent: Mapping[int, str], live: Collection[int]) -> list[Find
         Finding(check, State.FAIL, f"broker {broker_id} is registered and does not answer: {reason}", step)
         for broker_id, reason in sorted(silent.items())
     ]
-    return shortened(found) or [Finding(check, State.OK, f"{len(live)} registered brokers answer")]
+    return shortened(found) or [Finding(check, State.OK, f"all registered brokers answer ({len(live)})")]
 
 
 def check_partitions(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:
@@ -149,18 +149,21 @@ def check_partitions(partitions: Sequence[PartitionView] | Unseen) -> list[Findi
     found: list[Finding] = []
     offline = leaderless(partitions)
     if offline:
-        text = f"{len(offline)} partitions have no leader and can't be used: {named(offline)}"
+        text = f"without a leader, so not usable: {counted(len(offline), 'partition')}, {named(offline)}"
         found.append(Finding(check, State.FAIL, text, step))
     under_min = [p for p in partitions if p.is_under_min_isr and p.leader >= 0]
     if under_min:
-        text = f"{len(under_min)} partitions are below min.insync.replicas and refuse acks=all: "
+        text = f"below min.insync.replicas, so without acks=all: {counted(len(under_min), 'partition')}, "
         found.append(Finding(check, State.FAIL, text + named(under_min), step))
     lacking = [p for p in out_of_sync(partitions) if not p.is_under_min_isr and p.leader >= 0]
     if lacking:
         brokers = sorted({replica for partition in lacking for replica in partition.lacking})
-        text = f"{len(lacking)} partitions lack in-sync replicas on brokers {_ids(brokers)}: {named(lacking)}"
+        of_them = f"{counted(len(lacking), 'partition')}, {named(lacking)}"
+        text = f"replicas out of sync on brokers {_ids(brokers)}: {of_them}"
         found.append(Finding(check, State.WARN, text, step))
-    return found or [Finding(check, State.OK, f"all replicas of {len(partitions)} partitions are in sync")]
+    return found or [
+        Finding(check, State.OK, f"all replicas are in sync ({counted(len(partitions), 'partition')})")
+    ]
 
 
 def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:
@@ -173,12 +176,11 @@ def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]
         return [Finding(check, State.OK, "every leader is the preferred one")]
     electable = sum(partition.replicas[0] in partition.isr for partition in other)
     step = (
-        f"elect the preferred leaders: {electable} of them are in sync (kafka-leader-election "
-        "--election-type preferred --all-topic-partitions)"
+        f"'tidelog elect-leaders' makes {electable} of the preferred ones leaders, because they are in sync"
         if electable
         else "wait until the preferred leaders are in sync"
     )
-    text = f"{len(other)} partitions are not led by their preferred leader: {named(other)}"
+    text = f"not led by the preferred leader: {counted(len(other), 'partition')}, {named(other)}"
     return [Finding(check, State.WARN, text, step)]
 
 
@@ -204,7 +206,9 @@ def check_settings(settings: Mapping[int, Mapping[str, str]]) -> list[Finding]:
         step = "make them equal in the brokers' files, or with 'tidelog config alter --broker-defaults'"
         return [Finding(check, State.WARN, f"brokers differ: {text}", step)]
     return [
-        Finding(check, State.OK, f"{len(settings)} brokers have the same values of {len(names)} settings")
+        Finding(
+            check, State.OK, f"{len(names)} settings have the same values on all brokers ({len(settings)})"
+        )
     ]
 
 
@@ -220,7 +224,7 @@ def check_space(directories: Sequence[LogDir]) -> list[Finding]:
         place = f"{directory.path} of broker {directory.broker_id}"
         if directory.error:
             step = "repair the disk and restart the broker; 'tidelog doctor DIR' examines its files"
-            found.append(Finding(check, State.FAIL, f"{place} is offline: {directory.error.name}", step))
+            found.append(Finding(check, State.FAIL, f"{place} is offline ({directory.error.name})", step))
             continue
         if directory.total_bytes <= 0:
             found.append(
@@ -258,7 +262,9 @@ def check_forecast(
             continue
         looked += 1
         growths = [
-            growth_of(offsets[key], size) for key, size in directory.replica_bytes.items() if key in offsets
+            growth_of(offsets[replica.place], replica.size_bytes)
+            for replica in directory.replicas
+            if replica.place in offsets
         ]
         total_rate += sum(rate for rate, _ in growths)
         full_ms = full_in_ms(directory.usable_bytes, growths)
@@ -331,8 +337,8 @@ def check_groups(
         return [not_checked(check, offsets)]
     sizes: dict[PartitionKey, int] = {}
     for directory in directories:
-        for key, size in directory.replica_bytes.items():
-            sizes[key] = max(size, sizes.get(key, 0))
+        for replica in directory.replicas:
+            sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))
     found = [
         finding
         for group_id, positions in sorted(committed.items())
@@ -344,7 +350,7 @@ def check_groups(
     ]
     if any(finding.state is not State.UNKNOWN for finding in found):
         return shortened(found)
-    text = f"{len(committed)} groups; none is about to lose records to retention"
+    text = f"no group is about to lose records to retention ({counted(len(committed), 'group')})"
     return [Finding(check, State.OK, text), *shortened(found)]
 
 
@@ -402,12 +408,33 @@ def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | No
     return None
 
 
-def check_transactions(transactions: Sequence[OpenTransaction] | Unseen) -> list[Finding]:
-    """Looks for transactions that should have ended, because readers of committed records wait for them."""
+def check_transactions(
+    transactions: Sequence[OpenTransaction] | Unseen,
+    offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
+) -> list[Finding]:
+    """Looks for transactions that should have ended, because readers of committed records wait for them.
+
+    A partition whose last stable offset is behind, although no coordinator has an open transaction there, has
+    a hanging one (KIP-664).
+    """
     check = "transactions"
     if isinstance(transactions, Unseen):
         return [not_checked(check, transactions)]
     found: list[Finding] = []
+    known = {key for row in transactions for key in row.partitions}
+    waiting = {} if isinstance(offsets, Unseen) else offsets
+    hanging = [
+        f"{topic}-{index}"
+        for (topic, index), log in sorted(waiting.items())
+        if log.last_stable_offset < log.log_end_offset and (topic, index) not in known
+    ]
+    if hanging:
+        text = (
+            f"no coordinator knows the open transactions of {_first_names(hanging)}, so read_committed "
+            "readers wait"
+        )
+        step = "'tidelog transactions find-hanging' shows them, and 'tidelog transactions abort' ends them"
+        found.append(Finding(check, State.WARN, text, step))
     for row in transactions:
         age = time_text(row.open_ms)
         step = f"'tidelog transactions describe {row.transactional_id}' shows its partitions; read the "
@@ -425,7 +452,7 @@ def check_transactions(transactions: Sequence[OpenTransaction] | Unseen) -> list
             text = f"{row.transactional_id} has been open for {age}; read_committed readers wait for it"
             found.append(Finding(check, State.WARN, text, step + "logs of its producer"))
     return shortened(found) or [
-        Finding(check, State.OK, f"{len(transactions)} transactions are open, none for too long")
+        Finding(check, State.OK, f"no transaction is open for too long ({len(transactions)} open)")
     ]
 
 
@@ -478,7 +505,8 @@ def check_leases(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding
     ages = [each.lease_age_s for each in seen.values() if each.lease_age_s is not None]
     if not ages:
         return [not_checked(check, Unseen("the brokers' metrics have no lease"))]
-    text = f"{len(ages)} brokers have renewed their leases within {max(ages):.0f} s, and have lost none"
+    brokers = counted(len(ages), "broker")
+    text = f"all leases were renewed within {max(ages):.0f} s, and none was lost ({brokers})"
     return [Finding(check, State.OK, text), *_silent(check, metrics)]
 
 
@@ -511,7 +539,7 @@ def check_certificates(
             found.append(Finding(check, state, f"the certificate of {holder} {when}", step))
     first = min(known, key=lambda holder: known[holder])
     days = (known[first] - now_s) / 86_400
-    text = f"{len(known)} certificates; the first to expire is that of {first}, in {days:.0f} days"
+    text = f"the first certificate to expire is that of {first}, in {days:.0f} days ({len(known)} examined)"
     return shortened(found) or [Finding(check, State.OK, text)]
 
 
@@ -542,11 +570,16 @@ def check_etcd(members: Sequence[EtcdMember] | Unseen) -> list[Finding]:
     if found:
         return shortened(found)
     slowest = max(member.health_ms for member in members)
-    text = f"{len(members)} servers are healthy, a read by a quorum takes {slowest:.1f} ms"
+    text = f"healthy ({counted(len(members), 'server')}), a read by a quorum takes {slowest:.1f} ms"
     return [Finding(check, State.OK, text)]
 
 
 # -- words
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns a number with its noun, as `1 broker` and `2 brokers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def size_text(size_bytes: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from tidelog.cli.doctor.cluster_checks import AGEING, HOUR_MS
@@ -27,9 +27,9 @@ from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.client.admin import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    READ_COMMITTED,
     UNKNOWN_OFFSET,
     OffsetAt,
-    offsets_of_partitions,
 )
 from tidelog.client.availability import PartitionView
 from tidelog.client.cluster import Broker, Cluster, Topic
@@ -42,7 +42,8 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError
-from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.client.log_dirs import LogDir, describe_log_dirs
+from tidelog.client.partition_offsets import offsets_at
 from tidelog.client.reassignments import list_reassignments
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.errors import KafkaError
@@ -84,9 +85,7 @@ class ClusterReader:
         self.tell("settings")
         settings = self._of_each(brokers, silent, self._settings)
         self.tell("data directories")
-        directories = self._of_each(
-            brokers, silent, lambda broker_id: describe_log_dirs(self.cluster, [broker_id])
-        )
+        directories = self._of_each(brokers, silent, self._directories)
         self.tell("offsets")
         offsets = _seen(lambda: self._offsets(topics, silent, now_ms))
         self.tell("groups")
@@ -94,6 +93,10 @@ class ClusterReader:
         committed = _seen(lambda: self._committed(unseen_groups))
         self.tell("transactions")
         transactions = _seen(lambda: self._transactions(now_ms))
+        leaders = _leaders(topics, silent)
+        if not isinstance(offsets, Unseen):
+            seen = offsets
+            offsets = _seen(lambda: self._confirmed(seen, leaders))
         self.tell("metrics")
         metrics: dict[int, ServiceMetrics | Unseen] = {
             broker.broker_id: read_metrics(broker, settings.get(broker.broker_id), self.timeout_s)
@@ -134,6 +137,9 @@ class ClusterReader:
         adding = {key: move.adding for key, move in list_reassignments(self.cluster).items()}
         return merge_views(views, {name: int(value or 1) for name, value in min_isr.items()}, adding)
 
+    def _directories(self, broker_id: int) -> list[LogDir]:
+        return describe_log_dirs(self.cluster, [broker_id])
+
     def _settings(self, broker_id: int) -> dict[str, str]:
         entries = describe_configs(self.cluster, ConfigResource(ResourceType.BROKER, str(broker_id)))
         return {e.name: e.value for e in entries if e.value is not None and not e.is_sensitive}
@@ -144,15 +150,10 @@ class ClusterReader:
         policy = describe_topics_setting(self.cluster, topics, "cleanup.policy") if topics else {}
         retention_ms = self._topic_numbers(topics, "retention.ms")
         retention_bytes = self._topic_numbers(topics, "retention.bytes")
-        leaders = {
-            (topic.name, partition.index): partition.leader
-            for topic in topics.values()
-            for partition in topic.partitions
-            if partition.leader not in silent
-        }
+        leaders = _leaders(topics, silent)
 
         def ask(timestamps: dict[PartitionKey, int]) -> dict[PartitionKey, OffsetAt]:
-            return offsets_of_partitions(self.cluster, timestamps, leaders)
+            return offsets_at(self.cluster, timestamps, leaders)
 
         starts = ask(dict.fromkeys(leaders, EARLIEST_TIMESTAMP))
         recents = ask(dict.fromkeys(leaders, now_ms - HOUR_MS))
@@ -165,6 +166,8 @@ class ClusterReader:
         )
         # The ends are read last, so that no offset is above them.
         ends = ask(dict.fromkeys(leaders, LATEST_TIMESTAMP))
+        latest = dict.fromkeys(ends, LATEST_TIMESTAMP)
+        stable = offsets_at(self.cluster, latest, leaders, isolation_level=READ_COMMITTED)
         found: dict[PartitionKey, LogOffsets] = {}
         for key in starts.keys() & ends.keys():
             start, end = starts[key].offset, ends[key].offset
@@ -179,9 +182,28 @@ class ClusterReader:
                 ageing_offset=start if old is None else end if old.offset == UNKNOWN_OFFSET else old.offset,
                 retention_ms=retention_ms.get(key[0], _UNLIMITED),
                 retention_bytes=retention_bytes.get(key[0], _UNLIMITED),
+                last_stable_offset=stable[key].offset if key in stable else end,
                 is_deleted="delete" in (policy.get(key[0]) or ""),
             )
         return found
+
+    def _confirmed(
+        self, offsets: dict[PartitionKey, LogOffsets], leaders: Mapping[PartitionKey, int]
+    ) -> dict[PartitionKey, LogOffsets]:
+        """Reads the last stable offsets again, after the transactions, where they were behind.
+
+        Only a transaction that was open before, during and after the listing keeps the same offset. So one
+        that the listing does not contain is not just beginning or ending.
+        """
+        behind = {key: log for key, log in offsets.items() if log.last_stable_offset < log.log_end_offset}
+        latest = dict.fromkeys(behind, LATEST_TIMESTAMP)
+        stable = offsets_at(self.cluster, latest, leaders, isolation_level=READ_COMMITTED)
+        ended = {
+            key: replace(log, last_stable_offset=log.log_end_offset)
+            for key, log in behind.items()
+            if key not in stable or stable[key].offset != log.last_stable_offset
+        }
+        return {**offsets, **ended}
 
     def _topic_numbers(self, topics: Mapping[str, Topic], name: str) -> dict[str, int]:
         values = describe_topics_setting(self.cluster, topics, name) if topics else {}
@@ -216,7 +238,13 @@ class ClusterReader:
             if described.state in OPEN_STATES and described.start_time_ms >= 0:
                 open_ms = max(0, now_ms - described.start_time_ms)
                 found.append(
-                    OpenTransaction(row.transactional_id, described.state, open_ms, described.timeout_ms)
+                    OpenTransaction(
+                        row.transactional_id,
+                        described.state,
+                        open_ms,
+                        described.timeout_ms,
+                        described.partitions,
+                    )
                 )
         return found
 
@@ -255,6 +283,16 @@ class ClusterReader:
         if self.local is None:
             return Unseen("only the files of a local cluster state which services should run")
         return read_registrations(self.local)
+
+
+def _leaders(topics: Mapping[str, Topic], silent: Collection[int]) -> dict[PartitionKey, int]:
+    """Returns the leader of each partition that has one that answers."""
+    return {
+        (topic.name, partition.index): partition.leader
+        for topic in topics.values()
+        for partition in topic.partitions
+        if partition.leader not in silent
+    }
 
 
 def _seen(read: Callable[[], T]) -> T | Unseen:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
-from tidelog.cli.doctor.cluster_checks import findings_of, size_text
+from tidelog.cli.doctor.cluster_checks import counted, findings_of, size_text
 from tidelog.cli.doctor.cluster_facts import ClusterReader
 from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
@@ -63,8 +63,9 @@ class DoctorCommand(ToolCommand):
     short_help="Examine a cluster, or a broker's data directory.",
     examples=(
         "tidelog doctor",
-        "tidelog doctor --data-dir cluster --format json",
-        "tidelog doctor data --repair",
+        "tidelog doctor --data-dir /tmp/cluster  # a cluster of 'tidelog cluster up'",
+        "tidelog doctor /var/lib/tidelog  # the data directory of a stopped broker",
+        "tidelog doctor /var/lib/tidelog --repair",
     ),
 )
 @click.argument(
@@ -151,6 +152,11 @@ def examine_directory(directory: Path, *, repairs: bool, copies: Path | None) ->
     is_partition = paths == [directory]
     if not paths and not (directory / META_PROPERTIES_FILE).exists():
         raise ToolError(f"{directory} is not a broker's data directory: it has no partitions")
+    if repairs and is_partition:
+        raise ToolError(
+            f"a repair changes checkpoints that are beside {directory.name}: "
+            f"use 'tidelog doctor {directory.parent} --repair'"
+        )
     try:
         lock = DirectoryLock(directory.parent if is_partition else directory)
     except LogDirectoryInUseError as error:
@@ -166,7 +172,7 @@ def examine_directory(directory: Path, *, repairs: bool, copies: Path | None) ->
             for finding in worst_first(found.all_findings):
                 note(f"{finding.state}: {finding.text}")
             repair_directory(found, kept, WallMs(time.time_ns() // 1_000_000), note)
-            note(f"The {len(kept)} files that were changed or removed are in {kept.path}.")
+            note(f"Copies of what was changed or removed: {counted(len(kept), 'file')} in {kept.path}")
             found = _checked(directory, partition_paths(directory))
     except RepairError as error:
         raise ToolError(str(error)) from error
@@ -193,13 +199,12 @@ def _checked(directory: Path, paths: Sequence[Path]) -> DirectoryReport:
 
 
 def _with_summary(found: DirectoryReport) -> list[Finding]:
-    segments = sum(partition.segment_count for partition in found.partitions)
+    partitions = counted(len(found.partitions), "partition")
+    segments = counted(sum(partition.segment_count for partition in found.partitions), "segment")
     size = size_text(sizes_of([partition.path for partition in found.partitions]))
-    read = f"{len(found.partitions)} partitions with {segments} segments, {size}, were read completely"
+    read = f"read completely: {partitions}, {segments}, {size}"
     is_sound = not any(finding.state is not State.OK for finding in found.all_findings)
-    text = (
-        f"{read}, and all batches, indexes, epochs, snapshots and checkpoints are sound" if is_sound else read
-    )
+    text = f"{read}; all batches, indexes, epochs, snapshots and checkpoints are sound" if is_sound else read
     return [*shortened(found.all_findings), Finding("summary", State.OK, text)]
 
 
@@ -214,7 +219,7 @@ def _local_access(
     return bootstrap_server, security
 
 
-def report(findings: Sequence[Finding]) -> None:
+def report(findings: Sequence[Finding]) -> NoReturn:
     """Prints the findings, the worst first, and ends the process with their exit code."""
     code = exit_code(findings)
     ordered = worst_first(findings)
@@ -224,6 +229,7 @@ def report(findings: Sequence[Finding]) -> None:
         [(str(f.state), f.check, f.text, f.next_step or None) for f in ordered],
         name="findings",
     )
+    finish()
     if output_format() is not OutputFormat.JSON:
         counts = {state: sum(f.state is state for f in ordered) for state in State}
         note(", ".join(f"{count} {state}" for state, count in counts.items() if count))

@@ -101,8 +101,6 @@ def repair_directory(report: DirectoryReport, copies: Copies, now_ms: WallMs, te
         _repair_partition(partition, copies, now_ms, tell)
         if key is not None and (partition.cut is not None or partition.has_bad_list):
             cut.append(key)
-    if report.partitions and report.partitions[0].path == report.path:
-        return  # the directory of one partition has no checkpoints
     _repair_checkpoints(report, copies, tell)
     if cut:
         _mark_as_lost(report.path, cut, copies, tell)

@@ -27,6 +27,7 @@ class LogOffsets:
     ageing_offset: int
     retention_ms: int
     retention_bytes: int
+    last_stable_offset: int
     is_deleted: bool
     """Whether retention deletes records (`cleanup.policy`)."""
 
@@ -39,6 +40,7 @@ class OpenTransaction:
     state: str
     open_ms: int
     timeout_ms: int
+    partitions: tuple[PartitionKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

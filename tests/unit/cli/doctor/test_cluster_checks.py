@@ -61,15 +61,24 @@ def offsets(
     ageing: int = 0,
     retention_ms: int = -1,
     retention_bytes: int = -1,
+    stable: int | None = None,
     is_deleted: bool = True,
 ) -> LogOffsets:
     return LogOffsets(
-        start, end, recent, recent_ms, ageing, retention_ms, retention_bytes, is_deleted=is_deleted
+        start,
+        end,
+        recent,
+        recent_ms,
+        ageing,
+        retention_ms,
+        retention_bytes,
+        end if stable is None else stable,
+        is_deleted=is_deleted,
     )
 
 
-def volume(usable: int, total: int = 100 * GIB, size: int = GIB, error: ErrorCode = ErrorCode.NONE) -> LogDir:
-    replica = ReplicaSize(TopicPartition(*KEY), size, 0, is_future=False)
+def volume(usable: int, total: int = 100 * GIB, error: ErrorCode = ErrorCode.NONE) -> LogDir:
+    replica = ReplicaSize(TopicPartition(*KEY), GIB, 0, is_future=False)
     return LogDir(1, "/data", error, total, usable, (replica,))
 
 
@@ -86,7 +95,7 @@ def test_a_check_that_was_not_made_states_its_reason() -> None:
         check_forecast([volume(1)], silent),
         check_groups({}, silent, [], {}),
         check_groups(silent, {}, [], {}),
-        check_transactions(silent),
+        check_transactions(silent, {}),
         check_etcd(silent),
         check_clocks({1: silent}),
         check_leases({1: silent}),
@@ -98,7 +107,7 @@ def test_a_check_that_was_not_made_states_its_reason() -> None:
 
 def test_partitions_are_offline_or_below_min_isr_or_lack_replicas() -> None:
     assert the(check_partitions([view(1, (1, 2, 3))])).state is State.OK
-    assert "no leader" in the(check_partitions([view(-1, ())])).text
+    assert "without a leader" in the(check_partitions([view(-1, ())])).text
     under_min = the(check_partitions([view(1, (1,))]))
     assert (under_min.state, "min.insync.replicas" in under_min.text) == (State.FAIL, True)
     lacking = the(check_partitions([view(1, (1, 2))]))
@@ -107,7 +116,7 @@ def test_partitions_are_offline_or_below_min_isr_or_lack_replicas() -> None:
 
 def test_leaders_that_are_not_preferred_are_counted_with_those_that_can_be_elected() -> None:
     assert the(check_leaders([view(1, (1, 2))])).state is State.OK
-    assert "1 of them are in sync" in the(check_leaders([view(2, (1, 2)), view(2, (2, 3))])).next_step
+    assert "makes 1 of the preferred" in the(check_leaders([view(2, (1, 2)), view(2, (2, 3))])).next_step
     assert "wait" in the(check_leaders([view(2, (2, 3))])).next_step
 
 
@@ -208,7 +217,15 @@ def test_groups_that_could_not_be_read_are_named() -> None:
     ],
 )
 def test_stuck_transactions(transaction: OpenTransaction, state: State) -> None:
-    assert the(check_transactions([transaction])).state is state
+    assert the(check_transactions([transaction], {})).state is state
+
+
+def test_a_partition_that_waits_for_a_transaction_that_no_coordinator_knows() -> None:
+    waiting = {KEY: offsets(stable=10)}
+    finding = the(check_transactions([], waiting))
+    assert (finding.state, "t-0" in finding.text) == (State.WARN, True)
+    known = OpenTransaction("x", "Ongoing", 10_000, 60_000, (KEY,))
+    assert the(check_transactions([known], waiting)).state is State.OK
 
 
 def test_clocks_count_only_beyond_what_the_measurement_can_tell() -> None:

@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import struct
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from loglab.batches import read_all
-from loglab.logs import OwnedLog
+from loglab.logs import OwnedLog, kill
+from loglab.random_life import RandomLife
 from loglab.random_logs import RandomWriter
 from tidelog.broker.log.checkpoint_file import decode_offsets
 from tidelog.broker.log.directory_lock import DirectoryLock
@@ -30,7 +32,13 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_directory import decode_base_offsets, read_topic_id
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
-from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, check_directory
+from tidelog.cli.doctor.directory_check import (
+    CHECKPOINTS,
+    DirectoryReport,
+    Expected,
+    check_directory,
+    check_partition,
+)
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.findings import Finding, State
 from tidelog.cli.main import main
@@ -152,6 +160,33 @@ def test_a_sound_directory_has_no_findings(sound: Written) -> None:
     assert report.partitions[0].segment_count >= 3
     assert any(sound.path.rglob("*.txnindex"))
     assert readable(sound.path) == sound.batches
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans())
+def test_a_sound_log_has_no_findings_whatever_happened_to_it(
+    seed: int, is_compacted: bool, is_clean: bool
+) -> None:
+    root = Path(tempfile.mkdtemp(prefix="tidelog-doctor-"))
+    try:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            life = RandomLife(root / "t-0", seed, is_compacted=is_compacted)
+            for _ in range(life.random.randrange(2, 12)):
+                if life.random.random() < 0.3:
+                    life.die(monkeypatch)
+                else:
+                    life.random.choice(life.happenings)()
+        expected = Expected(is_clean, log_start_offset=life.log.log_start_offset)
+        if is_clean:
+            life.log.close()
+        else:
+            kill(life.log)
+        report = check_partition(life.directory, expected, lambda _size: None)
+        # The life does not assign leader epochs, as leaders do. A killed process leaves indexes behind that
+        # its recovery builds again.
+        lax = {"leader epochs"} | (set() if is_clean else {"offset indexes", "time indexes"})
+        assert [finding for finding in report.findings if finding.check not in lax] == []
+    finally:
+        shutil.rmtree(root)
 
 
 def change_a_byte(sound: Written, file: Path, at: int, mask: int) -> None:
@@ -285,4 +320,6 @@ def test_a_directory_in_use_and_other_directories_are_refused(sound: Written, tm
     assert doctor(tmp_path / "empty").exit_code == 3
     assert doctor(tmp_path / "none").exit_code == 3
     assert doctor("--repair").exit_code == 3
+    alone = doctor(sound.path / "flights-0", "--repair")
+    assert (alone.exit_code, f"tidelog doctor {sound.path} --repair" in alone.stderr) == (3, True)
     assert doctor(sound.path, "--etcd", "e:1").exit_code == 3

@@ -1,0 +1,60 @@
+"""Reads the offsets at a time of many partitions, each with its own time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.client.admin import READ_UNCOMMITTED, OffsetAt
+from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+_CONSUMER: Final = -1
+_PARTITIONS_A_REQUEST: Final = 1_000
+_WITH_TIMESTAMPS: Final = 1
+_WITH_ISOLATION: Final = 2
+"""The first versions whose response has a timestamp, and whose request has an isolation level."""
+
+
+def offsets_at(
+    cluster: Cluster,
+    timestamps: Mapping[PartitionKey, int],
+    leaders: Mapping[PartitionKey, int],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[PartitionKey, OffsetAt]:
+    """Returns the first offset at or after a timestamp for many partitions, with few requests to each leader.
+
+    Partitions without a leader or with an error are left out: nothing is retried. Raises ClientError if a
+    leader does not answer, KafkaError if it is not registered.
+    """
+    of_leader: dict[int, list[PartitionKey]] = {}
+    for key in sorted(timestamps):
+        leader = leaders.get(key, NO_LEADER)
+        if leader != NO_LEADER:
+            of_leader.setdefault(leader, []).append(key)
+    timeout_ms = int(cluster.timeout_s * 1000)
+    least = _WITH_ISOLATION if isolation_level else _WITH_TIMESTAMPS
+    found: dict[PartitionKey, OffsetAt] = {}
+    for leader, keys in of_leader.items():
+        for start in range(0, len(keys), _PARTITIONS_A_REQUEST):
+            topics: dict[str, list[ListOffsetsPartition]] = {}
+            for topic, index in keys[start : start + _PARTITIONS_A_REQUEST]:
+                row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
+                topics.setdefault(topic, []).append(row)
+            asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
+            request = ListOffsetsRequest(_CONSUMER, isolation_level, asked, timeout_ms)
+            answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=least)
+            for topic_answer in answer.topics:
+                for got in topic_answer.partitions:
+                    if got.error_code == ErrorCode.NONE:
+                        key = (topic_answer.name, got.partition_index)
+                        found[key] = OffsetAt(got.offset, got.timestamp, got.leader_epoch)
+    return found
