@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -170,3 +171,23 @@ def test_a_stop_succeeds_although_nobody_reads_the_output(tmp_path: Path) -> Non
             process.kill()
             process.wait()
         process.communicate()
+
+
+def test_the_console_is_served_beside_the_brokers(tmp_path: Path) -> None:
+    with running(tmp_path, "--listen", "127.0.0.1:0", "--ephemeral", "--console", "127.0.0.1:0") as dev:
+        limit_s = time.monotonic() + START_S
+        while (found := re.search(r"^console: (\S+)$", dev.text, re.MULTILINE)) is None:
+            assert dev.process.poll() is None, dev.text
+            assert time.monotonic() < limit_s, dev.text
+            time.sleep(0.02)
+        with urllib.request.urlopen(f"{found[1]}topics", timeout=START_S) as answer:
+            assert answer.status == 200
+        assert dev.end() == 0
+    assert "Traceback" not in dev.text
+
+
+def test_a_wrong_address_of_the_console_is_one_sentence(tmp_path: Path) -> None:
+    with running(tmp_path, "--listen", "127.0.0.1:0", "--ephemeral", "--console", "here") as dev:
+        assert dev.process.wait(START_S) == 1
+    assert "tidelog: --console here: here is not an address: expected HOST:PORT, as in 127" in dev.text
+    assert "Traceback" not in dev.text

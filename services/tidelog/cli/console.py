@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import click
 
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, command_security
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BadAddressError
+from tidelog.client.security import ClientSecurity
 
-DEFAULT_LISTEN = "127.0.0.1:8080"
-MAX_READ_TIMEOUT_MS = 5_000
+if TYPE_CHECKING:
+    from tidelog.console.server import ConsoleServer
+
+DEFAULT_LISTEN: Final = "127.0.0.1:8080"
+DEFAULT_INTERVAL_MS: Final = 5_000
+MAX_READ_TIMEOUT_MS: Final = 5_000
 """The console does not wait longer than this for a broker, because a page waits with it."""
 
 
@@ -29,7 +36,7 @@ MAX_READ_TIMEOUT_MS = 5_000
 @click.option(
     "--interval-s",
     type=click.FloatRange(min=0.5, max=3600),
-    default=5.0,
+    default=DEFAULT_INTERVAL_MS / 1000,
     show_default=True,
     help="Seconds between two readings of what somebody looks at.",
 )
@@ -53,38 +60,51 @@ def command(
     It reads the cluster while somebody looks at a page, and changes nothing. It has no login of its own: who
     reaches its address sees what --command-config may read.
     """
+    server = console_server(
+        listen,
+        bootstrap_server,
+        command_security(),
+        timeout_ms=request_timeout_ms,
+        interval_ms=int(interval_s * 1000),
+        allowed_hosts=allowed_hosts,
+    )
+    click.echo(f"console: {server.url}")
+    server.run()
+
+
+def console_server(
+    listen: str,
+    bootstrap_server: str,
+    security: ClientSecurity,
+    *,
+    timeout_ms: int = MAX_READ_TIMEOUT_MS,
+    interval_ms: int = DEFAULT_INTERVAL_MS,
+    allowed_hosts: tuple[str, ...] = (),
+) -> ConsoleServer:
+    """Returns a console that listens but does not answer yet. Raises ToolError, ClientError."""
+    address = _listen_address(listen)
+    parse_bootstrap(bootstrap_server)
     try:
-        from tidelog.console.server import serve
+        from tidelog.console.server import ConsoleServer
     except ImportError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
         raise ToolError(
             f"the console needs the package {error.name}: pip install 'tidelog[console]'"
         ) from None
-    security = command_security()
-    parse_bootstrap(bootstrap_server)
 
     def connect(known: tuple[str, ...]) -> Cluster:
         return Cluster(
             ",".join(dict.fromkeys((*bootstrap_server.split(","), *known))),
             client_id="tidelog-console",
-            timeout_s=min(request_timeout_ms, MAX_READ_TIMEOUT_MS) / 1000,
+            timeout_s=min(timeout_ms, MAX_READ_TIMEOUT_MS) / 1000,
             security=security,
         )
 
-    def say_ready(address: Address) -> None:
-        click.echo(f"console: http://{address}/")
-
     try:
-        serve(
-            _listen_address(listen),
-            connect,
-            interval_ms=int(interval_s * 1000),
-            allowed_hosts=allowed_hosts,
-            on_ready=say_ready,
-        )
+        return ConsoleServer(address, connect, interval_ms=interval_ms, allowed_hosts=allowed_hosts)
     except OSError as error:
-        raise ToolError(f"--listen {listen}: {error.strerror or error}") from None
+        raise ToolError(f"the console cannot listen at {listen}: {error.strerror}") from None
 
 
 def _listen_address(text: str) -> Address:
@@ -95,5 +115,5 @@ def _listen_address(text: str) -> Address:
     try:
         (address,) = parse_bootstrap(text)
     except (BadAddressError, ValueError):
-        raise ToolError(f"--listen {text}: expected HOST:PORT, as in {DEFAULT_LISTEN}") from None
+        raise ToolError(f"{text} is not an address: expected HOST:PORT, as in {DEFAULT_LISTEN}") from None
     return address

@@ -9,7 +9,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
@@ -35,6 +36,10 @@ _MAX_REPLICAS: Final = 3
 _FOLLOWERS: Final = "tidelog.broker.replication.follower"
 _BROKER_DIRECTORY: Final = "broker-"
 _ONE_BROKER_ONLY: Final = ("listeners", "advertised.listeners", "log.dirs", "log.dir")
+
+
+class ConsoleUnavailableError(Exception):
+    """The reason why the web console cannot be served, as one sentence."""
 
 
 class TopicWanted(NamedTuple):
@@ -118,6 +123,12 @@ def _fail(reason: str) -> NoReturn:
     help="Require TLS and a login. Creates certificates and the user admin; client.properties in the data "
     "directory contains its password.",
 )
+@click.option(
+    "--console",
+    "console_listen",
+    metavar="HOST:PORT",
+    help="Serve the web console at this address, too. It needs the extra `console`.",
+)
 def command(
     listen: str,
     data_dir: Path | None,
@@ -126,6 +137,7 @@ def command(
     topics: tuple[str, ...],
     assignments: tuple[str, ...],
     is_secure: bool,
+    console_listen: str | None,
 ) -> None:
     """Run a complete cluster in one process, for development and tests.
 
@@ -149,8 +161,16 @@ def command(
         configure_logging(settings[0].tidelog_log_format, settings[0].tidelog_log_level)
         data = "a temporary directory, which is deleted at the end" if is_ephemeral else str(directory)
         try:
-            uvloop.run(_serve(settings, directory, wanted, data, listen if is_secure else None))
-        except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
+            secure_listen = listen if is_secure else None
+            uvloop.run(_serve(settings, directory, wanted, data, secure_listen, console_listen))
+        except (
+            OSError,
+            KafkaError,
+            ConsoleUnavailableError,
+            StoreError,
+            CorruptFileError,
+            LogDirectoryInUseError,
+        ) as error:
             _fail(str(error))
     with contextlib.suppress(BrokenPipeError):  # nobody reads the output any more
         click.echo("stopped")
@@ -242,12 +262,14 @@ async def _serve(
     topics: list[TopicWanted],
     data: str,
     secure_listen: str | None,
+    console_listen: str | None,
 ) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     renewals: asyncio.Task[None] | None = None
+    properties: Path | None = None
     options = ""
     if secure_listen is not None:
         from tidelog.cli.secure_dev import ensure_admin, keep_certificate
@@ -275,9 +297,36 @@ async def _serve(
         click.echo(f"try:   echo hello | tidelog produce {name}{options}")
         sys.stdout.flush()
         set_logger_level(_FOLLOWERS, None)
-        await stopping.wait()
+        async with contextlib.AsyncExitStack() as beside:
+            if console_listen is not None:
+                await beside.enter_async_context(_console(console_listen, cluster.address, properties))
+            await stopping.wait()
         set_logger_level(_FOLLOWERS, "error")
     finally:
         if renewals is not None:
             renewals.cancel()
         await cluster.stop()
+
+
+@contextlib.asynccontextmanager
+async def _console(listen: str, bootstrap: str, properties: Path | None) -> AsyncIterator[None]:
+    """Serves the web console in a thread of its own. Raises ConsoleUnavailableError."""
+    # Without the option, `tidelog dev` loads neither the client nor the extra `console`.
+    from tidelog.cli.console import console_server
+    from tidelog.cli.tool_command import ToolError
+    from tidelog.client.errors import ClientError
+    from tidelog.client.security import NO_SECURITY, read_security
+
+    try:
+        security = NO_SECURITY if properties is None else read_security(properties)
+        server = console_server(listen, bootstrap, security)
+    except (ToolError, ClientError) as error:
+        raise ConsoleUnavailableError(f"--console {listen}: {error}") from error
+    serving = threading.Thread(target=server.run, name="console")
+    serving.start()
+    click.echo(f"console: {server.url}")
+    try:
+        yield
+    finally:
+        server.stop()
+        await asyncio.to_thread(serving.join)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import FrameType
 from typing import Final
 
@@ -28,41 +28,49 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-def serve(
-    listen: Address,
-    connect: Connect,
-    *,
-    interval_ms: int,
-    allowed_hosts: tuple[str, ...],
-    on_ready: Callable[[Address], None],
-) -> None:
-    """Serves until SIGINT or SIGTERM. Port 0 selects a free port. Raises OSError if the address is taken."""
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    with socket.create_server((listen.host, listen.port), family=family) as listener:
-        port = listener.getsockname()[1]
-        server: _Server | None = None
-        console = Console(
-            connect,
-            interval_ms=interval_ms,
-            is_stopping=lambda: server is not None and server.should_exit,
+class ConsoleServer:
+    """A console at an address. It listens from its creation, and answers while `run` runs."""
+
+    def __init__(
+        self, listen: Address, connect: Connect, *, interval_ms: int, allowed_hosts: Sequence[str] = ()
+    ) -> None:
+        """Port 0 selects a free port. `allowed_hosts` are further host names by which browsers call the
+        console. Raises OSError if the address is not available.
+        """
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        self._listener = socket.create_server((listen.host, listen.port), family=family)
+        self.address = Address(listen.host, self._listener.getsockname()[1])
+        self._console = Console(
+            connect, interval_ms=interval_ms, is_stopping=lambda: self._server.should_exit
         )
         hosts = [*LOCAL_HOSTS, *allowed_hosts]
         if listen.host not in ("0.0.0.0", "::"):  # the addresses that mean all addresses
             hosts.append(f"[{listen.host}]" if ":" in listen.host else listen.host)
-        try:
-            server = _Server(
-                uvicorn.Config(
-                    console.application(hosts),
-                    log_level="warning",
-                    access_log=False,
-                    server_header=False,
-                    lifespan="off",
-                    ws="none",
-                    limit_concurrency=MAX_CONNECTIONS,
-                    timeout_graceful_shutdown=_GRACE_S,
-                )
+        self._server = _Server(
+            uvicorn.Config(
+                self._console.application(hosts),
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                lifespan="off",
+                ws="none",
+                limit_concurrency=MAX_CONNECTIONS,
+                timeout_graceful_shutdown=_GRACE_S,
             )
-            on_ready(Address(listen.host, port))
-            server.run(sockets=[listener])
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}/"
+
+    def run(self) -> None:
+        """Answers until `stop`, or until SIGINT or SIGTERM if it runs in the main thread."""
+        try:
+            with self._listener:
+                self._server.run(sockets=[self._listener])
         finally:
-            console.close()
+            self._console.close()
+
+    def stop(self) -> None:
+        """Makes `run` return soon. It may be called from any thread."""
+        self._server.should_exit = True
