@@ -83,6 +83,9 @@ def console_server(
 ) -> ConsoleServer:
     """Returns a console that listens but does not answer yet. Raises ToolError, ClientError."""
     address = _listen_address(listen)
+    for name in allowed_hosts:
+        if "*" in name:
+            raise ToolError(f"--allowed-host {name}: expected a host name without *")
     parse_bootstrap(bootstrap_server)
     try:
         from tidelog.console.server import ConsoleServer

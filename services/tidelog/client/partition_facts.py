@@ -1,7 +1,8 @@
 """Reads offsets and sizes of all partitions of many topics, with one request for each broker.
 
 A leader that does not answer is no error here: its partitions are missing in the result. So a cluster with a
-broker that is down can still be observed.
+broker that is down can still be observed. Such brokers join the caller's set `silent`, and brokers in it are
+not asked, so that several calls together wait for a frozen broker only once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class ReplicaSize(NamedTuple):
 
 
 def offsets_of_topics(
-    cluster: Cluster, topics: Iterable[Topic], timestamp: int, *, isolation_level: int = READ_UNCOMMITTED
+    cluster: Cluster,
+    topics: Iterable[Topic],
+    timestamp: int,
+    silent: set[int],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, int]:
     """Returns the first offset at or after `timestamp`, which may be a special one, for each partition whose
     leader answers. An offset is -1 if no record is that late..
@@ -52,6 +58,8 @@ def offsets_of_topics(
     found: dict[TopicPartition, int] = {}
     timeout_ms = int(cluster.timeout_s * 1000)
     for leader, wanted in by_leader.items():
+        if leader in silent:
+            continue
         rows = [
             ListOffsetsTopic(name, [ListOffsetsPartition(index, timestamp=timestamp) for index in indexes])
             for name, indexes in wanted.items()
@@ -60,6 +68,7 @@ def offsets_of_topics(
         try:
             answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=_LIST_OFFSETS_SINCE)
         except (ClientError, KafkaError):  # the leader is down, or was removed a moment ago
+            silent.add(leader)
             continue
         for answered in answer.topics:
             for row in answered.partitions:
@@ -69,7 +78,7 @@ def offsets_of_topics(
 
 
 def replica_sizes(
-    cluster: Cluster, broker_ids: Iterable[int], topics: Iterable[Topic] | None = None
+    cluster: Cluster, broker_ids: Iterable[int], silent: set[int], topics: Iterable[Topic] | None = None
 ) -> list[ReplicaSize]:
     """Returns the sizes of the replicas on those brokers that answer; `topics` None means all topics."""
     wanted = (
@@ -79,9 +88,12 @@ def replica_sizes(
     )
     found: list[ReplicaSize] = []
     for broker_id in broker_ids:
+        if broker_id in silent:
+            continue
         try:
             answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
         except (ClientError, KafkaError):
+            silent.add(broker_id)
             continue
         found += [
             ReplicaSize(broker_id, TopicPartition(topic.name, row.partition_index), row.partition_size)

@@ -141,11 +141,12 @@ class ClusterReader:
     def _topics(self, cluster: Cluster) -> list[TopicRow]:
         topics = cluster.topics()
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP)
-        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
+        silent: set[int] = set()
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent)
+        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent)
         rates = self._rates("", ends)
         sizes: dict[str, int] = {}
-        for replica in replica_sizes(cluster, brokers):
+        for replica in replica_sizes(cluster, brokers, silent):
             name = replica.partition.topic
             sizes[name] = sizes.get(name, 0) + replica.size_bytes
         return [
@@ -155,11 +156,12 @@ class ClusterReader:
 
     def _topic(self, cluster: Cluster, name: str) -> TopicReading:
         topic = existing_topic(cluster, name)
-        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP)
-        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP)
-        stable = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        silent: set[int] = set()
+        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP, silent)
+        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent)
+        stable = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED)
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        replicas = replica_sizes(cluster, brokers, [topic])
+        replicas = replica_sizes(cluster, brokers, silent, [topic])
         sizes = leader_sizes(topic, replicas)
         total = sum(replica.size_bytes for replica in replicas) if replicas else None
         rate = self._rates(name, ends).get(name)

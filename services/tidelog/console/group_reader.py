@@ -75,8 +75,9 @@ class GroupReader:
             if (offsets := _committed(cluster, group)) is not None
         }
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
-        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
-        stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        silent: set[int] = set()
+        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent)
+        stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED)
         rows = tuple(
             GroupRow(
                 group,
@@ -133,11 +134,14 @@ class GroupReader:
     def _observe(
         self, cluster: Cluster, topics: dict[str, Topic], committed: dict[TopicPartition, int]
     ) -> Observations:
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP)
-        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
-        stable = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+        silent: set[int] = set()
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent)
+        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent)
+        stable = offsets_of_topics(
+            cluster, topics.values(), LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED
+        )
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        replicas = replica_sizes(cluster, brokers, topics.values())
+        replicas = replica_sizes(cluster, brokers, silent, topics.values())
         sizes = {name: leader_sizes(topic, replicas) for name, topic in topics.items()}
         times = _Times(cluster, self._monotonic)
         found: Observations = {}

@@ -24,7 +24,7 @@ from tidelog.client.errors import ClientError
 from tidelog.console.cluster_reader import ClusterReader, Connect
 from tidelog.console.core.budget import Budget
 from tidelog.console.core.record_filter import FilterError
-from tidelog.console.core.record_query import LIMITS, MAX_OFFSET, STARTS, RecordQuery, cursor_text
+from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.console.group_reader import GroupReader
 from tidelog.console.record_search import RecordsFound, find_record, find_records
@@ -126,9 +126,7 @@ class Console:
             routes.append(Route(page.path, self._page_of(page), methods=["GET"]))
             routes.append(Route(f"/events{page.path}", self._events_of(page), methods=["GET"]))
         routes.append(Route("/topics/{topic}/records", self._records, methods=["GET"]))
-        routes.append(
-            Route("/topics/{topic}/records/{partition:int}/{offset:int}", self._record, methods=["GET"])
-        )
+        routes.append(Route("/topics/{topic}/records/{partition}/{offset}", self._record, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         return Starlette(
             routes=routes,
@@ -299,12 +297,16 @@ class Console:
 
     async def _record(self, request: Request) -> Response:
         """Shows one record with its whole content."""
-        name, partition, offset = (request.path_params[key] for key in ("topic", "partition", "offset"))
-        if offset > MAX_OFFSET:
-            return await self._not_found(request, KeyError(offset))
+        name = request.path_params["topic"]
+        fields = {key: request.path_params[key] for key in ("partition", "offset")}
+        try:
+            query = RecordQuery.parse({**fields, "start": "offset"})
+        except FilterError as problem:
+            return await self._not_found(request, problem)
+        partition, offset = query.partition, query.offset
 
         def search(cluster: Cluster) -> ShownRecord | None:
-            return find_record(cluster, name, partition, offset, self._monotonic)
+            return find_record(cluster, name, query, self._monotonic)
 
         record, error, status = await self._search(search)
         is_found = record is not None and record.offset == offset

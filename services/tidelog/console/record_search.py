@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
@@ -61,15 +61,16 @@ def find_records(
     began_ms = clock()
     topic = existing_topic(cluster, name)
     isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
-    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP)
-    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, isolation_level)
+    silent: set[int] = set()
+    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
+    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
     asked = [p.index for p in topic.partitions if query.partition in (None, p.index)]
     if not asked:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' has no partition {query.partition}"
         )
     ends = {index: ends[index] for index in asked if index in ends and index in log_starts}
-    at_time = _offsets(cluster, topic, query.time_ms) if query.start == "time" else {}
+    at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
     starts = query.starts(log_starts, ends, at_time)
     scan = RecordScan(starts, ends, query.wanted, budget, query.limit, began_ms, is_whole=is_whole)
     while (index := scan.next_partition(clock())) is not None:
@@ -105,20 +106,24 @@ def find_records(
 
 
 def find_record(
-    cluster: Cluster, name: str, partition: int, offset: int, clock: Callable[[], MonotonicMs]
+    cluster: Cluster, name: str, query: RecordQuery, clock: Callable[[], MonotonicMs]
 ) -> ShownRecord | None:
-    """Returns the record at an offset with its whole content, or the next one if there is none at that
-    offset, or None at the end. Raises KafkaError, ClientError.
+    """Returns the first record that a query finds, with its whole content, or None if there is none. Raises
+    KafkaError, ClientError.
     """
-    query = RecordQuery(partition, "offset", offset, limit=1)
-    found = find_records(cluster, name, query, Budget(), clock, is_whole=True).records
+    only_one = replace(query, limit=1)
+    found = find_records(cluster, name, only_one, Budget(), clock, is_whole=True).records
     return found[0] if found else None
 
 
 def _offsets(
-    cluster: Cluster, topic: Topic, timestamp: int, isolation_level: int = READ_UNCOMMITTED
+    cluster: Cluster,
+    topic: Topic,
+    timestamp: int,
+    silent: set[int],
+    isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    found = offsets_of_topics(cluster, [topic], timestamp, isolation_level=isolation_level)
+    found = offsets_of_topics(cluster, [topic], timestamp, silent, isolation_level=isolation_level)
     return {partition.partition: offset for partition, offset in found.items()}
 
 

@@ -15,7 +15,7 @@ from tidelog.console.cluster_reader import Connect
 from tidelog.console.pages import Console
 
 MAX_CONNECTIONS: Final = 128
-LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 _GRACE_S: Final = 3
 
 
@@ -45,7 +45,7 @@ class ConsoleServer:
         )
         hosts = [*LOCAL_HOSTS, *allowed_hosts]
         if listen.host not in ("0.0.0.0", "::"):  # the addresses that mean all addresses
-            hosts.append(f"[{listen.host}]" if ":" in listen.host else listen.host)
+            hosts += [listen.host, f"[{listen.host}]"]
         self._server = _Server(
             uvicorn.Config(
                 self._console.application(hosts),

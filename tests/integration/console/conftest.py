@@ -29,10 +29,10 @@ class Answer:
 class ServedConsole:
     """A console with its address. `get` asks it as a browser does."""
 
-    def __init__(self, bootstrap: str, **options: Any) -> None:
+    def __init__(self, bootstrap: str, *, timeout_s: float = 10, **options: Any) -> None:
         def connect(known: tuple[str, ...]) -> ClusterClient:
             addresses = ",".join((*bootstrap.split(","), *known))
-            return ClusterClient(addresses, client_id="tidelog-console", timeout_s=10)
+            return ClusterClient(addresses, client_id="tidelog-console", timeout_s=timeout_s)
 
         self._console = Console(
             connect, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}

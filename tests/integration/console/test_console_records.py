@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -152,3 +153,18 @@ def test_wrong_searches_are_refused_with_a_sentence(flights: Cluster, serve_cons
         assert answer.status == status
         assert text in answer.text
     assert console.get("/topics/nothing/records").status == 404
+    assert console.get(f"/topics/{TOPIC}/records/0/{'9' * 5_000}").status == 404
+    assert console.get(f"/topics/{TOPIC}/records/x/0").status == 404
+
+
+def test_only_some_searches_run_at_a_time(flights: Cluster, serve_console: Serve) -> None:
+    console = serve_console(flights.bootstrap)
+    path = f"/topics/{TOPIC}/records"
+    slow = flights.delay("Fetch", 2, times=None, client_id="tidelog-console")
+    with ThreadPoolExecutor(4) as browsers:
+        found = [browsers.submit(console.get, path) for _ in range(4)]
+        answers = [each.result() for each in found]
+    slow.end()
+    assert sorted(answer.status for answer in answers) == [200, 200, 503, 503]
+    assert any("2 searches are running." in answer.text for answer in answers)
+    assert console.get(path).status == 200

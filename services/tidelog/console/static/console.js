@@ -61,9 +61,11 @@ function setUpLiveUpdates() {
   let source = null;
   let isPaused = false;
 
-  // A reader who is typing or selecting text must not lose it.
+  let pending = null;
+
+  // A reader who is in a form or selecting text must not lose it.
   const isBusy = () =>
-    live.contains(document.activeElement) && document.activeElement.matches("input, select") ||
+    (live.contains(document.activeElement) && document.activeElement.closest("form") !== null) ||
     (String(document.getSelection()) !== "" && live.contains(document.getSelection().anchorNode));
 
   function update() {
@@ -71,9 +73,12 @@ function setUpLiveUpdates() {
     if (wanted && !source) {
       source = new EventSource(live.dataset.events);
       source.addEventListener("fragment", (event) => {
-        if (!isBusy()) replaceContent(live, event.data);
+        pending = event.data;
       });
       source.addEventListener("read", (event) => {
+        if (isBusy()) return; // the content is older than this time
+        if (pending !== null) replaceContent(live, pending);
+        pending = null;
         document.getElementById("read-at").textContent = event.data;
       });
     } else if (!wanted && source) {
