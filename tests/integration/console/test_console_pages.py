@@ -143,3 +143,14 @@ def test_a_frozen_broker_hides_only_its_own_partitions(
     assert page.count(" 0 3 3 ") == 2  # start, last stable offset and high watermark
     assert " – – – " in page  # noqa: RUF001 -- en dashes
     cluster.resume(frozen)
+
+
+def test_the_number_of_viewers_is_bounded(
+    tidelog: Cluster, serve_console: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.console.pages.MAX_VIEWERS", 1)
+    console = serve_console(tidelog.bootstrap)
+    events = console.events("/events/topics")
+    assert next(events)[0] == "fragment"
+    assert console.get("/events/").status == 503
+    events.close()

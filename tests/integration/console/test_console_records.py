@@ -160,7 +160,7 @@ def test_wrong_searches_are_refused_with_a_sentence(flights: Cluster, serve_cons
 def test_only_some_searches_run_at_a_time(flights: Cluster, serve_console: Serve) -> None:
     console = serve_console(flights.bootstrap)
     path = f"/topics/{TOPIC}/records"
-    slow = flights.delay("Fetch", 2, times=None, client_id="tidelog-console")
+    slow = flights.delay("Fetch", 1, times=None, client_id="tidelog-console")
     with ThreadPoolExecutor(4) as browsers:
         found = [browsers.submit(console.get, path) for _ in range(4)]
         answers = [each.result() for each in found]
