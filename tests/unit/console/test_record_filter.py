@@ -96,6 +96,12 @@ def test_a_schema_id_is_named() -> None:
     assert "schema id 258 of a registry" in show(b"\x00\x00\x00\x01\x02\x05ab", 100).note
 
 
+def test_json_with_a_schema_id_is_json() -> None:
+    data = b'\x00\x00\x00\x00\x07{"a": 1}'
+    assert show(data, 100) == ("json", '{\n  "a": 1\n}', len(data), 0, "Its schema id is 7.")
+    assert JsonCondition.parse("a=1").matches(data)
+
+
 def test_json_whose_indentation_explodes_is_shown_as_text() -> None:
     deep = b"[" * 900 + b"]" * 900
     assert show(deep, PREVIEW_BYTES).kind == "text"

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.console.core.record_text import without_schema_id
 from tidelog.records.record import Record
 
 MAX_TEXT_CHARS: Final = 1_000
@@ -56,7 +57,7 @@ class JsonCondition:
         if data is None or len(data) > MAX_JSON_BYTES:
             return False
         try:
-            found: object = json.loads(data)
+            found: object = json.loads(without_schema_id(data))
         except (ValueError, RecursionError):  # no JSON, or nested too deeply
             return False
         for step in self.steps:

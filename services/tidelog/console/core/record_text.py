@@ -61,20 +61,34 @@ def show(data: bytes | None, max_bytes: int) -> Shown:
     if data is None:
         return Shown("null", "null", 0)
     size = len(data)
-    if size <= max_bytes and data[:1] in (b"{", b"["):
+    content = without_schema_id(data)
+    if size <= max_bytes and content[:1] in (b"{", b"["):
         try:
-            pretty = json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+            pretty = json.dumps(json.loads(content), indent=2, ensure_ascii=False)
         except (ValueError, RecursionError):
             pretty = ""
         # Indentation of deep arrays may be far longer than the data.
         if pretty and len(pretty) <= 4 * max_bytes and _is_encodable(pretty):
-            return Shown("json", pretty, size)
+            note = "" if content is data else f"Its schema id is {_schema_id(data)}."
+            return Shown("json", pretty, size, note=note)
     part = data[:max_bytes]
     text = _as_text(part, is_cut=size > max_bytes)
     if text is not None:
         return Shown("text", text, size, size - len(part))
     part = data[: max_bytes // 4]
     return Shown("hex", _dump(part), size, size - len(part), _schema_note(data))
+
+
+def without_schema_id(data: bytes) -> bytes:
+    """Returns JSON without the schema id that the serializers of a registry write before it, and other bytes
+    as they are.
+    """
+    has_id = data[:1] == b"\0" and data[_CONFLUENT_PREFIX_BYTES : _CONFLUENT_PREFIX_BYTES + 1] in (b"{", b"[")
+    return data[_CONFLUENT_PREFIX_BYTES:] if has_id else data
+
+
+def _schema_id(data: bytes) -> int:
+    return int.from_bytes(data[1:_CONFLUENT_PREFIX_BYTES])
 
 
 def _is_encodable(text: str) -> bool:
@@ -108,8 +122,8 @@ def _dump(data: bytes) -> str:
 def _schema_note(data: bytes) -> str:
     """Returns what the prefix of Confluent's serializers says: a zero byte and the id of a schema."""
     if len(data) > _CONFLUENT_PREFIX_BYTES and data[0] == 0:
-        schema_id = int.from_bytes(data[1:_CONFLUENT_PREFIX_BYTES])
         return (
-            f"The first bytes look like schema id {schema_id} of a registry. The console does not decode it."
+            f"The first bytes look like schema id {_schema_id(data)} of a registry. "
+            "The console does not decode it."
         )
     return ""

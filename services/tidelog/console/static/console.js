@@ -63,10 +63,14 @@ function setUpLiveUpdates() {
 
   let pending = null;
 
-  // A reader who is in a form or selecting text must not lose it.
-  const isBusy = () =>
-    (live.contains(document.activeElement) && document.activeElement.closest("form") !== null) ||
-    (String(document.getSelection()) !== "" && live.contains(document.getSelection().anchorNode));
+  // A reader who is in a form or selects text must not lose it. A range in the page does not count what is selected
+  // in a field, which stays selected when the focus has left the field.
+  function isBusy() {
+    if (live.contains(document.activeElement) && document.activeElement.closest("form")) return true;
+    const selection = document.getSelection();
+    const range = selection.rangeCount ? selection.getRangeAt(0) : null;
+    return range !== null && !range.collapsed && live.contains(range.commonAncestorContainer);
+  }
 
   function update() {
     const wanted = !isPaused && !document.hidden; // nobody looks at a hidden page
