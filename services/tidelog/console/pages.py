@@ -122,7 +122,7 @@ class Console:
         of another site that resolves its own name to this address is refused.
         """
         routes: list[BaseRoute] = []
-        for page in self._live_pages():
+        for page in (*self._cluster_pages(), *self._group_pages()):
             routes.append(Route(page.path, self._page_of(page), methods=["GET"]))
             routes.append(Route(f"/events{page.path}", self._events_of(page), methods=["GET"]))
         routes.append(Route("/topics/{topic}/records", self._records, methods=["GET"]))
@@ -137,7 +137,7 @@ class Console:
             exception_handlers={404: self._not_found},
         )
 
-    def _live_pages(self) -> list[LivePage]:
+    def _cluster_pages(self) -> list[LivePage]:
         reader = self._reader
         return [
             LivePage(
@@ -166,6 +166,19 @@ class Console:
                 "topics",
             ),
             LivePage(
+                "/settings",
+                lambda request: "Settings",
+                "settings.html",
+                lambda request: ("settings", _broker_id(request)),
+                lambda request: lambda: reader.settings(_broker_id(request)),
+                "settings",
+            ),
+        ]
+
+    def _group_pages(self) -> list[LivePage]:
+        reader = self._reader
+        return [
+            LivePage(
                 "/groups",
                 lambda request: "Groups",
                 "groups.html",
@@ -190,14 +203,6 @@ class Console:
                 lambda request: "transactions",
                 lambda request: lambda: reader.run(self._groups.transactions),
                 "transactions",
-            ),
-            LivePage(
-                "/settings",
-                lambda request: "Settings",
-                "settings.html",
-                lambda request: ("settings", _broker_id(request)),
-                lambda request: lambda: reader.settings(_broker_id(request)),
-                "settings",
             ),
         ]
 
