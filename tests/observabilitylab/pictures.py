@@ -257,7 +257,8 @@ def _draw_states(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -
         (_legend(target["legendFormat"], one["metric"]), *_points(one))
         for one in prometheus.over(_asked(target), WATCHED_S, STEP_S)
     )
-    axes = _axes(figure, box)
+    x, y, w, h = box
+    axes = _axes(figure, (x + 0.05, y, w - 0.05, h))
     for row, (_, times, values) in enumerate(lines):
         for step in steps:
             at = step["value"] if step["value"] is not None else -math.inf

@@ -24,7 +24,7 @@ _ISR_STATES = {
     "4": "under min ISR",
     "5": "under min ISR",
 }
-_SHOWN_PARTITIONS = 30
+_SHOWN_PARTITIONS = 20
 
 _GLANCE = Row(
     "At a glance",

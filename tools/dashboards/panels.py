@@ -167,7 +167,7 @@ def states(
     """Returns a panel with one line for each series, whose colour is its state over time."""
     steps = _steps(warn_from, bad_from, None)
     return Panel(
-        "state-timeline", title, about, {legend: expression}, "short", width, 10, steps, mappings=mappings
+        "state-timeline", title, about, {legend: expression}, "short", width, 14, steps, mappings=mappings
     )
 
 
