@@ -14,7 +14,9 @@ import argparse
 import contextlib
 import json
 import multiprocessing
+import os
 import random
+import resource
 import socket
 import ssl
 import struct
@@ -62,52 +64,105 @@ PIPELINED: Final = 8
 BURSTS: Final = 12
 """The largest number of such groups of requests on one connection."""
 CLOSED: Final = b"\xff\xff\xff\xff"
-ANSWER_TIMEOUT_S: Final = 0.03
-"""A request may park; the connection is closed then, and the next requests use a new one."""
+LONGEST_PATIENCE_S: Final = 0.25
+SHORTEST_PATIENCE_S: Final = 0.004
+"""A request may park; the connection is closed then, and the next requests use a new one. How long a worker
+waits for such an answer depends on how fast the broker answers others.
+"""
+PATIENCE: Final = 8.0
+"""The wait for an answer, as a multiple of the usual time of a first answer."""
 WORKERS: Final = 6
+WORKER_END_S: Final = 10.0
+"""The time in which the workers end by themselves. After that they are killed."""
 MAX_WAIT_MS: Final = 100.0
 MAX_GROWTH_MB: Final = 100.0
 WARM_UP_SHARE: Final = 0.3
 """The growth of memory counts after this share of the run: the broker first fills its bounded caches."""
 
 
-def send(listeners: Listeners, seed: int, until: float, limit: int, sent: Synchronized[int]) -> None:
-    """Sends requests until `until` (of time.monotonic) or until all workers together sent `limit`."""
-    chosen = random.Random(seed)
+def filled_source(seed: int) -> RequestSource:
+    """Returns a source with CORPUS requests. It takes seconds of CPU, so the workers share its result."""
     now_ms = round(time.time() * 1000)
     records = [Record(n, now_ms, b"k", b"v" * 20) for n in range(5)]
     batches = [
         build_batch([b"a", b"b"]),
         *(bytes(build_compressed(records, compression=c)) for c in Compression),
     ]
-    source = RequestSource(chosen, NAMES, batches)
+    source = RequestSource(random.Random(seed), NAMES, batches)
     source.fill(CORPUS)
+    return source
+
+
+def send(
+    listeners: Listeners,
+    source: RequestSource,
+    seed: int,
+    until: float,
+    limit: int,
+    sent: Synchronized[int],
+) -> None:
+    """Sends requests until `until` (of time.monotonic) or until all workers together sent `limit`. Each
+    process has its own copy of the source.
+    """
+    chosen = random.Random(seed)
+    source.choose_by(chosen)
     context = ssl.create_default_context(cafile=str(listeners.certificate))
+    patience = Patience()
     while time.monotonic() < until and sent.value < limit:
         (way,) = chosen.choices(list(SHARES), list(SHARES.values()))
-        handled = 0
+        answered = 0
         with contextlib.suppress(OSError), listeners.connect(way, context) as connection:
-            handled = _exchange(connection, source)
+            answered = _exchange(connection, source, patience)
         with sent.get_lock():
-            sent.value += handled
+            sent.value += answered
 
 
-def _exchange(connection: socket.socket, source: RequestSource) -> int:
-    """Sends bursts of requests, each after the answers to the previous one. Returns how many requests the
-    broker handled.
+class Patience:
+    """The time that a worker waits for an answer before it gives the connection up."""
+
+    def __init__(self) -> None:
+        self._usual_s = LONGEST_PATIENCE_S / PATIENCE
+
+    @property
+    def seconds(self) -> float:
+        return min(max(PATIENCE * self._usual_s, SHORTEST_PATIENCE_S), LONGEST_PATIENCE_S)
+
+    def answered(self, took_s: float) -> None:
+        """Adjusts the usual time to one more answer."""
+        self._usual_s += (took_s - self._usual_s) / 16
+
+    def gave_up(self) -> None:
+        """Waits a little longer from now on, because the broker may be slow. Many answers outweigh this."""
+        self._usual_s = min(self._usual_s * 1.1, LONGEST_PATIENCE_S / PATIENCE)
+
+
+def _exchange(connection: socket.socket, source: RequestSource, patience: Patience) -> int:
+    """Sends bursts of requests, each after the answers to the previous one. Returns how many requests were
+    answered, or ended the connection. The broker handles further ones behind a parked one.
     """
-    connection.settimeout(ANSWER_TIMEOUT_S)
-    handled = 0
-    with contextlib.suppress(OSError), connection.makefile("rb") as answers:
-        for _ in range(BURSTS):
-            source.renew(RENEWED)
-            connection.sendall(b"".join(source.next_request() for _ in range(PIPELINED)))
-            for _ in range(PIPELINED):
-                handled += 1  # the broker also handles a request that it answers by closing the connection
-                (size,) = struct.unpack(">i", answers.read(4) or CLOSED)
-                if size < 0 or len(answers.read(size)) < size:
-                    return handled
-    return handled
+    answered = 0
+    with connection.makefile("rb") as answers:
+        try:
+            for _ in range(BURSTS):
+                source.renew(RENEWED)
+                burst = b"".join(source.burst(PIPELINED))
+                connection.settimeout(patience.seconds)
+                began_s = time.monotonic()
+                connection.sendall(burst)
+                for number in range(PIPELINED):
+                    (size,) = struct.unpack(">i", answers.read(4) or CLOSED)
+                    if number == 0:
+                        patience.answered(time.monotonic() - began_s)
+                    if size >= 0 and len(answers.read(size)) < size:
+                        return answered
+                    answered += 1
+                    if size < 0:
+                        return answered
+        except TimeoutError:
+            patience.gave_up()
+        except OSError:
+            answered += 1  # the broker closed the connection, as above
+    return answered
 
 
 def main() -> int:
@@ -156,12 +211,16 @@ def attack(
     assert bystander.stdout is not None
     assert bystander.stdout.readline() == "ready\n"
     sent: Synchronized[int] = multiprocessing.Value("q", 0)
+    source = filled_source(seed)
     until = time.monotonic() + options.seconds
     workers = [
-        multiprocessing.Process(target=send, args=(listeners, seed + n, until, options.requests, sent))
+        multiprocessing.Process(
+            target=send, args=(listeners, source, seed + n, until, options.requests, sent)
+        )
         for n in range(WORKERS)
     ]
     start_mb = memory_mb(broker.pid, "VmRSS")
+    broker_cpu_s, own_cpu_s = cpu_s(broker.pid), children_cpu_s()
     for worker in workers:
         worker.start()
     began, warm_mb = time.monotonic(), 0.0
@@ -176,17 +235,25 @@ def attack(
                 warm_mb = used_mb
             failures.update(failures_in(log.new_lines()))
             progress.update(task, description=f"{sent.value:,} requests, {used_mb:.0f} MB")
+    end_s = time.monotonic() + WORKER_END_S
     for worker in workers:
+        worker.join(max(0.0, end_s - time.monotonic()))
         worker.kill()
         worker.join()
+    took_s, own_cpu_s = time.monotonic() - began, children_cpu_s() - own_cpu_s
+    broker_cpu_s = cpu_s(broker.pid) - broker_cpu_s
     said, _ = bystander.communicate(timeout=BYSTANDER_END_S)
     felt = json.loads(said)
     is_running = broker.is_running()
     end_mb = memory_mb(broker.pid, "VmRSS") if is_running else 0.0
     console.print(
-        f"{sent.value:,} requests in {time.monotonic() - began:.0f} s; longest wait of another client "
+        f"{sent.value:,} requests in {took_s:.0f} s; longest wait of another client "
         f"{felt['longest_ms']:.0f} ms, of which {felt['longest_hold_ms']:.0f} ms while the broker had a CPU; "
         f"memory {start_mb:.0f} -> {warm_mb:.0f} -> {end_mb:.0f} MB"
+    )
+    console.print(
+        f"{sent.value / took_s:,.0f} requests/s; CPU of the workers {own_cpu_s:.0f} s, of the broker "
+        f"{broker_cpu_s:.0f} s ({1e6 * broker_cpu_s / max(1, sent.value):,.0f} us a request)"
     )
     faults = [] if is_running else ["the broker ended"]
     if felt["longest_hold_ms"] > options.max_wait_ms:
@@ -198,6 +265,21 @@ def attack(
     failures.update(failures_in(log.new_lines()))
     faults += [f"logged {count} times: {failure}" for failure, count in failures.most_common()]
     return faults
+
+
+def cpu_s(pid: int) -> float:
+    """Returns the CPU time of a process, or 0 if it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children_cpu_s() -> float:
+    """Returns the CPU time of the child processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def grant_some_rights(bootstrap: str) -> None:

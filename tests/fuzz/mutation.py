@@ -25,6 +25,12 @@ DAMAGED_SHARE: Final = 0.5
 """The share of requests whose bytes are damaged; most of them end their connection. The other requests have
 random values, extreme ones among them.
 """
+WAITS: Final = frozenset({"max_wait_ms"})
+"""The fields whose value makes the broker keep a request for a while."""
+SHORT_SHARE: Final = 0.8
+"""The share of requests with such a field that do not wait. A request that waits occupies a connection, and
+tests less than the requests that could be sent meanwhile.
+"""
 _APIS: Final = list(SERVED_APIS.items())
 
 
@@ -42,6 +48,10 @@ class RequestSource:
         while len(self._corpus) < count:
             self._corpus.append(self._valid_request())
 
+    def choose_by(self, random_source: random.Random) -> None:
+        """Takes all later choices from another Random."""
+        self._random = random_source
+
     def renew(self, count: int) -> None:
         """Replaces `count` of the valid requests by new ones."""
         for _ in range(count):
@@ -52,11 +62,17 @@ class RequestSource:
         version = self._random.randint(served.min_version, served.max_version)
         return self._encoded(ApiKey(key), version)
 
-    def next_request(self) -> bytes:
-        """Returns a complete frame."""
+    def burst(self, count: int) -> list[bytes]:
+        """Returns complete frames, the damaged ones last. The broker closes a connection at the first frame
+        that it cannot read, and does not handle the frames behind it.
+        """
+        damaged = sum(self._random.random() < DAMAGED_SHARE for _ in range(count))
+        return [self._frame(is_damaged=number >= count - damaged) for number in range(count)]
+
+    def _frame(self, *, is_damaged: bool) -> bytes:
         chosen = self._random
         payload = bytearray(chosen.choice(self._corpus))
-        if chosen.random() < DAMAGED_SHARE:
+        if is_damaged:
             for _ in range(chosen.choice((1, 1, 1, 2, 5))):
                 self._damage(payload)
         return struct.pack(">i", len(payload)) + payload
@@ -95,6 +111,8 @@ class RequestSource:
         return kind(**{f.name: self._field(f, version) for f in kind.FIELDS if f.is_in(version)})
 
     def _field(self, field: F, version: int) -> object:
+        if field.name in WAITS and self._random.random() < SHORT_SHARE:
+            return 0
         if field.is_nullable_in(version) and self._random.random() < 0.2:
             return None
         return self._value(field.kind, version)
