@@ -63,7 +63,7 @@ def forget_a_record(history: History) -> None:
 
 
 def forget_a_released_record(history: History) -> None:
-    history.deliveries = [found for found in history.deliveries if found.count == 1]
+    history.deliveries = [found for found in history.deliveries if found.delivery_count == 1]
 
 
 def deliver_another_record(history: History) -> None:
