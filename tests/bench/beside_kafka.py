@@ -2,11 +2,13 @@
 """Compares tidelog with Apache Kafka, with the same librdkafka cases against both.
 
 Writes docs/benchmarks.md, with --replicated docs/benchmarks-replicated.md, with --coordinated
-docs/benchmarks-coordinated.md, with --tls docs/benchmarks-tls.md, and with --share docs/benchmarks-share.md
-(one broker each, then three). Kafka comes from shared/peer beside the
-checkout, with 1 GiB of heap; tidelog is `tidelog dev`. With --replicated or --coordinated, each side has
-three brokers: Kafka's have 512 MiB of heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if
-a case failed, and 0 otherwise. The table shows which targets were reached.
+docs/benchmarks-coordinated.md, with --tls docs/benchmarks-tls.md, and with --share
+docs/benchmarks-share.md (one broker each, then three). With --clients, it compares Python clients on a
+tidelog broker, without Apache Kafka, and writes docs/benchmarks-clients.md
+(bench/clients_side_by_side.py). Kafka comes from shared/peer beside the checkout, with 1 GiB of heap;
+tidelog is `tidelog dev`. With --replicated or --coordinated, each side has three brokers: Kafka's have
+512 MiB of heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if a case failed, and 0
+otherwise. The table shows which targets were reached.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ from sidebyside.sides import (
     machine_facts,
 )
 
+from bench.clients_side_by_side import compare as compare_clients
 from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 
 TABLE_WIDTH = 125
@@ -265,6 +268,7 @@ def main() -> int:
         action="store_true",
         help="share groups, one broker each and then three, in under 10 minutes",
     )
+    parser.add_argument("--clients", action="store_true", help="Python clients on a tidelog broker")
     parser.add_argument("--rounds", type=int, help="rounds that start both sides (cold JVM)")
     parser.add_argument("--warm-rounds", type=int, help="further rounds with the same brokers (warm JVM)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
@@ -273,6 +277,9 @@ def main() -> int:
     options = parser.parse_args()
     console = Console(highlight=False)
     console.width = max(console.width, TABLE_WIDTH)
+    if options.clients:
+        compare_clients(console, rounds=options.rounds, is_quick=options.quick)
+        return 0
     try:
         find_jars()
         if not (PEER / "kafka-up.sh").exists():

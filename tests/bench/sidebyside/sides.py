@@ -285,12 +285,8 @@ class TlsKafkaSide(KafkaSide):
         return self._connection
 
 
-def machine_facts(kafka: str) -> list[tuple[str, str]]:
-    """Returns the facts that readers need to judge the figures. `kafka` describes the number and setup of its
-    brokers.
-    """
-    import confluent_kafka
-
+def computer_facts() -> list[tuple[str, str]]:
+    """Returns the facts about the computer, Python, and tidelog's build."""
     model = next(
         (
             line.split(":", 1)[1].strip()
@@ -300,16 +296,29 @@ def machine_facts(kafka: str) -> list[tuple[str, str]]:
         os.uname().machine,
     )
     memory_kib = int(Path("/proc/meminfo").read_text().split()[1])
-    java = subprocess.run(
-        ["java", "-version"], capture_output=True, text=True, check=False
-    ).stderr.splitlines()
     return [
         ("processor", f"{os.cpu_count()} x {model}"),
         ("memory", f"{memory_kib / 1024**2:.0f} GiB"),
         ("system", f"{os.uname().sysname} {os.uname().release}"),
         ("Python", sys.version.split()[0]),
-        ("librdkafka", str(confluent_kafka.libversion()[0])),
         ("tidelog", "compiled" if os.environ.get(BUILD_VARIABLE) else "plain Python"),
+    ]
+
+
+def machine_facts(kafka: str) -> list[tuple[str, str]]:
+    """Returns the facts that readers need to judge the figures. `kafka` describes the number and setup of its
+    brokers.
+    """
+    import confluent_kafka
+
+    java = subprocess.run(
+        ["java", "-version"], capture_output=True, text=True, check=False
+    ).stderr.splitlines()
+    *computer, build = computer_facts()
+    return [
+        *computer,
+        ("librdkafka", str(confluent_kafka.libversion()[0])),
+        build,
         ("Java", java[0] if java else "?"),
         ("Kafka", f"{os.environ.get('KAFKA_VERSION', '4.3.1')}, {kafka}"),
     ]
