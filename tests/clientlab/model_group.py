@@ -163,7 +163,8 @@ class ModelGroup:
         application.delivered.clear()
         self._perform(application, application.core.begin_poll(self.now_ms))
         for _ in range(self.chance.randint(1, 8)):
-            found = application.core.take(1)
+            record = application.core.take_decoded()
+            found = application.core.take(1) if record is None else [record]
             if found is None:
                 break
             place = (found[0].partition, found[0].offset)

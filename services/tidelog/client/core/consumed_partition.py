@@ -90,6 +90,10 @@ class FetchedBatches:
         self._begun = read_batch(self._place, self._raw, *self._current)
         return True
 
+    def next_decoded(self) -> ConsumerRecord[Any, Any] | None:
+        """Returns the next visible record if it is decoded."""
+        return self._chunk.pop() if self._chunk else None
+
     def take_rest(self, position: int) -> ConsumerBatch[Any, Any] | None:
         """Returns all visible records from the offset `position` on, None if there are none.
 
@@ -252,6 +256,17 @@ class ConsumedPartition:
             self.position = max(self.position, current.following)
             self.fetched.popleft()
         return None
+
+    def take_decoded(self) -> ConsumerRecord[Any, Any] | None:
+        """Returns the next record and moves the position behind it, if it is decoded."""
+        if not self.fetched:
+            return None
+        current = self.fetched[0]
+        record = current.next_decoded()
+        if record is not None:
+            self.position = record.offset + 1
+            self.position_epoch = current.epoch
+        return record
 
     def take_batch(self) -> ConsumerBatch[Any, Any] | None:
         """Returns the next records in one piece and moves the position behind them. Raises ValueError for

@@ -322,6 +322,20 @@ class ConsumerCore:
         """
         return self._take_turn(lambda partition: partition.take(most), raises=raises)
 
+    def take_decoded(self) -> ConsumerRecord[Any, Any] | None:
+        """Returns the next record if `take` would return it without decoding. This is the hot path of an
+        iteration.
+        """
+        if not self._turn:
+            return None
+        partition = self._turn[0]
+        if partition.error is not None or partition.is_paused:
+            return None
+        record = partition.take_decoded()
+        if record is not None:
+            self._delivered[partition] = None
+        return record
+
     def take_batch(self) -> ConsumerBatch[Any, Any] | None:
         """Returns the fetched records of one partition, None if there are none. Raises KafkaError of a
         partition.

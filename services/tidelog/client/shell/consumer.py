@@ -429,7 +429,8 @@ class Consumer(Generic[K, V]):
         core = self._core
         if _now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
             core.finish_delivered()
-            found = core.take(1)
+            record = core.take_decoded()
+            found = core.take(1) if record is None else [record]
             if found is not None:
                 return self._delivered(found)[0]
         await asyncio.sleep(0)  # fetches and heartbeats get their turn; a cancellation here loses no record
