@@ -104,6 +104,8 @@ class Faults:
     """A batch that the broker rejects for good, such as one with an invalid record."""
     leader_moves: float = 0.0
     slow: float = 0.0
+    most_records: int | None = None
+    """A batch with more records is too large for the brokers."""
 
 
 class ModelCluster:
@@ -223,6 +225,10 @@ class ModelCluster:
             event = ProduceFailed(effect.request_id, True, "the response was lost")
         self.at(free_ms - self.now_ms, lambda: self.step(event))
 
+    def _is_too_large(self, batch: bytes) -> bool:
+        most = self.faults.most_records
+        return most is not None and parse_header(batch).record_count > most
+
     def _process(
         self, node_id: int, data: list[tuple[TopicPartition, bytes]]
     ) -> dict[TopicPartition, PartitionAnswer]:
@@ -238,6 +244,8 @@ class ModelCluster:
                 answers[place] = _refusal(ErrorCode.NOT_ENOUGH_REPLICAS)
             elif self._happens(self.faults.rejected):
                 answers[place] = _refusal(ErrorCode.INVALID_RECORD)
+            elif self._is_too_large(batch):
+                answers[place] = _refusal(ErrorCode.MESSAGE_TOO_LARGE)
             else:
                 answers[place] = partition.append(batch)
                 if self._happens(self.faults.refused):

@@ -18,6 +18,21 @@ from tidelog.model.topics import TopicPartition
 
 
 @contextlib.contextmanager
+def numbers_of_parts_kept() -> Iterator[None]:
+    """Both halves of a batch that was split have the sequence number of the whole."""
+    original = ProducerBatch.split
+
+    def split(batch: ProducerBatch) -> Any:
+        parts = original(batch)
+        for part in parts:
+            part.base_sequence = batch.base_sequence
+        return parts
+
+    with patch.object(ProducerBatch, "split", split):
+        yield
+
+
+@contextlib.contextmanager
 def sequence_reset() -> Iterator[None]:
     """After a timeout, the sequence begins again at 0 in the same epoch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog.client import exceptions
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
 from tidelog.client.core.share_session import AcknowledgeType
@@ -31,4 +32,5 @@ __all__ = [
     "SharedRecord",
     "StoredRange",
     "TopicPartition",
+    "exceptions",
 ]

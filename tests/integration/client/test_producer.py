@@ -14,15 +14,15 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import consume_messages
-from tidelog.aio import Producer
+from tidelog.aio import Admin, Consumer, Producer
 from tidelog.client import Producer as ThreadProducer
-from tidelog.client.core.delivery_errors import (
+from tidelog.client.exceptions import (
     BufferFullError,
     DeliveryTimeoutError,
     MetadataTimeoutError,
     RecordTooLargeError,
+    UnreachableError,
 )
-from tidelog.client.errors import UnreachableError
 from tidelog.client.partitioners import HotDataPartitioner, RoundRobin
 from tidelog.client.serializers import json_serializer, text_serializer
 from tidelog.client.shell.delivery import Delivery, StoredRange
@@ -254,5 +254,30 @@ def test_requests_to_a_frozen_broker_time_out_and_are_repeated(own_broker: Broke
                 os.kill(own_broker.pid, signal.SIGCONT)
             assert (await delivery).offset == 1
             assert (await producer.send_and_wait("t", b"third")).offset == 2
+
+    asyncio.run(produce())
+
+
+def test_a_batch_that_is_larger_than_the_topic_permits_is_split(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic()
+
+    async def produce() -> None:
+        async with Admin(served) as admin:
+            await admin.alter_topic_configs(topic, {"max.message.bytes": "2000"})
+        async with Producer[bytes, bytes](served, {"linger.ms": 1_000}) as producer:
+            deliveries = [await producer.send(topic, b"%03d" % number + bytes(97)) for number in range(100)]
+            await producer.flush()
+            assert [(await delivery).offset for delivery in deliveries] == list(range(100))
+            assert producer.metrics()["batch-split-total"] > 0
+            with pytest.raises(RecordTooLargeError):
+                await producer.send_and_wait(topic, bytes(3_000))
+        async with Consumer[bytes, bytes](served, {"auto.offset.reset": "earliest"}) as consumer:
+            consumer.assign([(topic, 0)])
+            values: list[bytes] = []
+            while len(values) < 100:
+                values += [record.value[:3] for record in await consumer.poll(5)]
+        assert values == [b"%03d" % number for number in range(100)]
 
     asyncio.run(produce())

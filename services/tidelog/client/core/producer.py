@@ -161,6 +161,7 @@ class ProducerCounts:
     record_error_total: int = 0
     record_retry_total: int = 0
     batch_total: int = 0
+    batch_split_total: int = 0
     request_total: int = 0
     byte_total: int = 0
     epoch_bump_total: int = 0
@@ -443,7 +444,9 @@ class ProducerCore:
         effects: list[Effect],
     ) -> None:
         code = error.code
-        if self._is_idempotent and code in _SEQUENCE_ERRORS and not self._is_transactional:
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.is_fate_unknown:
+            self._split(queue, batch, now_ms)
+        elif self._is_idempotent and code in _SEQUENCE_ERRORS and not self._is_transactional:
             batch.is_fate_unknown = False
             if queue.unacknowledged[0] is batch:  # no earlier batch explains the gap
                 queue.needs_new_epoch = True
@@ -464,6 +467,15 @@ class ProducerCore:
             if code is ErrorCode.UNKNOWN_SERVER_ERROR:
                 batch.is_fate_unknown = True
             self._fail(queue, batch, error, effects)
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, now_ms: int) -> None:
+        """Sends the records in two batches at the same place of the order, as Kafka's producer does."""
+        parts = batch.split()
+        for part in parts:
+            part.not_before_ms = now_ms
+        at = queue.unacknowledged.index(batch)
+        queue.unacknowledged[at : at + 1] = parts
+        self.counts.batch_split_total += 1
 
     def _retry(
         self,
@@ -512,6 +524,13 @@ class ProducerCore:
         if error is not None:
             self.counts.record_error_total += batch.count
         effects.append(CompleteBatch(batch))
+        whole = batch.whole
+        while whole is not None and all(part.is_done for part in whole.parts):
+            errors = [part.error for part in whole.parts if part.error is not None]
+            whole.finish(base_offset=whole.parts[0].base_offset, error=errors[0] if errors else None)
+            self.free_bytes += whole.reserved_bytes
+            effects.append(CompleteBatch(whole))
+            whole = whole.whole
 
     def _end_request(self, request_id: int) -> _InFlight:
         request = self._requests.pop(request_id)

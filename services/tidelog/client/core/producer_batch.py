@@ -16,6 +16,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import NO_PRODUCER_EPOCH, NO_SEQUENCE, wrap_records
 from tidelog.records.compression import Compression, compress
+from tidelog.records.record import iterate_records
 from tidelog.records.record_writer import (
     NO_HEADERS,
     Header,
@@ -72,12 +73,14 @@ class ProducerBatch:
         "max_timestamp",
         "not_before_ms",
         "ordinal",
+        "parts",
         "payload_bytes",
         "place",
         "producer_epoch",
         "producer_id",
         "reserved_bytes",
         "state",
+        "whole",
     )
 
     def __init__(
@@ -104,6 +107,10 @@ class ProducerBatch:
         self.error: KafkaError | None = None
         self.callbacks: list[Callable[[ProducerBatch], None]] = []
         """Functions to call when the batch is DONE. `when_done` adds one."""
+        self.parts: tuple[ProducerBatch, ...] = ()
+        """The batches that have the records now, because this one was too large for the broker."""
+        self.whole: ProducerBatch | None = None
+        """The batch of which this one is a part."""
         self._payload = bytearray()
         self._body: Buffer = b""
         self.payload_bytes: Callable[[], int] = self._payload.__len__
@@ -192,6 +199,47 @@ class ProducerBatch:
             producer_epoch=self.producer_epoch,
             base_sequence=self.base_sequence,
         )
+
+    def split(self) -> tuple[ProducerBatch, ...]:
+        """Moves the records to two batches of about the same size, which keep the numbers and are RETRYING.
+
+        This batch stays SENT until both are DONE. It must have more than one record.
+        """
+        records = list(iterate_records(self.encode(is_transactional=False)))
+        half_bytes = len(self._payload) / 2
+        parts: list[ProducerBatch] = []
+        for index, record in enumerate(records):
+            is_last = index == len(records) - 1
+            if not parts or (len(parts) == 1 and (is_last or parts[0].payload_bytes() >= half_bytes)):
+                part = ProducerBatch(self.place, record.timestamp, self.compression, self.created_ms, 0)
+                part.whole = self
+                part.attempts, part.ordinal = self.attempts, self.ordinal
+                if self.producer_id != NO_PRODUCER_ID:
+                    sequence = following_sequence(self.base_sequence, index)
+                    part.number(self.producer_id, self.producer_epoch, sequence)
+                parts.append(part)
+            parts[-1].append(record.timestamp, record.key, record.value, tuple(record.headers))
+        for part in parts:
+            part.close()
+            part.move_to(BatchState.SENT)
+            part.move_to(BatchState.RETRYING)
+        self._payload, self._body = bytearray(), b""
+        self.parts = tuple(parts)
+        return self.parts
+
+    def runs_of(self, first: int, count: int) -> Iterator[tuple[ProducerBatch, int, int]]:
+        """Yields the batches that have `count` records from index `first` on: each with the index of its
+        first record, and the number. It is this batch itself unless it was split.
+        """
+        if not self.parts:
+            yield self, first, count
+            return
+        start = 0
+        for part in self.parts:
+            begin, end = max(first, start), min(first + count, start + part.count)
+            if begin < end:
+                yield from part.runs_of(begin - start, end - begin)
+            start += part.count
 
     def finish(self, *, base_offset: int = UNKNOWN_OFFSET, error: KafkaError | None = None) -> None:
         """Sets the outcome and releases the records."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
-from tidelog.client.core.consumed_partition import FetchedBatches
 from tidelog.client.core.consumer import (
     GroupRequestFailed,
     LeaveGroup,
@@ -22,10 +21,11 @@ from tidelog.client.core.consumer import (
     RequestMetadata,
     SendGroupRequest,
 )
-from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.delivery_errors import request_error
+from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.client.core.membership import ConsumerMembership, HeartbeatAnswered, MemberState
 from tidelog.client.core.metadata_schedule import MetadataSchedule
+from tidelog.client.core.record_reader import read_batch
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.core.share_session import (
     AcknowledgedBatch,
@@ -37,7 +37,6 @@ from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
-MOST_RECORDS_OF_A_FETCH: Final = 2**31 - 1
 _SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.SHARE_SESSION_NOT_FOUND,
@@ -391,10 +390,12 @@ class ShareConsumerCore:
     ) -> None:
         """Takes the records that the member acquired. Other records of the batches are not its own."""
         try:
-            found: dict[int, ConsumerRecord[Any, Any]] = {}
-            batches = FetchedBatches(place, answer.records, answer.acquired[0][0], [])
-            while records := batches.take(MOST_RECORDS_OF_A_FETCH):
-                found.update((record.offset, record) for record in records)
+            found = {
+                record.offset: record
+                for position, header, is_visible in iterate_visible(answer.records, [])
+                if is_visible
+                for record in read_batch(place, answer.records, position, header)
+            }
         except ValueError as error:
             self.error = KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{place}: {error}")
             effects.append(RecordsReady())

@@ -61,18 +61,21 @@ class Delivery:
 
     def error(self) -> KafkaError | None:
         """Returns the error of a delivery that is done, None if the record was acknowledged."""
-        return self._batch.error if self._batch.is_done else None
+        if not self._batch.is_done:
+            return None
+        ((batch, _, _),) = self._batch.runs_of(self._index, 1)
+        return batch.error
 
     def metadata(self) -> RecordMetadata:
         """Returns the outcome of a delivery that is done. Raises KafkaError."""
-        batch = self._batch
+        ((batch, index, _),) = self._batch.runs_of(self._index, 1)
         if batch.error is not None:
             raise batch.error
         offset = batch.base_offset
         appended_ms = batch.log_append_time_ms
         return RecordMetadata(
             *batch.place,
-            offset if offset == UNKNOWN_OFFSET else offset + self._index,
+            offset if offset == UNKNOWN_OFFSET else offset + index,
             self._timestamp if appended_ms < 0 else appended_ms,
         )
 

@@ -394,6 +394,7 @@ class Producer(Generic[K, V]):
             "batch-total": counts.batch_total,
             "request-total": counts.request_total,
             "byte-total": counts.byte_total,
+            "batch-split-total": counts.batch_split_total,
             "epoch-bump-total": counts.epoch_bump_total,
             "buffer-available-bytes": self._core.free_bytes,
             "buffer-total-bytes": self.settings.buffer_memory,
@@ -656,7 +657,7 @@ class Producer(Generic[K, V]):
             logger.error("a request of the producer failed", exc_info=task.exception())
 
     def _complete(self, batch: ProducerBatch) -> None:
-        if batch.error is not None and not batch.callbacks:
+        if batch.error is not None and not batch.callbacks and batch.whole is None:
             logger.error(
                 "%d records were not delivered and nobody waits for them: %s", batch.count, batch.error
             )

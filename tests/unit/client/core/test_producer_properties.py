@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -38,6 +39,7 @@ FAULTS = st.builds(
     rejected=st.sampled_from([0.0, 0.0, 0.05]),
     leader_moves=PROBABILITY,
     slow=PROBABILITY,
+    most_records=st.sampled_from([None, None, 1, 3]),
 )
 
 
@@ -51,8 +53,9 @@ class History:
     def watch(self, batch: ProducerBatch, index: int, value: bytes) -> None:
         def done(batch: ProducerBatch) -> None:
             assert value not in self.acknowledged and value not in self.failed, "an outcome came twice"
-            if batch.error is None:
-                self.acknowledged[value] = (batch.place.partition, batch.base_offset + index)
+            ((part, at, _),) = batch.runs_of(index, 1)
+            if part.error is None:
+                self.acknowledged[value] = (batch.place.partition, part.base_offset + at)
             else:
                 self.failed.add(value)
 
@@ -115,6 +118,27 @@ def test_without_faults_everything_is_acknowledged() -> None:
     assert cluster.core.counts.record_error_total == 0
 
 
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_a_batch_that_is_too_large_for_the_broker_is_split(is_idempotent: bool) -> None:
+    chosen = SETTINGS if is_idempotent else replace(SETTINGS, enable_idempotence=False, acks="1")
+    cluster = ModelCluster(chosen, 1, Faults(most_records=3))
+    assert cluster.core.append("t", 0, 0, None, b"unknown", (), 0) is None
+    cluster.run(1_000)
+    history = History()
+    for number in range(20):
+        batch = cluster.core.append("t", 0, 0, None, b"%d" % number, (), cluster.now_ms)
+        assert batch is not None
+        history.watch(batch, batch.count - 1, b"%d" % number)
+    cluster.run(5_000)
+    stored = cluster.partitions[0].records
+    assert history.acknowledged == {value: (0, offset) for offset, value in enumerate(stored)}
+    assert sorted(stored, key=int) == [b"%d" % number for number in range(20)]
+    assert not is_idempotent or stored == sorted(stored, key=int)
+    assert cluster.core.counts.batch_split_total > 0
+    assert cluster.core.counts.epoch_bump_total == 0
+    assert cluster.core.free_bytes == SETTINGS.buffer_memory
+
+
 @pytest.mark.skipif(is_compiled(), reason="the methods of compiled classes cannot be replaced")
 @pytest.mark.parametrize(
     "plant",
@@ -124,12 +148,15 @@ def test_without_faults_everything_is_acknowledged() -> None:
         planted.no_wait_for_open_outcomes,
         planted.no_wait_for_the_first_batch,
         planted.batches_in_flight_counted,
+        planted.numbers_of_parts_kept,
     ],
 )
 def test_a_planted_fault_is_found(plant: Callable[[], AbstractContextManager[None]]) -> None:
     faults = Faults(
         lost_request=0.3, lost_response=0.3, refused=0.1, rejected=0.05, leader_moves=0.02, slow=0.3
     )
+    if plant is planted.numbers_of_parts_kept:
+        faults.most_records = 1
     with plant(), pytest.raises(AssertionError):
         for seed in range(500):
             run(seed, faults)

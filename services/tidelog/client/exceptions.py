@@ -1,0 +1,87 @@
+"""The exceptions of the clients, for applications: `from tidelog.client.exceptions import StaleMemberError`.
+
+`KafkaError` is a refusal by a broker, or a limit that the client applied itself. Its `code` is Kafka's, and
+its subclasses name the codes that applications handle. `ClientError` is a failure to connect. `tidelog.aio`
+has the same module.
+"""
+
+from __future__ import annotations
+
+from tidelog.client.core.delivery_errors import (
+    BufferFullError,
+    ClosedError,
+    DeliveryTimeoutError,
+    GroupAuthorizationError,
+    InvalidRecordError,
+    InvalidTransactionStateError,
+    LeaderNotAvailableError,
+    MetadataTimeoutError,
+    NetworkError,
+    NotControllerError,
+    NotEnoughReplicasError,
+    NotLeaderError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    RequestError,
+    RequestTimeoutError,
+    StaleMemberError,
+    TopicAuthorizationError,
+    TransactionAbortableError,
+    UnknownTopicError,
+)
+from tidelog.client.core.properties import SettingsError
+from tidelog.client.errors import (
+    AdvertisedUnreachableError,
+    AuthenticationFailedError,
+    BadAddressError,
+    ClientError,
+    ConnectionLostError,
+    NoAnswerError,
+    NotKafkaError,
+    NotTrustedError,
+    UnreachableError,
+    UnsupportedApiError,
+)
+from tidelog.client.security import SecurityConfigError
+from tidelog.model.errors import ErrorCode, KafkaError
+
+__all__ = [
+    "AdvertisedUnreachableError",
+    "AuthenticationFailedError",
+    "BadAddressError",
+    "BufferFullError",
+    "ClientError",
+    "ClosedError",
+    "ConnectionLostError",
+    "DeliveryTimeoutError",
+    "ErrorCode",
+    "GroupAuthorizationError",
+    "InvalidRecordError",
+    "InvalidTransactionStateError",
+    "KafkaError",
+    "LeaderNotAvailableError",
+    "MetadataTimeoutError",
+    "NetworkError",
+    "NoAnswerError",
+    "NotControllerError",
+    "NotEnoughReplicasError",
+    "NotKafkaError",
+    "NotLeaderError",
+    "NotTrustedError",
+    "OffsetOutOfRangeError",
+    "OutOfOrderSequenceError",
+    "ProducerFencedError",
+    "RecordTooLargeError",
+    "RequestError",
+    "RequestTimeoutError",
+    "SecurityConfigError",
+    "SettingsError",
+    "StaleMemberError",
+    "TopicAuthorizationError",
+    "TransactionAbortableError",
+    "UnknownTopicError",
+    "UnreachableError",
+    "UnsupportedApiError",
+]
