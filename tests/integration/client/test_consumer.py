@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from brokerlab.clients import produce_values
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import create_topic, produce_values
 from tidelog.aio import Consumer, DeserializationError, Producer, TopicPartition
 from tidelog.client import Consumer as ThreadConsumer
-from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, StaleMemberError
+from tidelog.client.core.consumer import EpochEnd
+from tidelog.client.exceptions import OffsetOutOfRangeError, StaleMemberError
 from tidelog.client.serializers import json_deserializer
+from tidelog.client.shell.group_calls import GroupCalls
 
 pytestmark = pytest.mark.integration
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -257,3 +260,34 @@ def test_the_consumer_for_threads(served: str, served_topic: Callable[..., str])
         consumer.commit()
         assert consumer.committed([place]) == {place: 100}
         assert consumer.health().state == "joined"
+
+
+def test_the_position_is_checked_at_the_next_leader(
+    own_broker: BrokerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = TopicPartition("epochs", 0)
+    create_topic(own_broker.bootstrap, place.topic, 1)
+    answers: list[dict[TopicPartition, EpochEnd]] = []
+    original = GroupCalls.epoch_ends
+
+    async def epoch_ends(calls: GroupCalls, node_id: int, checks: Any) -> Any:
+        answers.append(await original(calls, node_id, checks))
+        return answers[-1]
+
+    monkeypatch.setattr(GroupCalls, "epoch_ends", epoch_ends)
+
+    async def consume() -> None:
+        settings = {"auto.offset.reset": "none", "metadata.max.age.ms": 500}
+        async with Consumer[bytes, bytes](own_broker.bootstrap, settings) as consumer:
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            produce_values(own_broker.bootstrap, place.topic, [b"1", b"2"])
+            assert await read(consumer, 2) == [b"1", b"2"]
+            await asyncio.to_thread(own_broker.stop)
+            await asyncio.to_thread(own_broker.start)
+            await asyncio.to_thread(produce_values, own_broker.bootstrap, place.topic, [b"3"])
+            assert await read(consumer, 1) == [b"3"]
+        assert answers and answers[0][place].error_code == 0
+        assert answers[0][place].end_offset >= 2
+
+    asyncio.run(consume())

@@ -139,15 +139,18 @@ class ConsumedPartition:
     """
 
     __slots__ = (
+        "checked_epoch",
         "consumed",
         "consumed_epoch",
         "error",
         "failed_state",
+        "fetch_epoch",
         "fetch_offset",
         "fetched",
         "generation",
         "high_watermark",
         "is_being_assigned",
+        "is_checking",
         "is_fetching",
         "is_looked_up",
         "is_paused",
@@ -169,6 +172,11 @@ class ConsumedPartition:
         self.state = PositionState.UNKNOWN
         self.position = self.consumed = self.fetch_offset = 0
         self.position_epoch = self.consumed_epoch = UNKNOWN_EPOCH
+        self.fetch_epoch = UNKNOWN_EPOCH
+        """The leader epoch of the record before `fetch_offset`."""
+        self.checked_epoch = UNKNOWN_EPOCH
+        """The epoch of the leader whose log contains what was fetched (KIP-320)."""
+        self.is_checking = False
         self.generation = 0
         """It changes with each seek, so that responses to earlier requests are ignored."""
         self.is_paused = self.is_fetching = self.is_looked_up = False
@@ -192,7 +200,7 @@ class ConsumedPartition:
         self._forget()
         self.state = PositionState.KNOWN
         self.position = self.consumed = self.fetch_offset = offset
-        self.position_epoch = self.consumed_epoch = epoch
+        self.position_epoch = self.consumed_epoch = self.fetch_epoch = epoch
 
     def reset(self, timestamp: int) -> None:
         """Looks up the position of a time, or of -1 (the end) or -2 (the beginning)."""
@@ -205,16 +213,25 @@ class ConsumedPartition:
         self._forget()
         self.state = PositionState.KNOWN
         self.position = self.fetch_offset = offset
-        self.position_epoch = UNKNOWN_EPOCH
+        self.position_epoch = self.fetch_epoch = UNKNOWN_EPOCH
 
     def fail(self, error: KafkaError) -> None:
         """Forgets the fetched records and waits until the application has got the error."""
         self._forget()
         if self.state is not PositionState.FAILED:
             self.failed_state = self.state
-        self.fetch_offset = self.position
+        self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
         self.state = PositionState.FAILED
         self.error = error
+
+    def drop_fetched(self) -> None:
+        """Forgets the records that the application has not got, to fetch them again."""
+        self._forget()
+        self.fetch_offset, self.fetch_epoch = self.position, self.position_epoch
+
+    def needs_check(self, leader_epoch: int) -> bool:
+        """Whether the leader of this epoch may lack records that an earlier leader gave."""
+        return UNKNOWN_EPOCH not in (self.fetch_epoch, leader_epoch) and self.checked_epoch != leader_epoch
 
     def recover(self, not_before_ms: int) -> KafkaError:
         """The application gets the error, which is returned. The partition tries again later."""
@@ -227,7 +244,8 @@ class ConsumedPartition:
     def _forget(self) -> None:
         self.generation += 1
         self.fetched.clear()
-        self.is_looked_up = False
+        self.is_looked_up = self.is_checking = False
+        self.checked_epoch = UNKNOWN_EPOCH
         self.error = None
 
     @property

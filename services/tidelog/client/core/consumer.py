@@ -27,7 +27,7 @@ from tidelog.client.core.consumed_partition import (
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import OffsetOutOfRangeError, request_error
+from tidelog.client.core.delivery_errors import LogTruncationError, OffsetOutOfRangeError, request_error
 from tidelog.client.core.membership import (
     ConsumerMembership,
     GroupPartition,
@@ -105,6 +105,30 @@ class OffsetsFound(NamedTuple):
     timestamps: Mapping[TopicPartition, int]
 
 
+class PositionCheck(NamedTuple):
+    """The question whether the log of a leader contains a position (KIP-320)."""
+
+    leader_epoch: int
+    epoch: int
+    """The epoch of the record before the position."""
+    generation: int
+
+
+class EpochEnd(NamedTuple):
+    """The newest epoch up to the requested one in the leader's log, and its end. Both are -1 without one."""
+
+    error_code: int
+    epoch: int
+    end_offset: int
+
+
+class PositionsChecked(NamedTuple):
+    """The answers of a leader. A partition without one is checked again later."""
+
+    asked: Mapping[TopicPartition, PositionCheck]
+    ends: Mapping[TopicPartition, EpochEnd]
+
+
 class LookupFailed(NamedTuple):
     """Positions could not be looked up. A permanent error is raised by the next poll."""
 
@@ -140,6 +164,7 @@ Event = (
     | FetchFailed
     | CommittedFound
     | OffsetsFound
+    | PositionsChecked
     | LookupFailed
     | MetadataReceived
     | MetadataFailed
@@ -173,6 +198,23 @@ class LookUpCommitted(NamedTuple):
 
 class LookUpOffsets(NamedTuple):
     timestamps: Mapping[TopicPartition, int]
+
+
+class CheckPositions(NamedTuple):
+    """Ask a leader for the ends of epochs, because an earlier leader gave the records."""
+
+    node_id: int
+    checks: Mapping[TopicPartition, PositionCheck]
+
+
+class TruncationFound(NamedTuple):
+    """The application got records up to `position` that the log has lost from `end_offset` on. The consumer
+    goes on there, or at the reset position if `end_offset` is None.
+    """
+
+    place: TopicPartition
+    position: int
+    end_offset: int | None
 
 
 class RequestMetadata(NamedTuple):
@@ -220,6 +262,8 @@ Effect = (
     SendFetch
     | LookUpCommitted
     | LookUpOffsets
+    | CheckPositions
+    | TruncationFound
     | RequestMetadata
     | SendGroupRequest
     | CommitConsumed
@@ -434,6 +478,8 @@ class ConsumerCore:
                         and partition.reset_timestamp == timestamps[place]  # else a later seek replaced it
                     ):
                         partition.seek(offset)
+            case PositionsChecked():
+                self._checked(event, now_ms, effects)
             case LookupFailed():
                 self._lookup_failed(event, now_ms, effects)
             case MetadataReceived():
@@ -503,7 +549,7 @@ class ConsumerCore:
             partition.fetched.append(
                 FetchedBatches(partition.place, answer.records, partition.fetch_offset, answer.aborted)
             )
-            partition.fetch_offset = _end_of(answer.records, partition.fetch_offset)
+            partition.fetch_offset, partition.fetch_epoch = _end_of(answer.records, partition)
             self._wait_turn(partition)
             return True
         partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
@@ -524,6 +570,53 @@ class ConsumerCore:
         partition.fail(error)
         self._wait_turn(partition)
         return True
+
+    def _checked(self, event: PositionsChecked, now_ms: int, effects: list[Effect]) -> None:
+        for place, check in event.asked.items():
+            partition = self.partitions.get(place)
+            if partition is None or partition.generation != check.generation or not partition.is_checking:
+                continue  # a seek replaced the position
+            partition.is_checking = False
+            end = event.ends.get(place)
+            error = None if end is None else request_error(end.error_code, f"check of {place}")
+            if end is not None and not end.error_code:
+                self._compare(partition, check, end, effects)
+            elif error is None or error.is_retriable or error.code in _METADATA_ERRORS:
+                self._metadata.is_needed = True
+                partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
+            else:
+                partition.fail(error)
+                self._wait_turn(partition)
+                effects.append(RecordsReady())
+
+    def _compare(
+        self, partition: ConsumedPartition, check: PositionCheck, end: EpochEnd, effects: list[Effect]
+    ) -> None:
+        """Goes on if the leader's log contains the position, and otherwise where the logs diverge. Source:
+        `SubscriptionState.maybeCompleteValidation`.
+        """
+        is_known = end.epoch >= 0 and end.end_offset >= 0
+        if is_known and end.end_offset >= partition.fetch_offset:
+            partition.checked_epoch = check.leader_epoch
+            return
+        if partition.fetch_offset > partition.position:
+            partition.drop_fetched()  # the position itself is checked next
+            return
+        place, position = partition.place, partition.position
+        end_offset = end.end_offset if is_known else None
+        if self.settings.auto_offset_reset == "none":
+            where = "" if end_offset is None else f" from offset {end_offset} on"
+            text = f"{place} has lost records that were read before offset {position}{where}"
+            partition.fail(LogTruncationError(text, end_offset))
+            self._wait_turn(partition)
+            effects.append(RecordsReady())
+            return
+        effects.append(TruncationFound(place, position, end_offset))
+        if end_offset is None:
+            self._reset_by_policy(partition)
+        else:
+            partition.seek(end_offset, end.epoch)
+            partition.checked_epoch = check.leader_epoch
 
     def _reset_by_policy(self, partition: ConsumedPartition) -> bool:
         """Returns whether the application gets an error."""
@@ -723,11 +816,21 @@ class ConsumerCore:
 
     def _fetch(self, now_ms: int, effects: list[Effect]) -> None:
         by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}
+        checks: dict[int, dict[TopicPartition, PositionCheck]] = {}
         for place, partition in self.partitions.items():
             if not partition.can_fetch or now_ms < partition.not_before_ms:
                 continue
             found = self.view.leader(place)
             node_id = found.leader
+            if partition.needs_check(found.leader_epoch):
+                if node_id not in self.view.nodes:
+                    self._metadata.is_needed = True
+                elif not partition.is_checking:
+                    partition.is_checking = True
+                    checks.setdefault(node_id, {})[place] = PositionCheck(
+                        found.leader_epoch, partition.fetch_epoch, partition.generation
+                    )
+                continue
             if partition.preferred_replica in self.view.nodes:
                 if now_ms < partition.preferred_until_ms:
                     node_id = partition.preferred_replica
@@ -737,6 +840,8 @@ class ConsumerCore:
                 self._metadata.is_needed = True
             elif node_id not in self._busy_nodes:
                 by_node.setdefault(node_id, {})[place] = (partition.fetch_offset, found.leader_epoch)
+                partition.checked_epoch = found.leader_epoch
+        effects += [CheckPositions(node_id, found) for node_id, found in checks.items()]
         for node_id, offsets in by_node.items():
             self._last_request_id += 1
             for place in offsets:
@@ -762,9 +867,10 @@ class ConsumerCore:
             effects.append(CommitConsumed(offsets))
 
 
-def _end_of(records: memoryview, start: int) -> int:
-    """Returns the offset after the last whole batch."""
-    end = start
+def _end_of(records: memoryview, partition: ConsumedPartition) -> tuple[int, int]:
+    """Returns the offset after the last whole batch, and its leader epoch."""
+    end, epoch = partition.fetch_offset, partition.fetch_epoch
     for _, header in iterate_headers(records):
-        end = max(end, header.last_offset + 1)
-    return end
+        if header.last_offset >= end:
+            end, epoch = header.last_offset + 1, header.partition_leader_epoch
+    return end, epoch

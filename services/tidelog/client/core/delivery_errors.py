@@ -128,6 +128,18 @@ class OffsetOutOfRangeError(RequestError):
     CODE = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """The partition has lost records that the application got, after an unclean election of a leader.
+
+    `auto.offset.reset` is `none`, so the application decides: it may seek to `divergent_offset`, where other
+    records begin. None means that it is unknown.
+    """
+
+    def __init__(self, message: str, divergent_offset: int | None) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
+
+
 class StaleMemberError(RequestError):
     """The group has given the partitions to other members, so the commit was not stored."""
 

@@ -28,6 +28,7 @@ from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     AssignmentDone,
+    CheckPositions,
     CommitConsumed,
     CommittedFound,
     ConsumerCore,
@@ -44,12 +45,14 @@ from tidelog.client.core.consumer import (
     MetadataFailed,
     OffsetsFound,
     PartitionsAssigned,
+    PositionsChecked,
     RecordsReady,
     RequestMetadata,
     RevocationDone,
     RevokePartitions,
     SendFetch,
     SendGroupRequest,
+    TruncationFound,
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
@@ -577,6 +580,15 @@ class Consumer(Generic[K, V]):
                     self._spawn(self._look_up_committed(places))
                 case LookUpOffsets(timestamps):
                     self._spawn(self._look_up_offsets(timestamps))
+                case CheckPositions():
+                    self._spawn(self._check_positions(effect))
+                case TruncationFound(place, position, end_offset):
+                    logger.warning(
+                        "%s has lost records that were read before offset %d; the consumer goes on at %s",
+                        place,
+                        position,
+                        "the reset position" if end_offset is None else end_offset,
+                    )
                 case CommitConsumed(offsets):
                     self._spawn(self._commit_quietly(offsets))
                 case RevokePartitions(places, is_lost):
@@ -692,6 +704,14 @@ class Consumer(Generic[K, V]):
             self._step(LookupFailed(tuple(timestamps), _kafka_error(error)))
             return
         self._step(OffsetsFound(found, timestamps))
+
+    async def _check_positions(self, effect: CheckPositions) -> None:
+        try:
+            ends = await self._calls.epoch_ends(effect.node_id, effect.checks)
+        except ClientError as error:
+            logger.info("positions could not be checked: %s", error)
+            ends = {}
+        self._step(PositionsChecked(effect.checks, ends))
 
     async def _assign(self, places: tuple[TopicPartition, ...]) -> None:
         if self._on_assigned is not None:

@@ -21,6 +21,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
+from tidelog.client.core.consumer import EpochEnd, PositionCheck
 from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import NetworkError, StaleMemberError, request_error
@@ -66,6 +67,12 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
+from tidelog.wire.messages.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 GROUP: Final = 0
@@ -81,6 +88,7 @@ PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaE
 NO_MEMBER_EPOCH: Final = -1
 _LAST_BY_NAME: Final = 9
 _CONSUMER: Final = -1
+_EPOCHS_FOR_CONSUMERS_SINCE: Final = 3
 COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _MEMBER_ERRORS: Final = frozenset(
     {
@@ -433,6 +441,35 @@ class GroupCalls:
                     self._view.forget(topic.name)
                     raise request_error(row.error_code, f"offset of {place}")
                 found[place] = row.offset
+
+    async def epoch_ends(
+        self, node_id: int, checks: Mapping[TopicPartition, PositionCheck]
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Asks a leader for the ends of epochs in its log. Raises ClientError."""
+        topics = [
+            OffsetForLeaderTopic(
+                name,
+                [
+                    OffsetForLeaderPartition(index, check.leader_epoch, check.epoch)
+                    for index in indexes
+                    for check in (checks[TopicPartition(name, index)],)
+                ],
+            )
+            for name, indexes in partitions_by_topic(checks).items()
+        ]
+        connection = await self._network.broker(node_id, COORDINATOR_LANE)
+        answer: OffsetForLeaderEpochResponse = await connection.call(
+            OffsetForLeaderEpochRequest(_CONSUMER, topics),
+            self._network.timeout_s,
+            at_least=_EPOCHS_FOR_CONSUMERS_SINCE,
+        )
+        return {
+            TopicPartition(topic.topic, row.partition): EpochEnd(
+                row.error_code, row.leader_epoch, row.end_offset
+            )
+            for topic in answer.topics
+            for row in topic.partitions
+        }
 
     async def _until_answered(self, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
         return await until_answered(self._settings, self._settings.default_api_timeout_ms, subject, ask)

@@ -11,20 +11,26 @@ from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     AssignmentDone,
+    CheckPositions,
     CommittedFound,
     ConsumerCore,
     Effect,
+    EpochEnd,
     FetchAnswered,
     FetchedPartition,
     LeaveGroup,
     LookupFailed,
+    LookUpOffsets,
     OffsetsFound,
+    PositionsChecked,
     RequestMetadata,
     RevocationDone,
     RevokePartitions,
     SendFetch,
+    TruncationFound,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.delivery_errors import LogTruncationError
 from tidelog.client.core.membership import HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -182,3 +188,94 @@ def test_an_unknown_preferred_replica_is_looked_up_without_a_busy_loop() -> None
     (again,) = fetches(core.poll(1_000))
     (moved,) = fetches(core.step(FetchAnswered(again.request_id, 0, {PLACE: elsewhere}), 1_001))
     assert moved.node_id == 2
+
+
+# -- another leader may lack what was read (KIP-320)
+
+
+def led_by(leader_epoch: int) -> MetadataReceived:
+    return MetadataReceived(NODES, (TopicView("t", TOPIC_ID, (PartitionLeader(1, leader_epoch),) * 2),))
+
+
+def check_after_election(policy: str, *, takes: bool = True) -> tuple[ConsumerCore, CheckPositions]:
+    """Returns a consumer that fetched the records 0 and 1, and its check of the next leader."""
+    core = ConsumerCore(ConsumerSettings(auto_offset_reset=policy), jitter=lambda: 0.5)
+    core.assign((PLACE,))
+    core.begin_poll(0)
+    core.step(METADATA, 0)
+    core.partitions[PLACE].seek(0)
+    (fetch,) = fetches(core.poll(200))
+    (again,) = fetches(core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 201))
+    if takes:
+        core.take(10)
+        core.begin_poll(202)
+    refused = answer(ErrorCode.FENCED_LEADER_EPOCH, memoryview(b""))
+    core.step(FetchAnswered(again.request_id, 0, {PLACE: refused}), 204)
+    effects = core.step(led_by(1), 205) + core.poll(1_000)
+    (check,) = [effect for effect in effects if isinstance(effect, CheckPositions)]
+    assert not fetches(effects)
+    found = check.checks[PLACE]
+    assert (found.leader_epoch, found.epoch) == (1, 0)
+    return core, check
+
+
+def answer_check(
+    core: ConsumerCore, check: CheckPositions, end_offset: int, epoch: int = 0, code: int = 0
+) -> list[Effect]:
+    return core.step(PositionsChecked(check.checks, {PLACE: EpochEnd(code, epoch, end_offset)}), 1_001)
+
+
+def test_a_consumer_goes_on_if_the_next_leader_has_what_it_read() -> None:
+    core, check = check_after_election("none")
+    (fetch,) = fetches(answer_check(core, check, 2))
+    assert fetch.offsets[PLACE] == (2, 1)
+
+
+def test_lost_records_are_an_error_without_a_reset_policy() -> None:
+    core, check = check_after_election("none")
+    answer_check(core, check, 1)
+    with pytest.raises(LogTruncationError, match="before offset 2 from offset 1 on") as raised:
+        core.take(10)
+    assert raised.value.divergent_offset == 1
+    core.partitions[PLACE].seek(1)
+    (fetch,) = fetches(core.poll(5_000))
+    assert fetch.offsets[PLACE][0] == 1
+
+
+def test_a_reset_policy_goes_on_where_the_logs_diverge() -> None:
+    core, check = check_after_election("latest")
+    effects = answer_check(core, check, 1)
+    assert TruncationFound(PLACE, 2, 1) in effects
+    (fetch,) = fetches(effects)
+    assert fetch.offsets[PLACE][0] == 1
+    assert core.commitable() == {PLACE: (1, 0)}
+
+
+def test_a_log_without_the_epoch_is_read_from_the_reset_position() -> None:
+    core, check = check_after_election("earliest")
+    effects = answer_check(core, check, -1, epoch=-1)
+    assert TruncationFound(PLACE, 2, None) in effects
+    assert LookUpOffsets({PLACE: EARLIEST_TIMESTAMP}) in effects
+
+
+def test_lost_records_that_the_application_has_not_got_are_fetched_again() -> None:
+    core, check = check_after_election("none", takes=False)
+    (fetch,) = fetches(answer_check(core, check, 1))
+    assert fetch.offsets[PLACE][0] == 0
+    assert core.take(10) is None
+
+
+def test_a_seek_replaces_a_check() -> None:
+    core, check = check_after_election("none")
+    core.partitions[PLACE].seek(7)
+    answer_check(core, check, 1)
+    assert core.partitions[PLACE].position == 7 and core.partitions[PLACE].error is None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_a_check_of_an_old_leader_is_repeated(code: ErrorCode) -> None:
+    core, check = check_after_election("none")
+    assert not fetches(answer_check(core, check, -1, code=code))
+    effects = core.step(led_by(2), 2_000)
+    (again,) = [effect for effect in effects if isinstance(effect, CheckPositions)]
+    assert again.checks[PLACE].leader_epoch == 2
