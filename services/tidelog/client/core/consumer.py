@@ -28,6 +28,7 @@ from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import LogTruncationError, OffsetOutOfRangeError, request_error
+from tidelog.client.core.fetch_session import FetchSession, SessionRequest
 from tidelog.client.core.membership import (
     ConsumerMembership,
     GroupPartition,
@@ -40,6 +41,7 @@ from tidelog.client.core.membership import (
 from tidelog.client.core.metadata_schedule import MetadataSchedule
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import NO_SESSION
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
 
@@ -65,6 +67,14 @@ _METADATA_ERRORS: Final = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
+_SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""After these errors the consumer opens another session at once."""
 
 # -- events
 
@@ -86,6 +96,8 @@ class FetchAnswered(NamedTuple):
     request_id: int
     error_code: int
     partitions: Mapping[TopicPartition, FetchedPartition]
+    """In a session, only the partitions with news."""
+    session_id: int = NO_SESSION
 
 
 class FetchFailed(NamedTuple):
@@ -190,6 +202,7 @@ class SendFetch(NamedTuple):
     request_id: int
     node_id: int
     offsets: Mapping[TopicPartition, tuple[int, int]]
+    session: SessionRequest
 
 
 class LookUpCommitted(NamedTuple):
@@ -301,6 +314,8 @@ class ConsumerCore:
         """The broker of each fetch in flight, and the generations of its partitions."""
         self._busy_nodes: set[int] = set()
         self._last_request_id = 0
+        self._sessions: dict[int, FetchSession] = {}
+        """The fetch session with each broker."""
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._next_commit_ms: int | None = None
         self._committed: dict[TopicPartition, int] = {}
@@ -507,7 +522,10 @@ class ConsumerCore:
         node_id, generations = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         if event.error_code:
-            self._metadata.is_needed = True
+            self._sessions[node_id].refused(event.error_code)
+            self._metadata.is_needed |= event.error_code not in _SESSION_ERRORS
+        else:
+            self._sessions[node_id].answered(event.session_id)
         has_news = False
         for partition, generation in generations.items():
             place = partition.place
@@ -518,7 +536,7 @@ class ConsumerCore:
             if partition.generation != generation or partition.state is not PositionState.KNOWN:
                 continue
             if answer is None:
-                if event.error_code:
+                if event.error_code and event.error_code not in _SESSION_ERRORS:
                     partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
                 continue
             if answer.leader is not None:
@@ -636,6 +654,7 @@ class ConsumerCore:
     def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
         node_id, generations = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
+        self._sessions[node_id].failed()
         self._metadata.is_needed = True
         for partition in generations:
             partition.is_fetching = False
@@ -842,6 +861,13 @@ class ConsumerCore:
                 by_node.setdefault(node_id, {})[place] = (partition.fetch_offset, found.leader_epoch)
                 partition.checked_epoch = found.leader_epoch
         effects += [CheckPositions(node_id, found) for node_id, found in checks.items()]
+        topics = self.view.topics
+        topic_ids = {
+            place.topic: topics[place.topic].topic_id
+            for offsets in by_node.values()
+            for place in offsets
+            if place.topic in topics
+        }
         for node_id, offsets in by_node.items():
             self._last_request_id += 1
             for place in offsets:
@@ -851,7 +877,8 @@ class ConsumerCore:
                 {self.partitions[place]: self.partitions[place].generation for place in offsets},
             )
             self._busy_nodes.add(node_id)
-            effects.append(SendFetch(self._last_request_id, node_id, offsets))
+            session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)
+            effects.append(SendFetch(self._last_request_id, node_id, offsets, session))
 
     def _commit(self, now_ms: int, effects: list[Effect]) -> None:
         if not self.settings.enable_auto_commit or self.settings.group_id is None or not self.partitions:

@@ -22,7 +22,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import PartitionLeader
+from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
@@ -72,9 +72,15 @@ from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls, Membe
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
-from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -88,7 +94,7 @@ RECONCILE_EACH_MS: Final = 50
 MISSED_HEARTBEATS: Final = 3
 HEARTBEAT_INTERVAL_MS: Final = 5_000
 POSITION_CHECK_S: Final = 0.01
-_FETCH_SINCE: Final = 4
+_FETCH_SINCE: Final = 7
 _LAST_FETCH_BY_NAME: Final = 12
 _EMPTY: Final = memoryview(b"")
 
@@ -618,27 +624,26 @@ class Consumer(Generic[K, V]):
             logger.error("a request of the consumer failed", exc_info=task.exception())
 
     async def _fetch(self, effect: SendFetch) -> None:
-        settings = self.settings
+        settings, session = self.settings, effect.session
         topics: dict[str, FetchTopic] = {}
-        has_ids = True
-        for place, (offset, leader_epoch) in effect.offsets.items():
-            topic = topics.get(place.topic)
-            if topic is None:
-                view = self._core.view.topics.get(place.topic)
-                topic_id = ZERO_TOPIC_ID if view is None else view.topic_id
-                has_ids = has_ids and topic_id != ZERO_TOPIC_ID
-                topic = topics[place.topic] = FetchTopic(place.topic, topic_id)
+        for place in session.changed:
+            offset, leader_epoch = effect.offsets[place]
             row = FetchPartition(place.partition, leader_epoch, offset)
             row.partition_max_bytes = settings.max_partition_fetch_bytes
+            topic = topics.setdefault(place.topic, FetchTopic(place.topic, session.topic_ids[place.topic]))
             topic.partitions.append(row)
         request = FetchRequest(
             max_wait_ms=settings.fetch_max_wait_ms,
             min_bytes=settings.fetch_min_bytes,
             max_bytes=settings.fetch_max_bytes,
             isolation_level=settings.isolation,
-            session_id=NO_SESSION,
-            session_epoch=FINAL_EPOCH,
+            session_id=session.session_id,
+            session_epoch=session.epoch,
             topics=list(topics.values()),
+            forgotten_topics_data=[
+                ForgottenTopic(name, session.topic_ids[name], indexes)
+                for name, indexes in partitions_by_topic(session.forgotten).items()
+            ],
             rack_id=settings.client_rack,
         )
         request.replica_id = -1
@@ -648,19 +653,19 @@ class Consumer(Generic[K, V]):
                 request,
                 self._network.timeout_s + settings.fetch_max_wait_ms / 1000,
                 at_least=_FETCH_SINCE,
-                at_most=None if has_ids else _LAST_FETCH_BY_NAME,
+                at_most=None if session.has_ids else _LAST_FETCH_BY_NAME,
             )
         except ClientError as error:
             logger.info("a fetch failed: %s", error)
             self._step(FetchFailed(effect.request_id))
             return
-        names = {topic.topic_id: topic.topic for topic in topics.values()}
+        names = {topic_id: name for name, topic_id in session.topic_ids.items()}
         partitions: dict[TopicPartition, FetchedPartition] = {}
         for topic_row in answer.responses:
             name = topic_row.topic or names.get(topic_row.topic_id, "")
             for data in topic_row.partitions:
                 partitions[TopicPartition(name, data.partition_index)] = _fetched(data, settings.isolation)
-        self._step(FetchAnswered(effect.request_id, answer.error_code, partitions))
+        self._step(FetchAnswered(effect.request_id, answer.error_code, partitions, answer.session_id))
 
     async def _request_metadata(self, topics: tuple[str, ...] | None) -> None:
         try:
