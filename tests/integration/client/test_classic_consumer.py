@@ -246,5 +246,7 @@ def test_a_pattern_finds_a_new_topic(served: str, served_topic: Callable[..., st
             await ours.stop()
             with pytest.raises(ValueError, match="no regular expression"):
                 consumer.subscribe(pattern="(")
+            with pytest.raises(ValueError, match="not to both"):
+                consumer.subscribe([name], pattern="a")
 
     asyncio.run(consume())

@@ -223,15 +223,19 @@ class Consumer(Generic[K, V]):
         `on_assigned` is awaited before records of its partitions arrive: seek in it. `on_revoked` is awaited
         before partitions go to another member: commit in it. `on_lost` gets
         partitions that other members may have already. They run while the application waits for records.
-        Raises ValueError without `group.id`, or for a wrong pattern of a classic group.
+        Raises ValueError without `group.id`, and for a classic group with a wrong pattern or with topics and
+        a pattern.
         """
         if self.settings.group_id is None:
             raise ValueError("subscribe needs the setting group.id; assign needs none")
         if isinstance(topics, str):
             raise ValueError("subscribe needs a list of topics, as in ['flights']")
-        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        names = tuple(topics)
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-        self._core.subscribe(tuple(topics), text, _now_ms())
+        if names and text is not None and self.settings.is_classic:
+            raise ValueError("a classic group subscribes to topics or to a pattern, not to both")
+        self._core.subscribe(names, text, _now_ms())
+        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pump()
 
     async def unsubscribe(self) -> None:
