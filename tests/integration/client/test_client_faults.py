@@ -41,8 +41,24 @@ def test_a_position_behind_the_end_of_a_shorter_log_is_reset(cluster: Cluster) -
     async def read() -> None:
         async with Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
             consumer.assign([("shorter", 0)])
-            consumer._core.partitions[TopicPartition("shorter", 0)].seek(5, 0)  # as a committed offset does
+            consumer.seek(TopicPartition("shorter", 0), 5)
             assert [record.value for record in await consumer.poll(DEADLINE_S)] == [b"a", b"b"]
+
+    run(read())
+
+
+def test_a_committed_position_goes_on_where_the_log_lost_records(cluster: Cluster) -> None:
+    cluster.produce("truncated", "a", "b")
+    place = TopicPartition("truncated", 0)
+
+    async def read() -> None:
+        async with Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
+            consumer.assign([place])
+            consumer._core.partitions[place].seek(5, 0)  # as a committed offset does
+            while await consumer.position(place) != 2:
+                assert await consumer.poll(0.05) == []
+            await asyncio.to_thread(cluster.produce, "truncated", "c")
+            assert [record.value for record in await consumer.poll(DEADLINE_S)] == [b"c"]
 
     run(read())
 
