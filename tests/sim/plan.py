@@ -22,7 +22,7 @@ NEVER_S: Final = 1e9
 COORDINATION_SHARE: Final = 0.35
 APPLICATIONS_SHARE: Final = 0.3
 LONG_MAX: Final = 2**63 - 1
-SHARE_GROUP_SHARE: Final = 0.4
+SHARE_GROUP_SHARE: Final = 0.5
 """The part of the seeds with applications and coordinators that have a share group."""
 SHARE_GROUP_BOUNDS: Final = {
     "group.share.min.session.timeout.ms": "500",

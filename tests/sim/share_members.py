@@ -95,18 +95,24 @@ class ShareDeliveries:
             for offset in range(first, last + 1):
                 self.delivered += 1
                 self.delivered_since_healing += 1
-                where = f"{self.group} {topic_partition} {offset} by {broker} in epoch {leader_epoch}"
                 accepted_in = self._accepted.get((topic_partition, offset))
                 if accepted_in is not None and accepted_in <= leader_epoch:
-                    self._fail("an accepted record never comes again", f"{where}: accepted in {accepted_in}")
+                    self._fail(
+                        "an accepted record never comes again",
+                        f"{self.group} {topic_partition} {offset} by {broker} in epoch {leader_epoch}, was"
+                        f" accepted in epoch {accepted_in}",
+                    )
                 if not 1 <= count <= limit:
-                    self._fail("no record is delivered too often", f"{where}: delivery {count} of {limit}")
+                    self._fail(
+                        "no record is delivered too often",
+                        f"{self.group} {topic_partition} {offset} by {broker}: delivery {count} of {limit}",
+                    )
                 if count == limit:
                     self._excused.add((topic_partition, offset))
                 self._epochs[broker, member, topic_partition, offset] = leader_epoch
-            self._check_visible(topic_partition, first, last)
 
-    def _check_visible(self, topic_partition: TopicPartition, first: int, last: int) -> None:
+    def was_delivered(self, topic_partition: TopicPartition, first: int, last: int) -> None:
+        """Records that a member got records. The step in which its leader delivered them is over."""
         log = self._log(topic_partition)
         for offset in (first, last):
             found = log.at(offset)
@@ -349,6 +355,7 @@ class ShareMember(Application):
         for acquired in row.acquired_records:
             if not any(first <= acquired.first_offset <= last for first, last in ends):
                 invariants.fail("acquired records are sent", f"{self.name} {place} {acquired} of {ends}")
+            self._deliveries.was_delivered(place, acquired.first_offset, acquired.last_offset)
             if self.is_stopped:
                 kind = AcknowledgeType.ACCEPT
             elif chance.random() < 0.1:

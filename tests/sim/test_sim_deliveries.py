@@ -81,6 +81,7 @@ def test_a_correct_run_breaks_nothing(checks: Checks) -> None:
     checks.shares.was_accepted("broker-1", PLACE, MEMBER, 0, 1)
     checks.deliver(0, 1, 1, epoch=4)  # by a former leader that does not know of its deposition
     checks.deliver(2, 3, 2, epoch=5)
+    checks.shares.was_delivered(PLACE, 2, 3)
     checks.shares.check_end(PLACE)
     assert checks.shares.unfinished(PLACE, 2) == 2
     assert not checks.broken
@@ -111,6 +112,11 @@ def test_a_commit_that_passes_an_unread_record_is_noticed(checks: Checks) -> Non
         checks.reads.was_dealt_with(PLACE, offset)
     checks.commit(3)
     assert checks.broken == ["committed offsets never pass unread records"]
+
+
+def test_a_delivery_that_is_not_committed_is_noticed(checks: Checks) -> None:
+    checks.shares.was_delivered(PLACE, 3, 4)
+    assert checks.broken == ["share groups deliver committed records"]
 
 
 def test_an_accepted_record_that_comes_again_is_noticed(checks: Checks) -> None:
