@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
@@ -76,8 +77,10 @@ class ShareDeliveries:
         self._reads_committed = reads_committed
         self._accepted: dict[tuple[TopicPartition, int], int] = {}
         """The epoch of the leader that confirmed the acceptance of a record."""
-        self._excused: set[tuple[TopicPartition, int]] = set()
-        """Records whose acceptance or rejection was sent, or that were delivered up to the limit."""
+        self._at_limit: set[tuple[TopicPartition, int]] = set()
+        """Records that were delivered up to the limit."""
+        self._offered: Counter[tuple[TopicPartition, int]] = Counter()
+        """The acceptances and rejections of each record that were sent and not refused."""
         self._epochs: dict[tuple[str, str, TopicPartition, int], int] = {}
         """The epoch in which a broker delivered a record to a member."""
 
@@ -108,7 +111,7 @@ class ShareDeliveries:
                         f"{self.group} {topic_partition} {offset} by {broker}: delivery {count} of {limit}",
                     )
                 if count == limit:
-                    self._excused.add((topic_partition, offset))
+                    self._at_limit.add((topic_partition, offset))
                 self._epochs[broker, member, topic_partition, offset] = leader_epoch
 
     def was_delivered(self, topic_partition: TopicPartition, first: int, last: int) -> None:
@@ -132,7 +135,11 @@ class ShareDeliveries:
 
     def was_offered(self, topic_partition: TopicPartition, first: int, last: int) -> None:
         """Records that a member sends an acceptance or a rejection."""
-        self._excused.update((topic_partition, offset) for offset in range(first, last + 1))
+        self._offered.update((topic_partition, offset) for offset in range(first, last + 1))
+
+    def was_refused(self, topic_partition: TopicPartition, first: int, last: int) -> None:
+        """Records that the leader refused an acceptance or a rejection, which therefore has no effect."""
+        self._offered.subtract((topic_partition, offset) for offset in range(first, last + 1))
 
     def was_accepted(
         self, broker: str, topic_partition: TopicPartition, member: str, first: int, last: int
@@ -160,7 +167,7 @@ class ShareDeliveries:
                 continue
             for offset in range(header.base_offset, header.last_offset + 1):
                 key = (topic_partition, offset)
-                if key not in self._accepted and key not in self._excused:
+                if not (key in self._accepted or key in self._at_limit or self._offered[key]):
                     self._fail(
                         "no record of a share group is lost", f"{self.group} {topic_partition} {offset}"
                     )
@@ -411,6 +418,9 @@ class ShareMember(Application):
                 self.world.invariants.fail("acknowledgements are answered", f"{self.name}: {each}")
             elif errors[each.place]:
                 self.note(ErrorCode(errors[each.place]).name)
+                is_refused = errors[each.place] == ErrorCode.INVALID_RECORD_STATE
+                if is_refused and each.kind is not AcknowledgeType.RELEASE:
+                    self._deliveries.was_refused(each.place, each.first, each.last)
             elif each.kind is AcknowledgeType.ACCEPT:
                 broker = broker_name(node_id)
                 self._deliveries.was_accepted(broker, each.place, self._member_id, each.first, each.last)

@@ -133,6 +133,7 @@ def test_a_record_that_is_delivered_too_often_is_noticed(checks: Checks) -> None
 
 def test_a_lost_record_of_a_share_group_is_noticed(checks: Checks) -> None:
     checks.deliver(0, 3, 1, epoch=5)
-    checks.shares.was_offered(PLACE, 0, 2)
+    checks.shares.was_offered(PLACE, 0, 3)
+    checks.shares.was_refused(PLACE, 3, 3)
     checks.shares.check_end(PLACE)
     assert checks.broken == ["no record of a share group is lost"]

@@ -65,6 +65,12 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
         "dedupe-off",
         "shard-fence-off",
         "shard-loaded-to-high-watermark",
+        "client-sequence-reset",
+        "client-new-numbers-for-repetitions",
+        "client-commit-before-delivery",
+        "client-commit-of-fetched",
+        "share-confirmed-before-stored",
+        "share-records-forgotten",
     ],
 )
 def test_a_planted_fault_is_found(planted: str) -> None:
