@@ -10,7 +10,7 @@ import click
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED, offsets_of_topics
+from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
     Group,
@@ -20,6 +20,7 @@ from tidelog.client.coordinators import (
     list_groups,
 )
 from tidelog.client.group_lag import lag_of
+from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import click
 
-from tidelog.cli.output import OutputFormat, Shown, add_facts, note, output_format, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.availability import PartitionView, named
 from tidelog.client.change_plan import (
@@ -37,9 +38,7 @@ def command() -> None:
     """
 
 
-@command.command(
-    "kill", cls=ToolCommand, examples=("tidelog plan kill 2", "tidelog plan kill 2 --format json")
-)
+@command.command("kill", cls=ToolCommand, examples=("tidelog plan kill 2",))
 @_BROKER
 @cluster_options
 def kill(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
@@ -56,7 +55,14 @@ def drain(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> Non
     _show(bootstrap_server, request_timeout_ms, lambda state: plan_drain(state, broker_id), step)
 
 
-@command.command("restart", cls=ToolCommand, examples=("tidelog plan restart", "tidelog plan restart 1 2"))
+@command.command(
+    "restart",
+    cls=ToolCommand,
+    examples=(
+        "tidelog plan restart",
+        "tidelog plan restart 1 2 --format json",
+    ),
+)
 @click.argument("broker_ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
 @cluster_options
 def restart(broker_ids: tuple[int, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
@@ -96,7 +102,7 @@ def read_state(cluster: Cluster) -> ClusterState:
     standing = standing_of(cluster)
     sizes: dict[PartitionKey, int] = {}
     usable: dict[int, int] = {}
-    for directory in describe_log_dirs(cluster, standing.racks.keys()):
+    for directory in describe_log_dirs(cluster, standing.racks):
         for replica in directory.replicas:
             sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))
         if directory.usable_bytes != UNKNOWN_BYTES:
@@ -115,33 +121,22 @@ def _show(
     """Prints a plan. Raises ToolError with the reasons if it is not safe."""
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         plan = make(read_state(cluster))
-    add_facts(
-        is_safe=plan.is_safe,
-        refusals=[{"reason": r.reason, "partitions": [str(p) for p in r.partitions]} for r in plan.refusals],
-        moves=[
-            {
-                "topic": move.topic,
-                "partition": move.partition,
-                "before": list(move.before),
-                "after": list(move.after),
-            }
-            for move in plan.moves
-        ],
-    )
-    print_table(
-        ("#step", "action", "fewest in sync", "can't be written|unavailable", "#bytes moved|moved_bytes"),
-        [
-            (
-                number,
-                step.action,
-                Shown(_in_sync_text(step.tightest), _in_sync_facts(step.tightest)),
-                Shown(named(step.unavailable) or "nothing", [str(p) for p in step.unavailable]),
-                step.moved_bytes,
-            )
-            for number, step in enumerate(plan.steps, 1)
-        ],
-        name="steps",
-    )
+    if output_format() is OutputFormat.JSON:
+        add_facts(**_as_object(plan))
+    else:
+        print_table(
+            ("#step", "action", "fewest in sync", "can't be written", "#bytes moved"),
+            [
+                (
+                    number,
+                    step.action,
+                    _in_sync_text(step.tightest),
+                    named(step.unavailable) or "nothing",
+                    step.moved_bytes,
+                )
+                for number, step in enumerate(plan.steps, 1)
+            ],
+        )
     if not plan.is_safe:
         raise ToolError("not safe: " + "; ".join(refusal.reason for refusal in plan.refusals))
     if output_format() is not OutputFormat.JSON:
@@ -157,7 +152,30 @@ def _in_sync_text(partition: PartitionView | None) -> str:
     return f"{partition}: {len(partition.isr)} of {len(partition.replicas)}, needs {partition.needed_isr}"
 
 
-def _in_sync_facts(partition: PartitionView | None) -> dict[str, object] | None:
-    if partition is None:
-        return None
-    return {"partition": str(partition), "in_sync": len(partition.isr), "needed": partition.needed_isr}
+def _as_object(plan: ChangePlan) -> dict[str, Any]:
+    return {
+        "is_safe": plan.is_safe,
+        "refusals": [
+            {"reason": refusal.reason, "partitions": [str(p) for p in refusal.partitions]}
+            for refusal in plan.refusals
+        ],
+        "steps": [
+            {
+                "action": step.action,
+                "fewest_in_sync": None
+                if step.tightest is None
+                else {
+                    "partition": str(step.tightest),
+                    "in_sync": len(step.tightest.isr),
+                    "needed": step.tightest.needed_isr,
+                },
+                "unavailable": [str(p) for p in step.unavailable],
+                "moved_bytes": step.moved_bytes,
+            }
+            for step in plan.steps
+        ],
+        "moves": [
+            {"topic": m.topic, "partition": m.partition, "before": m.before, "after": m.after}
+            for m in plan.moves
+        ],
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,7 +53,6 @@ UP_TO_HIGH_WATERMARK: Final = -1
 """The offset with which `delete_records` deletes all records."""
 
 _CONSUMER: Final = -1
-_PARTITIONS_A_REQUEST: Final = 2_000
 _LIST_OFFSETS_SINCE: Final[Mapping[int, int]] = {
     MAX_TIMESTAMP: 7,  # KIP-734
     EARLIEST_LOCAL_TIMESTAMP: 8,  # KIP-405
@@ -202,41 +201,6 @@ def _ask_offsets(
     since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
     answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
     return answer.topics[0].partitions
-
-
-def offsets_of_topics(
-    cluster: Cluster, topics: Iterable[Topic], timestamp: int, *, isolation_level: int = READ_UNCOMMITTED
-) -> dict[TopicPartition, int]:
-    """Returns the offset at `timestamp` of all partitions that have one, with few requests.
-
-    Partitions without a leader, or whose leader moves, are left out. Raises ClientError.
-    """
-    by_leader: dict[int, list[TopicPartition]] = {}
-    for topic in topics:
-        for partition in topic.partitions:
-            if partition.leader != NO_LEADER:
-                by_leader.setdefault(partition.leader, []).append(TopicPartition(topic.name, partition.index))
-    found: dict[TopicPartition, int] = {}
-    for leader, places in sorted(by_leader.items()):
-        for start in range(0, len(places), _PARTITIONS_A_REQUEST):
-            rows: dict[str, list[ListOffsetsPartition]] = {}
-            for place in places[start : start + _PARTITIONS_A_REQUEST]:
-                rows.setdefault(place.topic, []).append(
-                    ListOffsetsPartition(place.partition, timestamp=timestamp)
-                )
-            request = ListOffsetsRequest(
-                _CONSUMER,
-                isolation_level,
-                [ListOffsetsTopic(name, partitions) for name, partitions in rows.items()],
-                int(cluster.timeout_s * 1000),
-            )
-            since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
-            answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
-            for topic_answer in answer.topics:
-                for row in topic_answer.partitions:
-                    if row.error_code == ErrorCode.NONE and row.offset != UNKNOWN_OFFSET:
-                        found[TopicPartition(topic_answer.name, row.partition_index)] = row.offset
-    return found
 
 
 def delete_records(

@@ -6,11 +6,12 @@ import time
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from tidelog.client.admin import LATEST_TIMESTAMP, offsets_of_topics
+from tidelog.client.admin import LATEST_TIMESTAMP
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.coordinators import committed_offsets, list_groups
 from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition

@@ -8,7 +8,8 @@ from typing import Final
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.model.errors import ErrorCode
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -45,12 +46,13 @@ class LogDir:
     replicas: tuple[ReplicaSize, ...]
 
     @property
-    def size_bytes(self) -> int:
-        return sum(replica.size_bytes for replica in self.replicas)
+    def current_replicas(self) -> list[ReplicaSize]:
+        """The replicas without copies that move to another directory."""
+        return [replica for replica in self.replicas if not replica.is_future]
 
     @property
-    def replica_bytes(self) -> dict[TopicPartition, int]:
-        return {replica.place: replica.size_bytes for replica in self.replicas}
+    def size_bytes(self) -> int:
+        return sum(replica.size_bytes for replica in self.replicas)
 
     @property
     def max_lag(self) -> int:
@@ -58,11 +60,16 @@ class LogDir:
 
 
 def describe_log_dirs(
-    cluster: Cluster, broker_ids: Collection[int], topics: Iterable[Topic] | None = None
+    cluster: Cluster,
+    broker_ids: Collection[int],
+    topics: Iterable[Topic] | None = None,
+    *,
+    silent: set[int] | None = None,
 ) -> list[LogDir]:
     """Returns the directories of these brokers with the replicas of `topics`, None for all topics.
 
-    Raises KafkaError, ClientError.
+    Brokers in `silent` are not asked, and one that does not answer joins them. Raises, without `silent`,
+    KafkaError, ClientError.
     """
     wanted = None
     if topics is not None:
@@ -72,8 +79,16 @@ def describe_log_dirs(
         ]
     found: list[LogDir] = []
     for broker_id in sorted(broker_ids):
-        answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
-        raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
+        if silent is not None and broker_id in silent:
+            continue
+        try:
+            answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
+            raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
+        except (ClientError, KafkaError):
+            if silent is None:
+                raise
+            silent.add(broker_id)
+            continue
         for row in answer.results:
             replicas = (
                 ReplicaSize(

@@ -1,14 +1,22 @@
-"""Reads the offsets at a time of many partitions, each with its own time."""
+"""Reads the offsets at a time of many partitions, with few requests to each leader.
+
+Partitions without a leader or with an error are left out: nothing is retried. With a set `silent`, a leader
+that does not answer is no error either, so a cluster with a broker that is down can be observed. The leader
+joins the set, and brokers in the set are not asked, so that several calls together wait for a frozen broker
+only once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tidelog.client.admin import READ_UNCOMMITTED, OffsetAt
-from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.cluster import NO_LEADER, Cluster, Topic
+from tidelog.client.errors import ClientError
 from tidelog.client.rebalance_plan import PartitionKey
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -29,11 +37,11 @@ def offsets_at(
     leaders: Mapping[PartitionKey, int],
     *,
     isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
 ) -> dict[PartitionKey, OffsetAt]:
-    """Returns the first offset at or after a timestamp for many partitions, with few requests to each leader.
+    """Returns the first offset at or after a timestamp, which may be a special one, for each partition.
 
-    Partitions without a leader or with an error are left out: nothing is retried. Raises ClientError if a
-    leader does not answer, KafkaError if it is not registered.
+    Raises, without `silent`, ClientError if a leader does not answer and KafkaError if it is not registered.
     """
     of_leader: dict[int, list[PartitionKey]] = {}
     for key in sorted(timestamps):
@@ -43,7 +51,7 @@ def offsets_at(
     timeout_ms = int(cluster.timeout_s * 1000)
     least = _WITH_ISOLATION if isolation_level else _WITH_TIMESTAMPS
     found: dict[PartitionKey, OffsetAt] = {}
-    for leader, keys in of_leader.items():
+    for leader, keys in sorted(of_leader.items()):
         for start in range(0, len(keys), _PARTITIONS_A_REQUEST):
             topics: dict[str, list[ListOffsetsPartition]] = {}
             for topic, index in keys[start : start + _PARTITIONS_A_REQUEST]:
@@ -51,10 +59,40 @@ def offsets_at(
                 topics.setdefault(topic, []).append(row)
             asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
             request = ListOffsetsRequest(_CONSUMER, isolation_level, asked, timeout_ms)
-            answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=least)
+            if silent is not None and leader in silent:
+                break
+            try:
+                answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=least)
+            except (ClientError, KafkaError):
+                if silent is None:
+                    raise
+                silent.add(leader)
+                break
             for topic_answer in answer.topics:
                 for got in topic_answer.partitions:
                     if got.error_code == ErrorCode.NONE:
                         key = (topic_answer.name, got.partition_index)
                         found[key] = OffsetAt(got.offset, got.timestamp, got.leader_epoch)
     return found
+
+
+def offsets_of_topics(
+    cluster: Cluster,
+    topics: Iterable[Topic],
+    timestamp: int,
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Returns the first offset at or after a timestamp for all partitions of `topics`, as `offsets_at` does.
+    An offset is -1 if no record is that late.
+    """
+    leaders: dict[PartitionKey, int] = {
+        TopicPartition(topic.name, partition.index): partition.leader
+        for topic in topics
+        for partition in topic.partitions
+    }
+    found = offsets_at(
+        cluster, dict.fromkeys(leaders, timestamp), leaders, isolation_level=isolation_level, silent=silent
+    )
+    return {TopicPartition(*key): at.offset for key, at in found.items()}

@@ -11,7 +11,8 @@ from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMM
 from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError
-from tidelog.client.partition_facts import ReplicaSize, offsets_of_topics, replica_sizes
+from tidelog.client.log_dirs import LogDir, describe_log_dirs
+from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
 from tidelog.console.core.rates import EndOffsets, records_per_second
 from tidelog.console.readings import (
@@ -142,13 +143,14 @@ class ClusterReader:
         topics = cluster.topics()
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
         silent: set[int] = set()
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent)
-        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent)
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
+        ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
         rates = self._rates("", ends)
         sizes: dict[str, int] = {}
-        for replica in replica_sizes(cluster, brokers, silent):
-            name = replica.partition.topic
-            sizes[name] = sizes.get(name, 0) + replica.size_bytes
+        for directory in describe_log_dirs(cluster, brokers, silent=silent):
+            for replica in directory.current_replicas:
+                name = replica.place.topic
+                sizes[name] = sizes.get(name, 0) + replica.size_bytes
         return [
             _topic_row(topic, starts, ends, sizes.get(name), rates.get(name))
             for name, topic in topics.items()
@@ -157,13 +159,16 @@ class ClusterReader:
     def _topic(self, cluster: Cluster, name: str) -> TopicReading:
         topic = existing_topic(cluster, name)
         silent: set[int] = set()
-        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP, silent)
-        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent)
-        stable = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED)
+        starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP, silent=silent)
+        ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent=silent)
+        stable = offsets_of_topics(
+            cluster, [topic], LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
+        )
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        replicas = replica_sizes(cluster, brokers, silent, [topic])
-        sizes = leader_sizes(topic, replicas)
-        total = sum(replica.size_bytes for replica in replicas) if replicas else None
+        directories = describe_log_dirs(cluster, brokers, [topic], silent=silent)
+        sizes = leader_sizes(topic, directories)
+        held = [replica.size_bytes for directory in directories for replica in directory.current_replicas]
+        total = sum(held) if held else None
         rate = self._rates(name, ends).get(name)
         rows = []
         for partition in topic.partitions:
@@ -203,14 +208,14 @@ def existing_topic(cluster: Cluster, name: str) -> Topic:
     return topic
 
 
-def leader_sizes(topic: Topic, replicas: list[ReplicaSize]) -> dict[int, int]:
+def leader_sizes(topic: Topic, directories: list[LogDir]) -> dict[int, int]:
     """Returns the size of each partition on its leader, by partition."""
     leaders = {partition.index: partition.leader for partition in topic.partitions}
     return {
-        replica.partition.partition: replica.size_bytes
-        for replica in replicas
-        if replica.partition.topic == topic.name
-        and leaders.get(replica.partition.partition) == replica.broker_id
+        replica.place.partition: replica.size_bytes
+        for directory in directories
+        for replica in directory.current_replicas
+        if replica.place.topic == topic.name and leaders.get(replica.place.partition) == directory.broker_id
     }
 
 

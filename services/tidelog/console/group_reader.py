@@ -19,7 +19,8 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError
-from tidelog.client.partition_facts import offsets_of_topics, replica_sizes
+from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import leader_sizes
 from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
@@ -76,8 +77,10 @@ class GroupReader:
         }
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
         silent: set[int] = set()
-        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent)
-        stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED)
+        high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent=silent)
+        stable = offsets_of_topics(
+            cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
+        )
         rows = tuple(
             GroupRow(
                 group,
@@ -135,14 +138,14 @@ class GroupReader:
         self, cluster: Cluster, topics: dict[str, Topic], committed: dict[TopicPartition, int]
     ) -> Observations:
         silent: set[int] = set()
-        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent)
-        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent)
+        starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
+        high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(
-            cluster, topics.values(), LATEST_TIMESTAMP, silent, isolation_level=READ_COMMITTED
+            cluster, topics.values(), LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        replicas = replica_sizes(cluster, brokers, silent, topics.values())
-        sizes = {name: leader_sizes(topic, replicas) for name, topic in topics.items()}
+        directories = describe_log_dirs(cluster, brokers, list(topics.values()), silent=silent)
+        sizes = {name: leader_sizes(topic, directories) for name, topic in topics.items()}
         times = _Times(cluster, self._monotonic)
         found: Observations = {}
         for each, offset in committed.items():

@@ -9,7 +9,7 @@ from typing import Final
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.fetch_loop import CorruptFetchError
-from tidelog.client.partition_facts import offsets_of_topics
+from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.budget import MIB, Budget, Spent
@@ -123,7 +123,7 @@ def _offsets(
     silent: set[int],
     isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[int, int]:
-    found = offsets_of_topics(cluster, [topic], timestamp, silent, isolation_level=isolation_level)
+    found = offsets_of_topics(cluster, [topic], timestamp, silent=silent, isolation_level=isolation_level)
     return {partition.partition: offset for partition, offset in found.items()}
 
 

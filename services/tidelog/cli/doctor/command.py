@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from rich.console import Console
@@ -63,9 +63,8 @@ class DoctorCommand(ToolCommand):
     short_help="Examine a cluster, or a broker's data directory.",
     examples=(
         "tidelog doctor",
-        "tidelog doctor --data-dir /tmp/cluster  # a cluster of 'tidelog cluster up'",
-        "tidelog doctor /var/lib/tidelog  # the data directory of a stopped broker",
-        "tidelog doctor /var/lib/tidelog --repair",
+        "tidelog doctor --data-dir cluster --format json",
+        "tidelog doctor data --repair",
     ),
 )
 @click.argument(
@@ -219,7 +218,7 @@ def _local_access(
     return bootstrap_server, security
 
 
-def report(findings: Sequence[Finding]) -> NoReturn:
+def report(findings: Sequence[Finding]) -> None:
     """Prints the findings, the worst first, and ends the process with their exit code."""
     code = exit_code(findings)
     ordered = worst_first(findings)
@@ -229,7 +228,6 @@ def report(findings: Sequence[Finding]) -> NoReturn:
         [(str(f.state), f.check, f.text, f.next_step or None) for f in ordered],
         name="findings",
     )
-    finish()
     if output_format() is not OutputFormat.JSON:
         counts = {state: sum(f.state is state for f in ordered) for state in State}
         note(", ".join(f"{count} {state}" for state, count in counts.items() if count))
