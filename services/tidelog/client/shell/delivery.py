@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import NamedTuple
 
 from tidelog.client.core.delivery_errors import RequestTimeoutError
@@ -139,7 +139,7 @@ class BatchDelivery:
     def stored(self) -> list[StoredRange]:
         """Returns the outcome of a delivery that is done. Raises KafkaError."""
         found = []
-        for batch, first, count in self._runs:
+        for batch, first, count in self._stored_runs():
             if batch.error is not None:
                 raise batch.error
             base = batch.base_offset
@@ -147,10 +147,15 @@ class BatchDelivery:
             found.append(StoredRange(*batch.place, offset, count))
         return found
 
+    def _stored_runs(self) -> Iterator[tuple[ProducerBatch, int, int]]:
+        """Yields the runs in the batches that have the records now, which are parts if a batch was split."""
+        for batch, first, count in self._runs:
+            yield from batch.runs_of(first, count)
+
     def errors(self) -> list[tuple[int, KafkaError]]:
         """Returns the index of the first record and the error of each run of records that failed so far."""
         found, index = [], 0
-        for batch, _, count in self._runs:
+        for batch, _, count in self._stored_runs():
             if batch.is_done and batch.error is not None:
                 found.append((index, batch.error))
             index += count
