@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import uuid
 from collections.abc import Callable
 
 import pytest
 
+from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
 from brokerlab.command_line import InProcessTools
 
@@ -52,3 +56,28 @@ def test_records_as_json_and_templates(tools: InProcessTools, filled: str) -> No
     }  # fmt: skip
     assert tools.output(*start, "-f", "%t %p %o %k %v %h;") == f"{filled} 1 3 k 3 h=x;"
     assert tools.output(*start, "--format", "table").splitlines()[1].split()[:2] == ["1", "3"]
+
+
+def test_ctrl_c_commits_what_was_printed(tools: InProcessTools, bootstrap: str, filled: str) -> None:
+    group = f"consume-{uuid.uuid4().hex[:10]}"
+    # Background jobs of a shell ignore SIGINT, and processes inherit that.
+    reader = subprocess.Popen(
+        [
+            *("env", "--default-signal=INT"),
+            *(*tidelog_command(), "consume", filled, "--group", group, "--from-beginning", "-f", "%o\n"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "TIDELOG_BOOTSTRAP_SERVER": bootstrap},
+    )
+    assert reader.stdout is not None
+    try:
+        printed = [int(reader.stdout.readline()) for _ in range(20)]
+        reader.send_signal(signal.SIGINT)
+        _, errors = reader.communicate(timeout=CLIENT_TIMEOUT_S)
+    finally:
+        reader.kill()
+        reader.wait()
+    assert (reader.returncode, errors) == (0, f"20 records read from {filled}.\n".encode())
+    assert sorted(printed) == sorted([*range(10), *range(10)])
+    assert [row[2] for row in tools.rows("group", "describe", group)[2:]] == ["10", "10"]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Final
 
 import click
@@ -56,31 +59,54 @@ def read_with_group(
     """
     positions: dict[TopicPartition, int] = {}
     left = max_records
-    with Consumer[bytes, bytes](bootstrap, settings) as consumer:
+    with Consumer[bytes, bytes](bootstrap, settings) as consumer, _interruption() as interruption:
         try:
-            with contextlib.suppress(KeyboardInterrupt):
-                consumer.subscribe([topic])
-                last_seen_s = time.monotonic()
-                while left is None or left > 0:
-                    wait_s = _POLL_S if idle_ms is None else min(_POLL_S, idle_ms / 1000)
-                    records = consumer.poll(
-                        wait_s, max_records=MAX_POLL_RECORDS if left is None else min(left, MAX_POLL_RECORDS)
-                    )
-                    for place, found in _by_place(records).items():
-                        take(place.partition, [_record_of(record, max_headers) for record in found])
-                    if left is not None:
-                        left -= len(records)
-                    # A poll that Ctrl-C interrupts may move the positions beyond what `take` has got.
-                    positions = consumer.positions()
-                    now_s = time.monotonic()
-                    if records or not consumer.assignment():
-                        last_seen_s = now_s
-                    elif idle_ms is not None and (now_s - last_seen_s) * 1000 >= idle_ms:
-                        break
+            consumer.subscribe([topic])
+            last_seen_s = time.monotonic()
+            while (left is None or left > 0) and not interruption.is_set():
+                wait_s = _POLL_S if idle_ms is None else min(_POLL_S, idle_ms / 1000)
+                records = consumer.poll(
+                    wait_s, max_records=MAX_POLL_RECORDS if left is None else min(left, MAX_POLL_RECORDS)
+                )
+                for place, found in _by_place(records).items():
+                    take(place.partition, [_record_of(record, max_headers) for record in found])
+                positions = consumer.positions()
+                if left is not None:
+                    left -= len(records)
+                now_s = time.monotonic()
+                if records or not consumer.assignment():
+                    last_seen_s = now_s
+                elif idle_ms is not None and (now_s - last_seen_s) * 1000 >= idle_ms:
+                    break
         finally:
             owned = set(consumer.assignment())
             consumer.commit({place: offset for place, offset in positions.items() if place in owned})
             consumer.close(commits=False)
+
+
+@contextlib.contextmanager
+def _interruption() -> Iterator[threading.Event]:
+    """Yields an event that the first Ctrl-C sets, so that it can't fall between a record and its commit.
+
+    The second Ctrl-C raises KeyboardInterrupt, which also ends a write to a pipe that nobody reads. Threads
+    other than the main one get no signals.
+    """
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
+
+    def note_it(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, note_it)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _by_place(
