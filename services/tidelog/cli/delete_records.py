@@ -23,7 +23,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 _REASONS: Final[Mapping[ErrorCode, str]] = {
-    ErrorCode.NONE: "",
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is higher than the latest one",
     ErrorCode.POLICY_VIOLATION: "the topic's cleanup.policy is only compact",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the topic is internal",
@@ -82,7 +81,7 @@ def command(
             (
                 *place,
                 None if result.error else result.low_watermark,
-                _REASONS.get(result.error, result.error.name),
+                _REASONS.get(result.error, result.error.name) if result.error else None,
             )
             for place, result in results
         ],

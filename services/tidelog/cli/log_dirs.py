@@ -64,7 +64,7 @@ def _show_replicas(found: list[LogDir]) -> None:
                 *replica.place,
                 replica.size_bytes,
                 replica.lag,
-                "future" if replica.is_future else "",
+                "future" if replica.is_future else None,
             )
             for directory in found
             for replica in directory.replicas
@@ -84,7 +84,7 @@ def _show_directories(found: list[LogDir]) -> None:
                 directory.max_lag,
                 _known(directory.total_bytes),
                 _known(directory.usable_bytes),
-                "" if directory.error is ErrorCode.NONE else directory.error.name,
+                None if directory.error is ErrorCode.NONE else directory.error.name,
             )
             for directory in found
         ],

@@ -209,10 +209,7 @@ def _verify(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
     standing, found = _progress(cluster, wanted)
     print_table(
         ("topic", "#partition", "replicas", "requested", "state"),
-        [
-            (*key, _ids(standing.assignment.get(key, ())), _ids(wanted[key]), state.value)
-            for key, state in found.items()
-        ],
+        [(*key, standing.assignment.get(key, ()), wanted[key], state.value) for key, state in found.items()],
     )
     if standing.under_way:
         moving = sum(1 for state in found.values() if state is Progress.MOVING)
@@ -241,9 +238,9 @@ def _cancel(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
     running = sorted(wanted.keys() & standing.under_way.keys())
     alter_reassignments(cluster, dict.fromkeys(running))
     if running:
-        say(f"{len(running)} moves were cancelled.")
+        say(f"{len(running)} moves were cancelled.", cancelled=len(running))
     else:
-        say("None of the moves is running.")
+        say("None of the moves is running.", cancelled=0)
     if standing.under_way.keys() <= wanted.keys():
         _remove_throttle(cluster, wanted, standing, keeps_throttle)
     else:
@@ -263,11 +260,7 @@ def _show_running(cluster: Cluster) -> None:
     print_table(
         ("topic", "#partition", "replicas", "adding", "removing"),
         [
-            (*key, _ids(move.replicas), _ids(move.adding), _ids(move.removing))
+            (*key, move.replicas, move.adding, move.removing)
             for key, move in sorted(list_reassignments(cluster).items())
         ],
     )
-
-
-def _ids(broker_ids: Sequence[int]) -> str:
-    return ",".join(map(str, broker_ids))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import Final
 
 import click
@@ -72,7 +73,13 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _print(rates: ClusterRates) -> None:
-    print_heading("cluster", f"  {summary_text(rates.summary())}")
+    summary = rates.summary()
+    print_heading(
+        "cluster",
+        f"  {summary_text(summary)}",
+        summary=asdict(summary),
+        omitted_groups=rates.current.omitted_groups,
+    )
     print_table(
         (
             "#broker", "address", "role", "#leaders", "#replicas", "#missing", "#disk", "#records/s",
@@ -82,7 +89,7 @@ def _print(rates: ClusterRates) -> None:
             (
                 row.broker_id,
                 row.address,
-                "dead" if not row.is_alive else "controller" if row.is_controller else "",
+                "dead" if not row.is_alive else "controller" if row.is_controller else None,
                 row.leaders,
                 row.replicas,
                 row.missing_replicas,
