@@ -16,8 +16,8 @@ from tidelog.client.answers import error_of, raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.errors import ClientError, ConnectionLostError, NoAnswerError, UnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import NO_PRODUCER_ID
-from tidelog.records.builder import NO_PRODUCER_EPOCH, NO_SEQUENCE, build_batch
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

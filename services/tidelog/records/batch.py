@@ -30,7 +30,10 @@ TIMESTAMP_TYPE_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 
+NO_LEADER_EPOCH: Final = -1
 NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -134,6 +137,39 @@ def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
     batch += payload
     _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
     return batch
+
+
+def wrap_records(
+    body: Buffer,
+    record_count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> bytearray:
+    """Returns a batch as a producer sends it: of encoded records from offset 0 on, without gaps.
+
+    `attributes` state how `body` is compressed. Timestamps are in milliseconds since 1970.
+    """
+    header = BatchHeader(
+        base_offset=0,
+        batch_length=0,
+        partition_leader_epoch=NO_LEADER_EPOCH,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=record_count - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=record_count,
+    )
+    return assemble_batch(header, body)
 
 
 def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:

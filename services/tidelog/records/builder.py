@@ -7,22 +7,20 @@ from collections.abc import Iterable
 from tidelog.records.batch import (
     CONTROL_BIT,
     CURRENT_MAGIC,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    Buffer,
     assemble_batch,
 )
 from tidelog.records.compression import Compression, compress
 from tidelog.records.control import EndTransactionMarker, encode_end_transaction
 from tidelog.records.record import Record
 from tidelog.records.record_writer import append_record
-
-NO_PRODUCER_EPOCH = -1
-NO_SEQUENCE = -1
-NO_LEADER_EPOCH = -1
 
 
 def build_batch(
@@ -87,39 +85,6 @@ def build_batch(
         record_count=count,
     )
     return assemble_batch(header, compress(compression, payload, compression_level))
-
-
-def wrap_records(
-    body: Buffer,
-    record_count: int,
-    *,
-    base_timestamp: int,
-    max_timestamp: int,
-    attributes: int = Compression.NONE,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-) -> bytearray:
-    """Returns a batch as a producer sends it: of encoded records from offset 0 on, without gaps.
-
-    `attributes` state how `body` is compressed. Timestamps are in milliseconds since 1970.
-    """
-    header = BatchHeader(
-        base_offset=0,
-        batch_length=0,
-        partition_leader_epoch=NO_LEADER_EPOCH,
-        magic=CURRENT_MAGIC,
-        crc=0,
-        attributes=attributes,
-        last_offset_delta=record_count - 1,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        record_count=record_count,
-    )
-    return assemble_batch(header, body)
 
 
 def build_end_transaction_batch(

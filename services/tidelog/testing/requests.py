@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.broker.handlers import SERVED_APIS
@@ -137,7 +137,9 @@ class Requests:
         return answer.topics
 
     async def topic(self, name: str) -> metadata.MetadataResponseTopic:
-        """Returns a topic whose partitions all have leaders. Raises RequestFailedError."""
+        """Returns a topic whose partitions all have leaders that answer. Waits if the broker that is asked
+        does not know yet that a leader was killed. Raises RequestFailedError.
+        """
         request = metadata.MetadataRequest(
             topics=[metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         )
@@ -147,7 +149,9 @@ class Requests:
             codes = [topic.error_code, *(each.error_code for each in topic.partitions)]
             code = next((code for code in codes if code), 0)
             is_missing = topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if not code or is_missing or time.monotonic() > until_s:
+            answering = {broker.broker_id for broker in self.brokers}
+            is_led = not code and all(each.leader_id in answering for each in topic.partitions)
+            if is_led or is_missing or time.monotonic() > until_s:
                 _require(code, f"topic {name}")
                 return topic
             await asyncio.sleep(RETRY_S)
@@ -239,14 +243,37 @@ class Requests:
             timeout_ms=int(TIMEOUT_S * 1000),
             topic_data=[produce.TopicProduceData(topic, partition_data=[row])],
         )
+
+        answer = await self._ask_leader(
+            topic,
+            partition,
+            request,
+            produce.ProduceResponse,
+            lambda answer: answer.responses[0].partition_responses[0].error_code,
+        )
+        result = answer.responses[0].partition_responses[0]
+        _require(result.error_code, f"topic {topic} partition {partition}", result.error_message)
+        return result.base_offset
+
+    async def _ask_leader(
+        self,
+        topic: str,
+        partition: int,
+        request: Message,
+        answer: type[R],
+        code_of: Callable[[R], int],
+        leader: int | None = None,
+    ) -> R:
+        """Returns the response of the partition's leader, also if `leader` leads it no more."""
         until_s = time.monotonic() + TIMEOUT_S
         while True:
-            leader = (await self.topic(topic)).partitions[partition].leader_id
-            answer = await self.ask(request, produce.ProduceResponse, leader)
-            result = answer.responses[0].partition_responses[0]
-            if result.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER or time.monotonic() > until_s:
-                _require(result.error_code, f"topic {topic} partition {partition}", result.error_message)
-                return result.base_offset
+            if leader is None:
+                parts = (await self.topic(topic)).partitions
+                leader = next(part.leader_id for part in parts if part.partition_index == partition)
+            response = await self.ask(request, answer, leader)
+            if code_of(response) != ErrorCode.NOT_LEADER_OR_FOLLOWER or time.monotonic() > until_s:
+                return response
+            leader = None
             await asyncio.sleep(RETRY_S)
 
     async def records(self, topic: str) -> list[Record]:
@@ -279,7 +306,14 @@ class Requests:
                 isolation_level=_READ_COMMITTED,
                 topics=[fetch.FetchTopic(topic, partitions=[row])],
             )
-            answer = await self.ask(request, fetch.FetchResponse, leader)
+            answer = await self._ask_leader(
+                topic,
+                partition,
+                request,
+                fetch.FetchResponse,
+                lambda answer: answer.responses[0].partitions[0].error_code,
+                leader,
+            )
             data = answer.responses[0].partitions[0]
             _require(data.error_code, f"topic {topic} partition {partition}")
             read, following = _committed(data, topic, partition, offset)
@@ -294,7 +328,15 @@ class Requests:
         request = list_offsets.ListOffsetsRequest(
             -1, _READ_COMMITTED, [list_offsets.ListOffsetsTopic(topic, [row])]
         )
-        result = (await self.ask(request, list_offsets.ListOffsetsResponse, leader)).topics[0].partitions[0]
+        answer = await self._ask_leader(
+            topic,
+            partition,
+            request,
+            list_offsets.ListOffsetsResponse,
+            lambda answer: answer.topics[0].partitions[0].error_code,
+            leader,
+        )
+        result = answer.topics[0].partitions[0]
         _require(result.error_code, f"topic {topic} partition {partition}")
         return result.offset
 

@@ -8,7 +8,6 @@ Another broker's settings are refused, because only that broker knows them. The 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -31,6 +30,8 @@ from tidelog.settings.setting_description import (
     describe_group,
     describe_topic,
 )
+from tidelog.settings.topic_settings import TOPIC_SETTINGS
+from tidelog.timing.slices import Steps, in_slices
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from tidelog.broker.request import RequestContext
     from tidelog.settings.broker_settings import BrokerSettings
 
-RESOURCES_IN_A_TURN: Final = 50
 _DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
 _DYNAMIC_CLIENT_METRICS_CONFIG: Final = 7
 _DEFAULT_CONFIG: Final = 5
@@ -67,27 +67,22 @@ class DescribeConfigsHandler:
         if len(request.resources) > 1:  # a few bytes that are repeated must not become a large response
             request.resources = list({_key(resource): resource for resource in request.resources}.values())
         description = _Description(self._settings.broker, self._metadata, request)
-        if len(request.resources) > RESOURCES_IN_A_TURN:
-            return _describe_in_turns(description)
-        return DescribeConfigsResponse(
-            results=[description.result(resource) for resource in request.resources]
-        )
+        return in_slices(_describe_all(description))
 
 
-async def _describe_in_turns(description: _Description) -> DescribeConfigsResponse:
-    """Describes the resources. Kafka's tools ask for the settings of all topics at once, so other clients are
-    served in between.
-    """
+def _describe_all(description: _Description) -> Steps[DescribeConfigsResponse]:
+    """Describes the resources. Kafka's tools ask for the settings of all topics at once."""
     results = []
-    for number, resource in enumerate(description.request.resources, 1):
+    for resource in description.request.resources:
         results.append(description.result(resource))
-        if number % RESOURCES_IN_A_TURN == 0:
-            await asyncio.sleep(0)
+        yield
     return DescribeConfigsResponse(results=results)
 
 
 class _Description:
-    """The results of one request. Topics with equal overrides share one description."""
+    """The results of one request. Topics share the descriptions of the settings that they do not override, so
+    that a response for thousands of topics is built, encoded and freed in little time.
+    """
 
     def __init__(
         self, settings: BrokerSettings, metadata: MetadataView, request: DescribeConfigsRequest
@@ -95,7 +90,7 @@ class _Description:
         self.request = request
         self._settings = settings
         self._metadata = metadata
-        self._topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
+        self._topic_defaults: dict[tuple[str, ...] | None, dict[str, DescribeConfigsResourceResult]] = {}
 
     def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
@@ -142,12 +137,21 @@ class _Description:
         state = self._metadata.topics.get(name)
         if state is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        key = (frozenset(state.configs.items()), names and tuple(names))
-        known = self._topics.get(key)
-        if known is None:
-            described = describe_topic(self._settings, state.configs, names)
-            known = self._topics[key] = self._described(described)
-        return known
+        key = None if names is None else tuple(names)
+        defaults = self._topic_defaults.get(key)
+        if defaults is None:
+            described = self._described(describe_topic(self._settings, {}, names))
+            defaults = self._topic_defaults[key] = {setting.name: setting for setting in described}
+        if not state.configs:
+            return list(defaults.values())
+        overridden = state.configs if names is None else [name for name in names if name in state.configs]
+        own = {
+            setting.name: setting
+            for setting in self._described(describe_topic(self._settings, state.configs, overridden))
+        }
+        settings = TOPIC_SETTINGS if names is None else dict.fromkeys(names)
+        found = (own.get(name) or defaults.get(name) for name in settings)
+        return [setting for setting in found if setting is not None]
 
     def _described(self, descriptions: Iterable[SettingDescription]) -> list[DescribeConfigsResourceResult]:
         return [_config(description, self.request) for description in descriptions]

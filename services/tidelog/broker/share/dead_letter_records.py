@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.model import dead_letters
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer
-from tidelog.records.builder import wrap_records
+from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, wrap_records
 from tidelog.records.record import CorruptRecordError, RecordSpan, records_of, scan_offsets
 from tidelog.records.record_writer import append_encoded, encode_headers, encode_varint
 from tidelog.records.varint import CorruptVarintError, read_varint

@@ -22,8 +22,7 @@ from typing import Final
 
 from tidelog.client.core.producer_batch import BatchState, ProducerBatch, following_sequence
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import NO_PRODUCER_ID
-from tidelog.records.builder import NO_PRODUCER_EPOCH
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 MAX_EPOCH: Final = 2**15 - 1
 

@@ -27,8 +27,7 @@ from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID
-from tidelog.records.builder import NO_PRODUCER_EPOCH
+from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.record_writer import MAX_RECORD_OVERHEAD_BYTES, Header, headers_size_bound
 
 REQUEST_OVERHEAD_BYTES: Final = 512

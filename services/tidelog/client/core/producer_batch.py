@@ -10,11 +10,13 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
+    NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     TRANSACTIONAL_BIT,
     Buffer,
+    wrap_records,
 )
-from tidelog.records.builder import NO_PRODUCER_EPOCH, NO_SEQUENCE, wrap_records
 from tidelog.records.compression import Compression, compress
 from tidelog.records.record import iterate_records
 from tidelog.records.record_writer import (

@@ -45,8 +45,8 @@ from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardC
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT
-from tidelog.records.builder import NO_PRODUCER_EPOCH, build_end_transaction_batch, wrap_records
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_BIT, wrap_records
+from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (

@@ -1,19 +1,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
+from tidelog.broker.request import RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.setting import SettingType
-from tidelog.settings.setting_description import ConfigSource
+from tidelog.settings.setting_description import ConfigSource, describe_topic
 from tidelog.settings.topic_settings import TOPIC_SETTINGS
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
     DescribeConfigsResult,
 )
 
@@ -154,3 +158,21 @@ def test_many_topics_in_one_request(lab: InMemoryBroker) -> None:
         values = {config.name: config.value for config in result.configs}
         assert values["retention.ms"] == str(number % 2)
         assert len(values) == 1 if number % 3 == 0 else len(values) > 30
+
+
+def test_topics_share_what_they_do_not_override(lab: InMemoryBroker) -> None:
+    """Thousands of topics with different overrides must be described, encoded and freed in little time."""
+    handler = DescribeConfigsHandler(lab.broker.current_settings, lab.broker.metadata)
+    overrides = [{"retention.ms": "1"}, {"retention.ms": "2", "cleanup.policy": "compact"}, {}]
+    for number, configs in enumerate(overrides):
+        lab.add_topic(f"t{number}", configs=configs)
+    resources = [DescribeConfigsResource(ResourceType.TOPIC, f"t{n}", None) for n in range(len(overrides))]
+    response = handler.handle(DescribeConfigsRequest(resources, True, True), cast(RequestContext, None))
+    assert isinstance(response, DescribeConfigsResponse)
+    made = {id(config) for found in response.results for config in found.configs}
+    assert len(made) == len(response.results[2].configs) + 3
+    for found, configs in zip(response.results, overrides, strict=True):
+        described = describe_topic(lab.broker.current_settings.broker, configs)
+        assert [(c.name, c.value, c.config_source) for c in found.configs] == [
+            (d.name, d.value, d.source) for d in described
+        ]

@@ -123,7 +123,9 @@ class Lab:
         pause = asyncio.sleep
 
         async def sleep(seconds: float) -> None:
-            if seconds:
+            task = asyncio.current_task()
+            assert task is not None
+            if seconds and task.get_coro() in tasks:  # others on this loop belong to the broker
                 self.slept.append(seconds)
                 if until():
                     partition.core = None
