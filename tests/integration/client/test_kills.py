@@ -132,9 +132,13 @@ async def run_group(bootstrap: str, seen: set[bytes], is_over: asyncio.Event) ->
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("shell", ["asyncio", "threads"])
 @pytest.mark.parametrize(
-    "kills", [pytest.param(FEW_KILLS, id="few"), pytest.param(KILLS, id="many", marks=pytest.mark.slow)]
+    ("kills", "shell"),
+    [
+        pytest.param(FEW_KILLS, "asyncio", id="few-asyncio"),
+        pytest.param(KILLS, "asyncio", id="many-asyncio", marks=pytest.mark.slow),
+        pytest.param(KILLS, "threads", id="many-threads", marks=pytest.mark.slow),
+    ],
 )
 def test_kills_and_rebalances(own_broker: BrokerProcess, kills: int, shell: str) -> None:
     bootstrap = own_broker.bootstrap
