@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -36,6 +38,7 @@ def run(*arguments: str) -> Result:
 
 
 COMMANDS = dict(leaves(main))
+COMPARISON = Path(__file__).parents[3] / "docs/cli-comparison.md"
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -55,6 +58,23 @@ def test_a_command_has_examples_that_parse(name: str, monkeypatch: pytest.Monkey
         until = next((index for index, word in enumerate(words) if word in "<>"), len(words))
         assert " ".join(words).startswith(f"tidelog {name}")
         command.make_context(name, words[1 + len(name.split()) : until])
+
+
+def test_the_commands_of_the_comparison_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each `tidelog ...` in docs/cli-comparison.md is a command with options that it has."""
+    spans = re.findall(r"`tidelog ([^`]+)`", COMPARISON.read_text())
+    assert len(spans) > 40
+    for span in spans:
+        words = [word for word in shlex.split(span) if word != "..."]
+        names = [n for n in (" ".join(words[:2]), words[0]) if n in COMMANDS]
+        assert names, span
+        command = COMMANDS[names[0]]
+        for parameter in command.params:
+            if isinstance(parameter.type, (click.Path, click.File)):
+                monkeypatch.setattr(parameter, "type", click.STRING)
+        arguments = words[len(names[0].split()) :]
+        if arguments:  # a bare name stands for the command as a whole
+            command.make_context(names[0], arguments)
 
 
 def test_the_help_arranges_all_commands_in_sections() -> None:
