@@ -223,7 +223,7 @@ def test_planted_interleaving_is_permitted(
 
 
 def test_every_kind_is_planted() -> None:
-    """Those of share groups are planted in test_share_checks.py."""
+    """The kinds of share groups are planted in test_share_checks.py."""
     planted = {*FAULTS.values(), *PERMITTED.values(), *(kind for _, kind in PLANTED)}
     assert planted == set(KINDS) - set(SHARE_KINDS)
 
