@@ -12,6 +12,7 @@ from tidelog.wire.api_keys import find_api_spec
 @click.command(
     "describe",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog cluster describe",
         "tidelog cluster describe --api-versions",

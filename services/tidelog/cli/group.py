@@ -79,6 +79,7 @@ command.add_command(delete_group_offsets)
 @command.command(
     "list",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog group list",
         "tidelog group list --state stable --type consumer",
@@ -102,6 +103,7 @@ def list_them(
 @command.command(
     "describe",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog group describe readers",
         "tidelog group describe --all-groups --members",

@@ -13,6 +13,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 
 @click.command(
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog log-dirs",
         "tidelog log-dirs --describe --topic-list flights --broker-list 1,2",

@@ -35,6 +35,7 @@ SPECIAL_TIMES: Final[Mapping[str, int]] = {
 
 @click.command(
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog offsets flights",
         "tidelog offsets --topic 'flights.*' --time earliest",

@@ -188,6 +188,11 @@ def finish(*, has_failed: bool = False) -> None:
     click.echo(json.dumps(document.value(), indent=2, ensure_ascii=False))
 
 
+def begin_document() -> None:
+    """Forgets what the command has said, because it runs again (--watch)."""
+    click.get_current_context().meta.pop(_DOCUMENT_KEY, None)
+
+
 def _document() -> JsonDocument | None:
     """Returns the document of the running command, or None if its format is not JSON."""
     context = click.get_current_context(silent=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
@@ -11,7 +12,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import click
 
 from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
-from tidelog.cli.output import finish, format_option
+from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
@@ -33,6 +34,8 @@ from tidelog.process.command_help import DescribedCommand, did_you_mean
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
 _COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
+_WATCH_KEY: Final = "tidelog.watch"
+LEAST_WATCH_INTERVAL_S: Final = 0.5
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
 _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
@@ -75,11 +78,23 @@ class ToolError(Exception):
 class ToolCommand(DescribedCommand):
     """A subcommand whose expected failures become one line on standard error, with exit code 1.
 
-    It has the option --format, unless it has another one of that name or `prints_data` is false.
+    It has the option --format, unless it has another one of that name or `prints_data` is false. With
+    `is_watchable` it has the option --watch, which runs it again and again.
     """
 
-    def __init__(self, *args: Any, prints_data: bool = True, **options: Any) -> None:  # of click.Command
+    sleep: Callable[[float], None] = staticmethod(time.sleep)
+    """Waits for seconds between two runs; tests replace it."""
+
+    def __init__(
+        self,
+        *args: Any,  # of click.Command
+        prints_data: bool = True,
+        is_watchable: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
+        if is_watchable:
+            self.params.append(_watch_option())
         for parameter in self.params:
             names_of = _NAMES_OF.get((parameter.metavar or "").strip("[]."))
             if names_of is not None and parameter.type is click.STRING:
@@ -88,6 +103,10 @@ class ToolCommand(DescribedCommand):
             self.params.append(format_option())
 
     def invoke(self, ctx: click.Context) -> object:
+        interval_s = ctx.meta.get(_WATCH_KEY)
+        if interval_s is not None:
+            self._watch(ctx, interval_s)
+            return None
         try:
             result = super().invoke(ctx)
         except (ToolError, ClientError, KafkaError) as error:
@@ -95,6 +114,39 @@ class ToolCommand(DescribedCommand):
             fail(sentence_of(error, _similar(ctx, error)))
         finish()
         return result
+
+    def _watch(self, ctx: click.Context, interval_s: float) -> None:
+        """Runs the command until Ctrl-C. A failure, such as a broker that is down, does not end it."""
+        try:
+            while True:
+                if is_terminal():
+                    click.clear()
+                try:
+                    super().invoke(ctx)
+                    finish()
+                except (ToolError, ClientError, KafkaError) as error:
+                    finish(has_failed=True)
+                    note(f"tidelog: {sentence_of(error)}")
+                begin_document()
+                self.sleep(interval_s)
+        except KeyboardInterrupt:
+            return
+
+
+def _watch_option() -> click.Option:
+    return click.Option(
+        ["--watch"],
+        type=click.FloatRange(min=LEAST_WATCH_INTERVAL_S),
+        metavar="SECONDS",
+        expose_value=False,
+        callback=_note_watch,
+        help="Repeat the command every so many seconds, until Ctrl-C.",
+    )
+
+
+def _note_watch(context: click.Context, parameter: click.Parameter, interval_s: float | None) -> None:
+    if interval_s is not None:
+        context.meta[_WATCH_KEY] = interval_s
 
 
 def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:

@@ -33,6 +33,7 @@ def command() -> None:
 @command.command(
     "list",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog topic list",
         "tidelog topic list --exclude-internal --format json",
@@ -156,6 +157,7 @@ def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
 @command.command(
     "describe",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog topic describe flights",
         "tidelog topic describe --under-replicated-partitions",

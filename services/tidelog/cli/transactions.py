@@ -28,6 +28,7 @@ command.add_command(abort)
 @command.command(
     "list",
     cls=ToolCommand,
+    is_watchable=True,
     examples=(
         "tidelog transactions list",
         "tidelog transactions list --running-longer-than-ms 60000",
