@@ -118,6 +118,7 @@ class PartitionLog:
             os.makedirs(place.path, exist_ok=True)
             leader_epochs = recovery.read_leader_epochs(place)
             epochs_before = leader_epochs.encode()
+            had_epochs = len(leader_epochs) > 0
             checkpoint = SegmentsCheckpoint.read(place)
             loaded = recovery.load_segments(
                 place,
@@ -139,7 +140,9 @@ class PartitionLog:
                 open_segments=loaded.segments[0].open_segments,
                 log_start_offset=max(log_start_offset, loaded.segments[0].base_offset),
             )
-            if not len(leader_epochs) and log.log_end_offset > log.log_start_offset:
+            if not had_epochs and log.log_end_offset > log.log_start_offset:
+                # Recovery has noted only the batches of the segments that it read.
+                leader_epochs = LeaderEpochs()
                 recovery.rebuild_leader_epochs(log.segments, leader_epochs)
             _keep_within(leader_epochs, log)
             storage = cls(log, leader_epochs.encode(), recovery_point=recovery_point, now_ms=now_ms)

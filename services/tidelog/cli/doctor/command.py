@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -155,6 +156,12 @@ def examine_directory(directory: Path, *, repairs: bool, copies: Path | None) ->
         raise ToolError(
             f"a repair changes checkpoints that are beside {directory.name}: "
             f"use 'tidelog doctor {directory.parent} --repair'"
+        )
+    owner = directory.stat().st_uid
+    if repairs and os.geteuid() != owner:
+        raise ToolError(
+            f"{directory} belongs to user {owner}, who could not open files that another user creates: "
+            f"repair it as that user (sudo -u '#{owner}')"
         )
     try:
         lock = DirectoryLock(directory.parent if is_partition else directory)

@@ -129,6 +129,7 @@ class DirectoryReport:
     path: Path
     partitions: list[PartitionReport]
     findings: list[Finding]
+    is_clean: bool = False
     bad_checkpoints: set[str] = field(default_factory=set)
     checkpoints: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
 
@@ -148,7 +149,7 @@ class Expected(NamedTuple):
 
 def partition_paths(directory: Path) -> list[Path]:
     """Returns the directories of the partitions in a data directory, or that of a partition itself."""
-    if any(directory.glob(f"*{LOG_SUFFIX}")):
+    if PartitionDirectory(str(directory)).offsets_of(LOG_SUFFIX):
         return [directory]
     return sorted(
         path
@@ -167,7 +168,7 @@ def check_directory(directory: Path, tell: Tell) -> DirectoryReport:
     if paths == [directory]:
         report.partitions.append(check_partition(directory, Expected(is_clean=False), tell))
         return report
-    is_clean = _check_marker_and_properties(report)
+    is_clean = report.is_clean = _check_marker_and_properties(report)
     for name in CHECKPOINTS:
         try:
             report.checkpoints[name] = read_offsets(directory / name)
@@ -501,6 +502,13 @@ class _LogReader:
         self._max_epoch = max(self._max_epoch, epoch)
         if self._epochs is None:
             return
+        latest = self._epochs.latest
+        if (
+            not self._expected.is_clean
+            and header.base_offset >= (self._expected.recovery_point or 0)
+            and (latest is None or epoch > latest.epoch)
+        ):
+            return  # the checkpoint had not reached the disk: recovery takes the epoch from the batch
         # Batches below the log start have no epochs any more.
         earliest = self._epochs.earliest
         start = self._expected.log_start_offset

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.broker.log.checkpoint_file import RECOVERY_POINT_CHECKPOINT, write_offsets
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.errors import CorruptFileError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.meta_properties import (
     META_PROPERTIES_FILE,
@@ -93,25 +93,32 @@ def repair_directory(report: DirectoryReport, copies: Copies, now_ms: WallMs, te
 
     Raises RepairError, OSError. Then the files that were changed so far have copies, too.
     """
-    cut: list[TopicPartition] = []
-    for partition in report.partitions:
-        if not partition.needs_repair:
-            continue
-        key = parse_partition_directory_name(partition.path.name)
+    faulty = [partition for partition in report.partitions if partition.needs_repair]
+    for partition in faulty:
+        _require_no_swap(partition)
+    lost = [
+        key
+        for partition in faulty
+        if (partition.cut is not None or partition.has_bad_list)
+        and (key := parse_partition_directory_name(partition.path.name)) is not None
+    ]
+    # Replicas are marked before anything is cut. If the repair fails later, the next one finds sound logs.
+    if lost:
+        _mark_as_lost(report.path, lost, copies, tell)
+    for partition in faulty:
         _repair_partition(partition, copies, now_ms, tell)
-        if key is not None and (partition.cut is not None or partition.has_bad_list):
-            cut.append(key)
     _repair_checkpoints(report, copies, tell)
-    if cut:
-        _mark_as_lost(report.path, cut, copies, tell)
 
 
-def _repair_partition(report: PartitionReport, copies: Copies, now_ms: WallMs, tell: Tell) -> None:
+def _require_no_swap(report: PartitionReport) -> None:
     if report.is_swapping:
         raise RepairError(
             f"{report.path}: a compaction was interrupted; start the broker once, which completes it, and "
             "stop it again"
         )
+
+
+def _repair_partition(report: PartitionReport, copies: Copies, now_ms: WallMs, tell: Tell) -> None:
     directory = PartitionDirectory(str(report.path))
     bases = directory.offsets_of(LOG_SUFFIX)
     names = {path.name: path for path in report.path.iterdir() if path.is_file()}
@@ -213,7 +220,7 @@ def _repair_checkpoints(report: DirectoryReport, copies: Copies, tell: Tell) -> 
             for key, offset in before.items()
             if key in known
         }
-        if name == RECOVERY_POINT_CHECKPOINT and name in report.bad_checkpoints:
+        if name == RECOVERY_POINT_CHECKPOINT and name in report.bad_checkpoints and report.is_clean:
             after = {key: p.log_end_offset for key, p in known.items() if key is not None}
         if name not in report.bad_checkpoints and after == before:
             continue
@@ -224,7 +231,10 @@ def _repair_checkpoints(report: DirectoryReport, copies: Copies, tell: Tell) -> 
 
 def _mark_as_lost(directory: Path, cut: Iterable[TopicPartition], copies: Copies, tell: Tell) -> None:
     """Marks replicas that have lost records, so that they are not elected while others can lead."""
-    meta = read_meta_properties(directory)
+    try:
+        meta = read_meta_properties(directory)
+    except CorruptFileError as error:
+        raise RepairError(f"{error}; restore it first, because a log that is cut is marked there") from error
     if meta is None:
         return
     life = life_of(meta)

@@ -14,7 +14,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from click.testing import CliRunner, Result
@@ -25,13 +25,14 @@ from loglab.batches import read_all
 from loglab.logs import OwnedLog, kill
 from loglab.random_life import RandomLife
 from loglab.random_logs import RandomWriter
-from tidelog.broker.log.checkpoint_file import decode_offsets
+from tidelog.broker.log.checkpoint_file import decode_offsets, read_offsets, write_offsets
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_directory import decode_base_offsets, read_topic_id
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
+from tidelog.cli.doctor import directory_repair
 from tidelog.cli.doctor.directory_check import (
     CHECKPOINTS,
     DirectoryReport,
@@ -273,6 +274,96 @@ def test_a_replica_that_was_cut_is_marked_as_one_that_lost_records(sound: Writte
     assert segment.name in kept
     removed = {name for name in kept if not (sound.path / "flights-0" / name).exists()}
     assert len(removed) >= 1, "later segments are removed, and their copies remain"
+
+
+def cut_in_the_middle(segment: Path) -> None:
+    """Damages the second half of a segment file."""
+    with segment.open("r+b") as file:
+        file.seek(segment.stat().st_size // 2)
+        file.write(b"\xff\xff")
+
+
+def test_a_repair_that_fails_has_marked_what_it_cut(sound: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next repair finds sound logs, so it could not know that they were cut."""
+    for key in PARTITIONS:
+        cut_in_the_middle(sorted((sound.path / str(key)).glob("*.log"))[0])
+    repair, count = directory_repair._repair_partition, 0
+
+    def fail_at_the_second(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise OSError("no space left on device")
+        repair(*arguments)
+
+    monkeypatch.setattr(directory_repair, "_repair_partition", fail_at_the_second)
+    with pytest.raises(OSError, match="no space"):
+        repaired(sound.path)
+    properties = (sound.path / "meta.properties").read_text()
+    assert "flights\\:0" in properties
+    assert "flights\\:1" in properties
+
+
+def test_a_repair_needs_the_file_in_which_it_marks_replicas(sound: Written) -> None:
+    segment = sorted((sound.path / "flights-0").glob("*.log"))[0]
+    cut_in_the_middle(segment)
+    before = segment.read_bytes()
+    (sound.path / "meta.properties").write_bytes(b"\xff\xfe")
+    with pytest.raises(RepairError, match="restore it first"):
+        repaired(sound.path)
+    assert segment.read_bytes() == before
+
+
+def test_rebuilt_epochs_are_those_of_all_segments(sound: Written) -> None:
+    """Recovery notes the epochs of the segments that it reads, which must not count as all epochs."""
+    partition = sound.path / "flights-0"
+    truth = (partition / "leader-epoch-checkpoint").read_bytes()
+    (partition / "leader-epoch-checkpoint").unlink()
+    sorted(partition.glob("*.index"))[1].unlink()
+    directory = LogDirectory.open(sound.path, cluster_id=CLUSTER, node_id=NODE)
+    try:
+        log = OwnedLog(directory.open_partition(PARTITIONS[0], TOPIC_ID, CONFIG, now_ms=NOW_MS))
+        assert log.leader_epochs.encode() == truth
+    finally:
+        directory.abandon()
+
+
+def test_the_epoch_of_a_batch_that_was_not_flushed_is_right(sound: Written) -> None:
+    """A machine that crashed had appended a batch of a new leader, and had not written its checkpoint."""
+    (sound.path / ".kafka_cleanshutdown").unlink()
+    points = sound.path / "recovery-point-offset-checkpoint"
+    write_offsets(points, {key: offset // 2 for key, offset in read_offsets(points).items()})
+    segment = sorted((sound.path / "flights-1").glob("*.log"))[-1]
+    raw = bytearray(segment.read_bytes())
+    last = [position for position, _ in iterate_headers(bytes(raw))][-1]
+    struct.pack_into(">i", raw, last + 12, 18)
+    segment.write_bytes(raw)
+    assert [found for found in problems(sound.path) if found.state is State.FAIL] == []
+    repaired(sound.path)
+    assert segment.read_bytes() == raw
+
+
+def test_a_repair_raises_no_recovery_points_after_an_unclean_stop(sound: Written) -> None:
+    """What is not flushed must be checked again."""
+    (sound.path / ".kafka_cleanshutdown").unlink()
+    points = sound.path / "recovery-point-offset-checkpoint"
+    lowered = {key: offset // 2 for key, offset in read_offsets(points).items()}
+    write_offsets(points, {**lowered, TopicPartition("deleted", 0): 5})
+    repaired(sound.path)
+    assert read_offsets(points) == lowered
+
+
+def test_other_logs_in_a_data_directory_hide_nothing(sound: Written) -> None:
+    (sound.path / "server.log").write_text("started")
+    cut_in_the_middle(sorted((sound.path / "flights-0").glob("*.log"))[0])
+    assert State.FAIL in {finding.state for finding in problems(sound.path)}
+
+
+def test_a_repair_by_another_user_is_refused(sound: Written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker could not open the files that it creates."""
+    monkeypatch.setattr(os, "geteuid", lambda: sound.path.stat().st_uid + 1)
+    done = doctor(sound.path, "--repair")
+    assert (done.exit_code, "repair it as that user" in done.stderr) == (3, True)
 
 
 def test_one_partition_can_be_examined_alone(sound: Written) -> None:
