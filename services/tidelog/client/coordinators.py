@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 from tidelog.client.connection import BrokerConnection
+from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
@@ -105,8 +106,13 @@ class Transaction:
     partitions: tuple[TopicPartition, ...]
 
 
-def list_groups(cluster: Cluster, states: list[str], types: list[str]) -> list[ListedGroup]:
-    """Returns the groups of all brokers, filtered by states and types if any are given."""
+def list_groups(
+    cluster: Cluster, states: list[str], types: list[str], *, silent: set[int] | None = None
+) -> list[ListedGroup]:
+    """Returns the groups of all brokers, filtered by states and types if any are given.
+
+    With a set `silent`, brokers that do not answer join it, and their groups are left out.
+    """
     found: dict[str, ListedGroup] = {}
     least = 5 if types else 4 if states else 0
     for broker in cluster.describe().brokers:
@@ -117,7 +123,14 @@ def list_groups(cluster: Cluster, states: list[str], types: list[str]) -> list[L
             raise_on_error(answer.error_code, f"groups of broker {broker_id}")
             return answer
 
-        for row in until_loaded(cluster, ask).groups:
+        try:
+            answer = until_loaded(cluster, ask)
+        except ClientError:
+            if silent is None:
+                raise
+            silent.add(broker.broker_id)
+            continue
+        for row in answer.groups:
             found[row.group_id] = ListedGroup(
                 row.group_id, row.group_type, row.protocol_type, row.group_state
             )
@@ -280,7 +293,9 @@ def delete_offsets(
     return until_loaded(cluster, ask)
 
 
-def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: int) -> list[ListedTransaction]:
+def list_transactions(
+    cluster: Cluster, states: list[str], least_duration_ms: int, *, silent: set[int] | None = None
+) -> list[ListedTransaction]:
     """Returns the transactions of all brokers that have been open for `least_duration_ms`; -1 means all."""
     found: list[ListedTransaction] = []
     least = 1 if least_duration_ms >= 0 else 0
@@ -292,9 +307,16 @@ def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: in
             raise_on_error(answer.error_code, f"transactions of broker {broker_id}")
             return answer
 
+        try:
+            answer = until_loaded(cluster, ask)
+        except ClientError:
+            if silent is None:
+                raise
+            silent.add(broker.broker_id)
+            continue
         found += [
             ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker.broker_id)
-            for row in until_loaded(cluster, ask).transaction_states
+            for row in answer.transaction_states
         ]
     return sorted(found, key=lambda row: row.transactional_id)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -10,7 +9,7 @@ from typing import Final, TypeVar
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, NoAnswerError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
@@ -66,9 +65,13 @@ class ClusterReader:
         ClientError, KafkaError.
         """
         if self._cluster is not None:
-            with contextlib.suppress(ClientError):
+            try:
                 return read(self._cluster)
-            self.close()
+            except NoAnswerError:  # it would not answer the second time either, and all pages wait
+                self.close()
+                raise
+            except ClientError:
+                self.close()
         self._cluster = self._connect(self._known)
         try:
             return read(self._cluster)

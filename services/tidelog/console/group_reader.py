@@ -68,7 +68,8 @@ class GroupReader:
 
     def groups(self, cluster: Cluster) -> GroupList:
         """Returns all groups, and the lags of the first ones."""
-        listed = list_groups(cluster, [], [])
+        silent: set[int] = set()
+        listed = list_groups(cluster, [], [], silent=silent)
         shown = listed[:MAX_GROUPS]
         committed = {
             group.group_id: offsets
@@ -76,7 +77,6 @@ class GroupReader:
             if (offsets := _committed(cluster, group)) is not None
         }
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
-        silent: set[int] = set()
         high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(
             cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
@@ -117,7 +117,7 @@ class GroupReader:
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
-        listed = list_transactions(cluster, list(OPEN_STATES), -1)
+        listed = list_transactions(cluster, list(OPEN_STATES), -1, silent=set())
         found = []
         for row in listed[:MAX_TRANSACTIONS]:
             try:

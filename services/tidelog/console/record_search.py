@@ -14,7 +14,7 @@ from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.budget import MIB, Budget, Spent
 from tidelog.console.core.record_query import RecordQuery
-from tidelog.console.core.record_scan import RecordScan
+from tidelog.console.core.record_scan import RecordScan, record_order
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
@@ -72,7 +72,17 @@ def find_records(
     ends = {index: ends[index] for index in asked if index in ends and index in log_starts}
     at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
     starts = query.starts(log_starts, ends, at_time)
-    scan = RecordScan(starts, ends, query.wanted, budget, query.limit, began_ms, is_whole=is_whole)
+    is_newest = query.start == "newest" and query.cursor is None
+    scan = RecordScan(
+        starts,
+        ends,
+        query.wanted,
+        budget,
+        query.limit,
+        began_ms,
+        is_whole=is_whole,
+        keeps_latest=is_newest and not query.wanted.is_empty,
+    )
     while (index := scan.next_partition(clock())) is not None:
         raw = fetch_batches(
             cluster,
@@ -88,13 +98,12 @@ def find_records(
             raise CorruptFetchError(
                 f"topic '{name}' partition {index} near offset {scan.positions[index]}: {error}"
             ) from error
-    is_newest = query.start == "newest" and query.cursor is None
     window = query.window(len(ends))
     older = {index: max(log_starts[index], offset - window) for index, offset in starts.items()}
     return RecordsFound(
         tuple(p.index for p in topic.partitions),
         tuple(index for index in asked if index not in ends),
-        tuple(sorted(scan.found, key=_order, reverse=is_newest)),
+        tuple(sorted(scan.found, key=record_order, reverse=is_newest)[: query.limit]),
         scan.spent,
         clock() - began_ms,
         scan.stopped_at,
@@ -125,7 +134,3 @@ def _offsets(
 ) -> dict[int, int]:
     found = offsets_of_topics(cluster, [topic], timestamp, silent=silent, isolation_level=isolation_level)
     return {partition.partition: offset for partition, offset in found.items()}
-
-
-def _order(record: ShownRecord) -> tuple[int, int, int]:
-    return record.timestamp, record.partition, record.offset

@@ -1,11 +1,18 @@
-"""The decoding of classic members' assignments."""
+"""The decoding of classic members' assignments, and lists that all brokers answer."""
 
 from __future__ import annotations
 
 import struct
+from types import SimpleNamespace
+from typing import Any, cast
 
-from tidelog.client.coordinators import assigned_partitions
+import pytest
+
+from tidelog.client.coordinators import assigned_partitions, list_groups, list_transactions
+from tidelog.client.errors import NoAnswerError
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tidelog.wire.messages.list_transactions import ListTransactionsResponse, TransactionState
 
 
 def assignment(*topics: tuple[str, tuple[int, ...]], user_data: bytes = b"") -> bytes:
@@ -31,3 +38,33 @@ def test_a_malformed_assignment_has_no_partitions() -> None:
     assert assigned_partitions(b"") == ()
     assert assigned_partitions(whole[:-8]) == ()
     assert assigned_partitions(b"\x00\x01\x00\x00\x00\x01\x00\x02\xff\xfe") == ()
+
+
+class Cluster:
+    """Brokers 1 and 2; the second does not answer."""
+
+    timeout_s = 1.0
+
+    def describe(self) -> SimpleNamespace:
+        return SimpleNamespace(brokers=[SimpleNamespace(broker_id=1), SimpleNamespace(broker_id=2)])
+
+    def broker(self, broker_id: int) -> SimpleNamespace:
+        def call(request: object, answer: object, **options: object) -> object:
+            if broker_id == 2:
+                raise NoAnswerError("no answer")
+            if isinstance(request, ListGroupsRequest):
+                return ListGroupsResponse(groups=[ListedGroup("readers", "consumer")])
+            return ListTransactionsResponse(transaction_states=[TransactionState("copier", 7, "Ongoing")])
+
+        return SimpleNamespace(call=call)
+
+
+def test_a_silent_broker_fails_lists_unless_the_caller_collects_such_brokers() -> None:
+    cluster, silent = cast("Any", Cluster()), set[int]()
+    assert [group.group_id for group in list_groups(cluster, [], [], silent=silent)] == ["readers"]
+    assert [row.transactional_id for row in list_transactions(cluster, [], -1, silent=silent)] == ["copier"]
+    assert silent == {2}
+    with pytest.raises(NoAnswerError):
+        list_groups(cluster, [], [])
+    with pytest.raises(NoAnswerError):
+        list_transactions(cluster, [], -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -123,3 +124,16 @@ def test_text_is_cut_between_characters(text: str, max_bytes: int) -> None:
         assert text.startswith(shown.text)
     else:
         assert len(data) > max_bytes < 4  # not even one character fits
+
+
+def test_deep_json_is_not_indented_beyond_the_limit() -> None:
+    """Indentation would make 10 KB of nested arrays 7 MB long."""
+    deep = b"[" * 900 + b"1," * 4_000 + b"1" + b"]" * 900
+    tracemalloc.start()
+    try:
+        shown = show(deep, 2 * len(deep))
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert shown.kind != "json"
+    assert peak_bytes < 3_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
@@ -196,3 +197,26 @@ def test_a_query_says_where_to_begin(fields: dict[str, str], expected: dict[int,
 def test_a_wrong_field_is_refused_with_a_sentence(fields: dict[str, str]) -> None:
     with pytest.raises(FilterError, match=r"\.$"):
         RecordQuery.parse(fields)
+
+
+def test_records_before_the_start_of_a_search_count_against_its_time() -> None:
+    """A search that begins at the end of a large batch decodes the whole batch."""
+    count, ticks = 50_000, itertools.count()
+    raw = memoryview(build_batch(Record(at, 0, None, b"v") for at in range(count)))
+    scan = RecordScan({0: count - 1}, {0: count}, EVERY_RECORD, Budget(max_ms=5), 10, NOW)
+    assert scan.next_partition(NOW) == 0
+    scan.take(raw, (), lambda: MonotonicMs(next(ticks)))
+    assert scan.stopped_at is not None
+    assert not scan.found
+    assert scan.positions == {0: count - 1}
+
+
+@given(st.lists(st.sampled_from([b"a", b"b"]), max_size=60), st.integers(1, 7), st.integers(1, 5))
+def test_the_latest_records_are_kept(values: list[bytes], batch_records: int, max_found: int) -> None:
+    log, wanted = Log(values, batch_records), RecordFilter(value="a")
+    scan = RecordScan({0: 0}, {0: len(values)}, wanted, GENEROUS, max_found, NOW, keeps_latest=True)
+    while (index := scan.next_partition(NOW)) is not None:
+        scan.take(log.fetch(scan.positions[index]), (), lambda: NOW)
+    matching = [offset for offset, value in enumerate(values) if value == b"a"]
+    assert [record.offset for record in scan.found][-max_found:] == matching[-max_found:]
+    assert len(scan.found) < 2 * max_found

@@ -19,6 +19,10 @@ _RECORDS_BETWEEN_CHECKS: Final = 64
 _HEADER_BYTES: Final = 16
 
 
+def record_order(record: ShownRecord) -> tuple[int, int, int]:
+    return record.timestamp, record.partition, record.offset
+
+
 class RecordScan:
     """The state of a search.
 
@@ -37,9 +41,11 @@ class RecordScan:
         began_ms: MonotonicMs,
         *,
         is_whole: bool = False,
+        keeps_latest: bool = False,
     ) -> None:
         """`ends` holds the offset after the last one of each partition that is searched. `is_whole` shows
-        keys and values as the page of one record does.
+        keys and values as the page of one record does. `keeps_latest` reads up to the ends, and keeps
+        the latest records: at least `max_found` and less than twice as many.
         """
         self._is_whole = is_whole
         self.positions = dict(starts)
@@ -52,10 +58,11 @@ class RecordScan:
         self._max_found = max_found
         self._turns = deque(sorted(index for index in starts if starts[index] < ends[index]))
         self._share = max(1, max_found // max(1, len(self._turns)))
+        self._keeps_latest = keeps_latest
 
     @property
     def is_full(self) -> bool:
-        return len(self.found) >= self._max_found
+        return not self._keeps_latest and len(self.found) >= self._max_found
 
     @property
     def has_more(self) -> bool:
@@ -84,7 +91,7 @@ class RecordScan:
         self.spent.fetched_bytes += len(raw)
         self._read(index, raw, aborted, clock)
         # A leader that sends no progress has nothing more, although its end offset promised it.
-        if before < self.positions[index] < self._ends[index]:
+        if self.stopped_at is not None or before < self.positions[index] < self._ends[index]:
             self._turns.append(index)
 
     def _read(
@@ -95,16 +102,23 @@ class RecordScan:
         clock: Callable[[], MonotonicMs],
     ) -> None:
         share = len(self.found) + self._share
+        skipped = 0
         for start, header, is_visible in iterate_visible(raw, list(reversed(aborted))):
             if is_visible:
                 for record in iterate_records(raw, start, max_headers=MAX_HEADERS):
                     if record.offset < self.positions[index]:
+                        skipped += 1
+                        if not skipped % _RECORDS_BETWEEN_CHECKS:
+                            self.stopped_at = self.spent.limit_reached(self._budget, clock())
+                            if self.stopped_at is not None:
+                                return
                         continue
                     if record.offset >= self._ends[index]:
                         self.positions[index] = self._ends[index]
                         return
                     self._look_at(index, record)
-                    if self.is_full or len(self.found) >= share or self._is_spent(clock):
+                    is_served = not self._keeps_latest and len(self.found) >= share
+                    if self.is_full or is_served or self._is_spent(clock):
                         return
             self.positions[index] = max(self.positions[index], header.last_offset + 1)
             if self._is_spent(clock, always=True):
@@ -120,6 +134,8 @@ class RecordScan:
         )
         if self._wanted.matches(record):
             self.found.append(show_record(index, record, is_whole=self._is_whole))
+            if self._keeps_latest and len(self.found) >= 2 * self._max_found:
+                self.found = sorted(self.found, key=record_order)[-self._max_found :]
 
     def _is_spent(self, clock: Callable[[], MonotonicMs], *, always: bool = False) -> bool:
         """Returns whether the budget is used up. It looks at the clock only for some records."""

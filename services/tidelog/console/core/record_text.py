@@ -64,11 +64,10 @@ def show(data: bytes | None, max_bytes: int) -> Shown:
     content = without_schema_id(data)
     if size <= max_bytes and content[:1] in (b"{", b"["):
         try:
-            pretty = json.dumps(json.loads(content), indent=2, ensure_ascii=False)
+            pretty = _indented(json.loads(content), 4 * max_bytes)
         except (ValueError, RecursionError):
             pretty = ""
-        # Indentation of deep arrays may be far longer than the data.
-        if pretty and len(pretty) <= 4 * max_bytes and _is_encodable(pretty):
+        if pretty and _is_encodable(pretty):
             note = "" if content is data else f"Its schema id is {_schema_id(data)}."
             return Shown("json", pretty, size, note=note)
     part = data[:max_bytes]
@@ -77,6 +76,20 @@ def show(data: bytes | None, max_bytes: int) -> Shown:
         return Shown("text", text, size, size - len(part))
     part = data[: max_bytes // 4]
     return Shown("hex", _dump(part), size, size - len(part), _schema_note(data))
+
+
+def _indented(value: object, max_chars: int) -> str:
+    """Returns indented JSON, or nothing if it is longer. The indentation of deep arrays may be far longer
+    than the data.
+    """
+    parts: list[str] = []
+    size = 0
+    for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
+        size += len(part)
+        if size > max_chars:
+            return ""
+        parts.append(part)
+    return "".join(parts)
 
 
 def without_schema_id(data: bytes) -> bytes:
