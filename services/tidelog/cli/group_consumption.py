@@ -74,7 +74,7 @@ def read_with_group(
                 if left is not None:
                     left -= len(records)
                 now_s = time.monotonic()
-                if records or not consumer.assignment():
+                if records or consumer.health().state == "joining":
                     last_seen_s = now_s
                 elif idle_ms is not None and (now_s - last_seen_s) * 1000 >= idle_ms:
                     break

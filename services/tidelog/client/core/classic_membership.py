@@ -177,8 +177,8 @@ class ClassicMembership(Membership):
         """All members, if this one is the leader."""
         self._shares: tuple[tuple[str, bytes], ...] = ()
         self._metadata_attempts = 0
-        self._assigned_counts: dict[str, int] = {}
-        """The numbers of partitions that the leader assigned."""
+        self._assigned_counts: dict[str, int] | None = None
+        """The numbers of partitions that the leader assigned, None if they are unknown."""
         self._had: frozenset[TopicPartition] = frozenset()
         """The last assignment, and its generation, which `sticky` tells the leader."""
         self._had_generation = NO_GENERATION
@@ -316,8 +316,8 @@ class ClassicMembership(Membership):
         self._protocol = answer.protocol
         self._members, self._shares = (), ()
         self._next = _Next.SYNC
+        self._assigned_counts = None
         if answer.leader != answer.member_id:
-            self._assigned_counts = {}
             return
         if answer.protocol not in STRATEGIES:
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"the assignor {answer.protocol} is unknown")
@@ -330,9 +330,7 @@ class ClassicMembership(Membership):
         except ValueError as error:
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"a member's subscription: {error}")
             return
-        if answer.skips_assignment:
-            self._assigned_counts = {}
-        else:
+        if not answer.skips_assignment:
             self._next = _Next.ASSIGN
             self._metadata_attempts = 0
 
@@ -373,7 +371,7 @@ class ClassicMembership(Membership):
         self.epoch = NO_GENERATION
         self._next = _Next.JOIN
         self._members, self._shares = (), ()
-        self._assigned_counts = {}
+        self._assigned_counts = None
         self._had, self._had_generation = frozenset(), NO_GENERATION
 
     # -- the leader
@@ -387,9 +385,12 @@ class ClassicMembership(Membership):
         if self._next is _Next.ASSIGN:
             self._metadata_attempts += 1
             return not self._assign(view, now_ms)
-        counts = _counts(self.group_topics, view)
-        if self._assigned_counts and counts != self._assigned_counts:
-            self._must_rejoin = True
+        if self._members:
+            counts = _counts(self.group_topics, view)
+            if self._assigned_counts is None:
+                self._assigned_counts = counts  # the coordinator kept the assignment
+            elif counts != self._assigned_counts:
+                self._must_rejoin = True
         return False
 
     def _match_topics(self, view: ClusterView) -> None:

@@ -264,14 +264,14 @@ class ConsumedPartition:
 
         Raises ValueError for damaged bytes.
         """
-        while self.fetched:
+        if self.fetched:
             current = self.fetched[0]
             records = current.take(most)
             if records:
                 self.position = records[-1].offset + 1
                 self.position_epoch = current.epoch
                 return records
-            self.position = max(self.position, current.following)
+            self._pass(current)
             self.fetched.popleft()
         return None
 
@@ -290,15 +290,19 @@ class ConsumedPartition:
         """Returns the next records in one piece and moves the position behind them. Raises ValueError for
         damaged bytes.
         """
-        while self.fetched:
+        if self.fetched:
             current = self.fetched[0]
             batch = current.take_rest(self.position)
-            self.position = max(self.position, current.following)
+            self._pass(current)
             if batch is not None:
-                self.position_epoch = current.epoch
                 return batch
             self.fetched.popleft()
         return None
+
+    def _pass(self, fetched: FetchedBatches) -> None:
+        """Moves the position behind the last batch that was begun, which may have no visible records."""
+        if fetched.following > self.position:
+            self.position, self.position_epoch = fetched.following, fetched.epoch
 
     def finish_delivered(self) -> None:
         """The application asks for more, so it has dealt with what it got."""

@@ -8,6 +8,7 @@ dealt with all that it got.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.core.classic_membership import (
@@ -422,6 +423,8 @@ class ConsumerCore:
                 if found is not None:
                     return found
             self._turn.pop(0)
+            if partition.fetched and not partition.is_paused:
+                self._turn.append(partition)  # its next fetch waits behind those of other partitions
         return None
 
     def commitable(
@@ -897,7 +900,8 @@ class ConsumerCore:
 def _end_of(records: memoryview, partition: ConsumedPartition) -> tuple[int, int]:
     """Returns the offset after the last whole batch, and its leader epoch."""
     end, epoch = partition.fetch_offset, partition.fetch_epoch
-    for _, header in iterate_headers(records):
-        if header.last_offset >= end:
-            end, epoch = header.last_offset + 1, header.partition_leader_epoch
+    with suppress(ValueError):  # the application gets the error after the records before it
+        for _, header in iterate_headers(records):
+            if header.last_offset >= end:
+                end, epoch = header.last_offset + 1, header.partition_leader_epoch
     return end, epoch

@@ -443,7 +443,7 @@ class ProducerCore:
         effects: list[Effect],
     ) -> None:
         code = error.code
-        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.is_fate_unknown:
+        if code is ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1:
             self._split(queue, batch, now_ms)
         elif self._is_idempotent and code in _SEQUENCE_ERRORS and not self._is_transactional:
             batch.is_fate_unknown = False

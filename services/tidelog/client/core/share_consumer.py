@@ -469,11 +469,20 @@ class ShareConsumerCore:
                 continue
             places = wanted.get(node_id, frozenset())
             fetches = self.is_polling and not self._buffer and bool(places) and node_id in self.view.nodes
-            if session.acknowledgements and (not fetches or session.acknowledgements.keys() - places):
+            topics = self.view.topics
+            is_recreated = any(
+                name in topics and topics[name].topic_id != known for name, known in session.topic_ids.items()
+            )
+            if session.acknowledgements and (
+                not fetches or is_recreated or session.acknowledgements.keys() - places
+            ):
                 epoch, acknowledged = session.epoch, session.take_acknowledgements()
                 request_id = self._begin(session)
                 effects.append(SendAcknowledgements(request_id, node_id, epoch, acknowledged))
             elif fetches:
+                if is_recreated:
+                    session.end()  # the broker knows the partitions by the id of the deleted topic
+                session.topic_ids = {place.topic: topics[place.topic].topic_id for place in places}
                 added = tuple(sorted(places - session.partitions))
                 forgotten = tuple(sorted(session.partitions - places))
                 epoch, acknowledged = session.epoch, session.take_acknowledgements()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.model.fetch_session import INITIAL_EPOCH, next_epoch
@@ -57,6 +58,8 @@ class ShareSession:
         self.generation = 0
         """It changes when the broker forgets the session, and with it what it gave."""
         self.partitions: set[TopicPartition] = set()
+        self.topic_ids: dict[str, UUID] = {}
+        """The ids of the topics of `partitions`."""
         self.is_in_flight = False
         self.not_before_ms = 0
         self.acknowledgements: Acknowledged = {}

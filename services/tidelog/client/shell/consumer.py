@@ -187,7 +187,7 @@ class Consumer(Generic[K, V]):
         """
         if self._is_closed:
             return
-        self._is_closed = True
+        self._is_closed = self._calls.is_closing = True
         self._ready.set()
         if self._timer is not None:
             self._timer.cancel()

@@ -180,6 +180,8 @@ class GroupCalls:
         self.coordinator = Coordinator(network, GROUP, self.group_id)
         self.member_id = str(uuid.uuid4())
         self.member: Callable[[], Member] = Member
+        self.is_closing = False
+        """Whether the membership does not go on, so that no new generation comes."""
 
     # -- membership
 
@@ -340,7 +342,7 @@ class GroupCalls:
                         raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
                     if self._waits_for_generation(member, row.error_code):
                         raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
-                    if row.error_code in _MEMBER_ERRORS:
+                    if row.error_code in _MEMBER_ERRORS or row.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                         raise StaleMemberError(f"{subject}: the group gave the partition to another member")
                     self.coordinator.check(row.error_code, subject)
 
@@ -348,6 +350,8 @@ class GroupCalls:
 
     def _waits_for_generation(self, member: Member, code: int) -> bool:
         """Whether a member of a classic group commits again after the rebalance, with its new generation."""
+        if self.is_closing:
+            return False
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             return True
         now = self.member()

@@ -120,6 +120,8 @@ class ShareConsumer(Generic[K, V]):
         try:
             if commits and self.settings.is_explicit and self._loop is not None:
                 await self.commit()
+            elif self._loop is not None:
+                await self._settle()
         except (KafkaError, ClientError) as error:
             logger.warning("acknowledgements failed: %s", error)
         self._is_closed = True
@@ -211,6 +213,7 @@ class ShareConsumer(Generic[K, V]):
 
     async def __anext__(self) -> SharedRecord[K, V]:
         while not self._is_closed:
+            await asyncio.sleep(0)  # acknowledgements and heartbeats get their turn
             found = await self.poll(max_records=1)
             if found:
                 return found[0]
@@ -251,9 +254,14 @@ class ShareConsumer(Generic[K, V]):
         Returns the error of each partition, None if its acknowledgements are stored. Raises
         RequestTimeoutError after `default.api.timeout.ms`.
         """
-        timeout_ms = self.settings.default_api_timeout_ms
         self._results = {}
         self._perform(self._core.commit(_now_ms()))
+        await self._settle()
+        return self._results
+
+    async def _settle(self) -> None:
+        """Waits until the brokers have answered all acknowledgements. Raises RequestTimeoutError."""
+        timeout_ms = self.settings.default_api_timeout_ms
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while self._core.has_open_acknowledgements:
@@ -261,7 +269,6 @@ class ShareConsumer(Generic[K, V]):
                     await self._acknowledged.wait()
         except TimeoutError:
             raise RequestTimeoutError(f"commit: no answer in {timeout_ms} ms") from None
-        return self._results
 
     # -- the core's effects
 

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
 
+from tidelog.client.core.classic_membership import (
+    GroupHeartbeat,
+    GroupHeartbeatAnswered,
+    GroupMember,
+    JoinAnswered,
+    JoinGroup,
+    SyncAnswered,
+    SyncGroup,
+)
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
@@ -19,22 +29,27 @@ from tidelog.client.core.consumer import (
     FetchAnswered,
     FetchedPartition,
     LeaveGroup,
+    LookUpCommitted,
     LookupFailed,
     LookUpOffsets,
     OffsetsFound,
+    PartitionsAssigned,
     PositionsChecked,
     RequestMetadata,
     RevocationDone,
     RevokePartitions,
     SendFetch,
+    SendGroupRequest,
     TruncationFound,
 )
+from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import LogTruncationError
 from tidelog.client.core.membership import HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
+from tidelog.records.control import EndTransactionMarker, encode_end_transaction
 from tidelog.records.record import Record
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -279,3 +294,120 @@ def test_a_check_of_an_old_leader_is_repeated(code: ErrorCode) -> None:
     effects = core.step(led_by(2), 2_000)
     (again,) = [effect for effect in effects if isinstance(effect, CheckPositions)]
     assert again.checks[PLACE].leader_epoch == 2
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_partitions_with_a_backlog_take_turns(in_batches: bool) -> None:
+    """The application is slower than the fetches, so both partitions always have records."""
+    core, fetch = reader(PLACE, OTHER)
+    waiting, got = [fetch], {PLACE: 0, OTHER: 0}
+    for now_ms in range(201, 401):
+        while waiting:
+            asked = waiting.pop(0)
+            rows = {
+                place: FetchedPartition(0, numbered(offset, 100), 10**6, 10**6, 0, [], -1, None)
+                for place, (offset, _) in asked.offsets.items()
+            }
+            waiting += fetches(core.step(FetchAnswered(asked.request_id, 0, rows), now_ms))
+        waiting += fetches(core.begin_poll(now_ms))
+        batch = core.take_batch() if in_batches else None
+        records = [] if in_batches else core.take(50) or []
+        core.end_poll(now_ms)
+        waiting += fetches(core.poll(now_ms))
+        if batch is not None:
+            got[batch.place] += len(batch)
+        elif records:
+            got[records[0].place] += len(records)
+    assert min(got.values()) > 0.4 * sum(got.values())
+
+
+def numbered(first_offset: int, count: int, leader_epoch: int = 0, **producer: Any) -> memoryview:
+    records = [Record(first_offset + number, 1_000, None, b"v") for number in range(count)]
+    return memoryview(bytes(build_batch(records, leader_epoch=leader_epoch, **producer)))
+
+
+@pytest.mark.parametrize("in_batches", [False, True])
+def test_a_position_behind_a_marker_has_its_epoch(in_batches: bool) -> None:
+    """Otherwise the next member of the group compares it with an epoch that ended before it."""
+    core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.assign([PLACE])
+    core.begin_poll(0)
+    core.step(MetadataReceived(NODES, (TopicView("t", TOPIC_ID, (PartitionLeader(1, 2),)),)), 0)
+    (fetch,) = fetches(core.step(CommittedFound({PLACE: (0, -1)}), 200))
+    key, value = encode_end_transaction(EndTransactionMarker(is_commit=True, coordinator_epoch=0))
+    producer = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
+    marker = build_batch([Record(10, 1_000, key, value)], leader_epoch=2, is_control=True, **producer)
+    raw = memoryview(bytes(numbered(0, 10, 1, base_sequence=0, **producer)) + bytes(marker))
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer(records=raw)}), 201)
+    for now_ms in (202, 203, 204):
+        core.begin_poll(now_ms)
+        if in_batches:
+            core.take_batch()
+        else:
+            core.take(500)
+    assert core.commitable() == {PLACE: (11, 2)}
+
+
+def test_a_damaged_length_fails_only_its_partition() -> None:
+    core, fetch = reader(PLACE, OTHER)
+    damaged = memoryview(bytes(BATCH) + bytes(61))
+    rows = {PLACE: answer(records=damaged), OTHER: answer()}
+    core.step(FetchAnswered(fetch.request_id, 0, rows), 201)
+    taken: set[TopicPartition] = set()
+    errors: list[str] = []
+    for now_ms in range(202, 210):
+        core.begin_poll(now_ms)
+        try:
+            taken |= {record.place for record in core.take(10) or []}
+        except KafkaError as error:
+            errors.append(str(error))
+    assert taken == {PLACE, OTHER}
+    assert errors
+    assert all("t-0" in error for error in errors)
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_the_leader_of_a_classic_group_notices_new_partitions(is_static: bool) -> None:
+    """Also if the topic did not exist when it assigned, and if the coordinator kept a static leader's
+    assignment (KIP-814).
+    """
+    core = ConsumerCore(
+        ConsumerSettings(
+            group_id="g",
+            group_protocol="classic",
+            group_instance_id="i" if is_static else None,
+            partition_assignment_strategy=("range",),
+        ),
+        jitter=lambda: 0.5,
+    )
+    core.subscribe(("t",), None, 0)
+    effects, joins = core.begin_poll(0), 0
+    for now_ms in range(0, 600_000, 100):
+        count = 3 if now_ms >= 10_000 else 1 if is_static else 0
+        following: list[Effect] = []
+        for effect in effects:
+            match effect:
+                case RequestMetadata():
+                    code = ErrorCode.NONE if count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),) * count, code)
+                    following += core.step(MetadataReceived(NODES, (topic,)), now_ms)
+                case SendGroupRequest(request=JoinGroup() as request):
+                    joins += 1
+                    member = GroupMember("m", None, request.protocols[0][1])
+                    keeps = is_static and joins == 1
+                    joined = JoinAnswered(request, 0, "m", joins, "range", "m", (member,), keeps)
+                    following += core.step(joined, now_ms)
+                case SendGroupRequest(request=SyncGroup() as request):
+                    kept = encode_assignment([PLACE]) if is_static else b""
+                    data = dict(request.assignments).get("m", kept)
+                    following += core.step(SyncAnswered(request, 0, data), now_ms)
+                case SendGroupRequest(request=GroupHeartbeat() as request):
+                    following += core.step(GroupHeartbeatAnswered(request, 0), now_ms)
+                case PartitionsAssigned(partitions=places):
+                    following += core.step(AssignmentDone(places), now_ms)
+                case RevokePartitions(partitions=places, is_lost=is_lost):
+                    following += core.step(RevocationDone(places, is_lost), now_ms)
+                case LookUpCommitted(partitions=places):
+                    following += core.step(CommittedFound(dict.fromkeys(places, (0, -1))), now_ms)
+        effects = following + core.poll(now_ms)
+    assert {place.partition for place in core.membership.owned} == {0, 1, 2}
