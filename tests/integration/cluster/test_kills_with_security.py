@@ -78,6 +78,7 @@ def allowed(prefix: str) -> list[AclBinding]:
         (ResourceType.TOPIC, prefix, AclOperation.WRITE),
         (ResourceType.TOPIC, prefix, AclOperation.CREATE),
         (ResourceType.GROUP, "", AclOperation.READ),
+        (ResourceType.GROUP, "", AclOperation.ALTER_CONFIGS),  # of the share group
         (ResourceType.TRANSACTIONAL_ID, prefix, AclOperation.WRITE),
         (ResourceType.TRANSACTIONAL_ID, prefix, AclOperation.DESCRIBE),
     ]
