@@ -344,7 +344,7 @@ def test_the_epoch_of_a_batch_that_was_not_flushed_is_right(sound: Written) -> N
 
 
 def test_a_repair_raises_no_recovery_points_after_an_unclean_stop(sound: Written) -> None:
-    """What is not flushed must be checked again."""
+    """The broker must check again what was not flushed."""
     (sound.path / ".kafka_cleanshutdown").unlink()
     points = sound.path / "recovery-point-offset-checkpoint"
     lowered = {key: offset // 2 for key, offset in read_offsets(points).items()}
