@@ -21,7 +21,7 @@ from sim.broker_node import PORT, broker_name
 from sim.loop import PROCESS, SimClock, SimProcess
 from tidelog.client.errors import ClientError
 from tidelog.client.shell import consumer as consumer_shell
-from tidelog.client.shell import group_calls, network
+from tidelog.client.shell import core_tasks, group_calls, network
 from tidelog.client.shell import producer as producer_shell
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -142,7 +142,7 @@ def installed(world: World) -> Iterator[None]:
     logger.addHandler(handler)
     try:
         with contextlib.ExitStack() as stack:
-            for module in (producer_shell, consumer_shell):
+            for module in (core_tasks, producer_shell):
                 stack.enter_context(patch.object(module, "time", _Time()))
             for module in (producer_shell, consumer_shell, network, group_calls):
                 stack.enter_context(patch.object(module, "random", chance))

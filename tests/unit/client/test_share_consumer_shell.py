@@ -71,7 +71,8 @@ def iterate(until: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Calls, set[int
         consumer = ShareConsumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"})
         calls = Calls()
         shell = cast("Any", consumer)
-        shell._loop, shell._calls = asyncio.get_running_loop(), calls
+        shell._tasks.start()
+        shell._calls = calls
         topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
 
         async def metadata(*arguments: Any, **options: Any) -> MetadataReceived:

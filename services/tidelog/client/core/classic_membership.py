@@ -28,6 +28,7 @@ from tidelog.client.core.consumer_protocol import (
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import (
     OTHER_COORDINATOR,
+    TRANSITIONS,
     GroupPartition,
     Membership,
     MemberState,
@@ -43,40 +44,11 @@ _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERAT
 _LATER: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
 
 CLASSIC_TRANSITIONS: Final[Transitions] = {
-    MemberState.OUTSIDE: frozenset({MemberState.JOINING}),
-    MemberState.JOINING: frozenset(
-        {
-            MemberState.STABLE,
-            MemberState.RECONCILING,
-            MemberState.LOSING,
-            MemberState.OUTSIDE,
-            MemberState.FAILED,
-        }
-    ),
-    MemberState.STABLE: frozenset(
-        {
-            MemberState.JOINING,
-            MemberState.RECONCILING,
-            MemberState.LOSING,
-            MemberState.OUTSIDE,
-            MemberState.FAILED,
-        }
-    ),
-    MemberState.RECONCILING: frozenset(
-        {
-            MemberState.JOINING,
-            MemberState.REVOKING,
-            MemberState.STABLE,
-            MemberState.LOSING,
-            MemberState.OUTSIDE,
-            MemberState.FAILED,
-        }
-    ),
-    MemberState.REVOKING: frozenset(
-        {MemberState.RECONCILING, MemberState.LOSING, MemberState.OUTSIDE, MemberState.FAILED}
-    ),
-    MemberState.LOSING: frozenset({MemberState.JOINING, MemberState.OUTSIDE, MemberState.FAILED}),
-    MemberState.FAILED: frozenset({MemberState.OUTSIDE}),
+    **TRANSITIONS,
+    # Each rebalance is a join, and a member may lose its partitions before it is over.
+    MemberState.JOINING: TRANSITIONS[MemberState.JOINING] | {MemberState.LOSING},
+    MemberState.STABLE: TRANSITIONS[MemberState.STABLE] | {MemberState.JOINING},
+    MemberState.RECONCILING: TRANSITIONS[MemberState.RECONCILING] | {MemberState.JOINING},
 }
 
 

@@ -7,7 +7,6 @@ import inspect
 import logging
 import random
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -68,7 +67,8 @@ from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls, Member
+from tidelog.client.shell.core_tasks import CoreTasks, now_ms
+from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls, Member, is_temporary, refusal_code
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -152,10 +152,8 @@ class Consumer(Generic[K, V]):
         self._core = ConsumerCore(self.settings, jitter=random.random)
         self._calls = GroupCalls(self._network, self.settings, self._core.view)
         self._read_key, self._read_value = key_deserializer, value_deserializer
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = CoreTasks("consumer", self._pump)
         self._ready = asyncio.Event()
         self._last_full_poll_ms = 0
         self._on_assigned: RebalanceCallback | None = None
@@ -177,7 +175,7 @@ class Consumer(Generic[K, V]):
 
     async def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
-        self._loop = asyncio.get_running_loop()
+        self._tasks.start()
         await self._network.start()
 
     async def close(self, *, commits: bool = True) -> None:
@@ -189,11 +187,7 @@ class Consumer(Generic[K, V]):
             return
         self._is_closed = self._calls.is_closing = True
         self._ready.set()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         try:
             if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
                 await self._commit_quietly(self._core.commitable())
@@ -234,7 +228,7 @@ class Consumer(Generic[K, V]):
         text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
         if names and text is not None and self.settings.is_classic:
             raise ValueError("a classic group subscribes to topics or to a pattern, not to both")
-        self._core.subscribe(names, text, _now_ms())
+        self._core.subscribe(names, text, now_ms())
         self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
         self._pump()
 
@@ -301,7 +295,7 @@ class Consumer(Generic[K, V]):
 
     async def position(self, place: TopicPartition) -> int:
         """Returns the offset of the next record that the application gets. Raises KeyError, KafkaError."""
-        deadline_ms = _now_ms() + self.settings.default_api_timeout_ms
+        deadline_ms = now_ms() + self.settings.default_api_timeout_ms
         while True:
             partition = self._core.partitions[place]
             if partition.error is not None:
@@ -311,7 +305,7 @@ class Consumer(Generic[K, V]):
             await self._wait(deadline_ms, f"position of {place}")
 
     async def _wait(self, deadline_ms: int, subject: str) -> None:
-        if _now_ms() >= deadline_ms:
+        if now_ms() >= deadline_ms:
             raise RequestTimeoutError(f"{subject}: no answer in {self.settings.default_api_timeout_ms} ms")
         self._pump()
         await asyncio.sleep(POSITION_CHECK_S)
@@ -385,7 +379,7 @@ class Consumer(Generic[K, V]):
         reason why the consumer cannot be a member of its group.
         """
         most = max_records or self.settings.max_poll_records
-        deadline_ms = _now_ms() + int(timeout_s * 1000)
+        deadline_ms = now_ms() + int(timeout_s * 1000)
         while True:
             self._begin_poll()
             records: list[ConsumerRecord[K, V]] = []
@@ -396,7 +390,7 @@ class Consumer(Generic[K, V]):
             if records:
                 self._end_poll()
                 return records
-            left_s = (deadline_ms - _now_ms()) / 1000
+            left_s = (deadline_ms - now_ms()) / 1000
             if left_s <= 0:
                 self._end_poll()
                 return []
@@ -409,7 +403,7 @@ class Consumer(Generic[K, V]):
         count as dealt with. Returns None if there are no records, or if the consumer was closed meanwhile.
         The errors are those of `poll`.
         """
-        deadline_ms = None if timeout_s is None else _now_ms() + int(timeout_s * 1000)
+        deadline_ms = None if timeout_s is None else now_ms() + int(timeout_s * 1000)
         while True:
             self._begin_poll()
             batch = self._core.take_batch()
@@ -417,7 +411,7 @@ class Consumer(Generic[K, V]):
                 self._end_poll()
                 self._record_count += len(batch)
                 return batch.set_deserializers(self._read_key, self._read_value)
-            left_s = None if deadline_ms is None else (deadline_ms - _now_ms()) / 1000
+            left_s = None if deadline_ms is None else (deadline_ms - now_ms()) / 1000
             if left_s is not None and left_s <= 0:
                 self._end_poll()
                 return None
@@ -440,7 +434,7 @@ class Consumer(Generic[K, V]):
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         core = self._core
-        if _now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
+        if now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
             core.finish_delivered()
             record = core.take_decoded()
             found = core.take(1) if record is None else [record]
@@ -460,12 +454,12 @@ class Consumer(Generic[K, V]):
     def _begin_poll(self) -> None:
         if self._is_closed:
             raise ClosedError("the consumer is closed")
-        if self._loop is None:
+        if self._tasks.loop is None:
             raise ClosedError("the consumer was not started: use `async with`, or await `start`")
         if not self._core.topics and self._core.pattern is None:
             raise ValueError("the consumer has no topics: call subscribe or assign first")
         self._ready.clear()
-        self._last_full_poll_ms = _now_ms()
+        self._last_full_poll_ms = now_ms()
         self._perform(self._core.begin_poll(self._last_full_poll_ms))
         membership = self._core.membership
         if membership is not None and membership.state is MemberState.FAILED:
@@ -473,7 +467,7 @@ class Consumer(Generic[K, V]):
             raise membership.error
 
     def _end_poll(self) -> None:
-        self._core.end_poll(_now_ms())
+        self._core.end_poll(now_ms())
         self._pump()
 
     async def _await_records(self, timeout_s: float | None) -> None:
@@ -483,7 +477,7 @@ class Consumer(Generic[K, V]):
         except TimeoutError:
             pass
         finally:
-            self._core.end_poll(_now_ms())
+            self._core.end_poll(now_ms())
 
     def _delivered(self, records: list[ConsumerRecord[Any, Any]]) -> list[ConsumerRecord[K, V]]:
         self._record_count += len(records)
@@ -498,7 +492,7 @@ class Consumer(Generic[K, V]):
 
         `lagging` means a lag of more than `lagging_records`.
         """
-        core, now_ms = self._core, _now_ms()
+        core, at_ms = self._core, now_ms()
         lag = sum(partition.lag or 0 for partition in core.partitions.values())
         membership = core.membership if core.pattern or core.topics else None
         if (
@@ -507,11 +501,11 @@ class Consumer(Generic[K, V]):
             and not core.is_removed_for_slowness
         ):
             membership = None
-        since_poll_ms = 0 if core.is_polling else now_ms - core.last_poll_ms
+        since_poll_ms = 0 if core.is_polling else at_ms - core.last_poll_ms
         heartbeat_ms = (
             None
             if membership is None or membership.last_answer_ms is None
-            else now_ms - membership.last_answer_ms
+            else at_ms - membership.last_answer_ms
         )
         state, reason = self._judge(since_poll_ms, heartbeat_ms, lag, lagging_records)
         return ConsumerHealth(state, reason, len(core.partitions), lag, since_poll_ms, heartbeat_ms)
@@ -568,30 +562,30 @@ class Consumer(Generic[K, V]):
         return Member(member_id, membership.epoch, self.settings.is_classic, membership.awaits_others)
 
     def _pump(self) -> None:
-        if not self._is_closed and self._loop is not None:
-            self._perform(self._core.poll(_now_ms()))
+        if not self._is_closed and self._tasks.loop is not None:
+            self._perform(self._core.poll(now_ms()))
 
     def _step(self, event: Event) -> None:
         if not self._is_closed:
-            self._perform(self._core.step(event, _now_ms()))
+            self._perform(self._core.step(event, now_ms()))
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SendFetch():
-                    self._spawn(self._fetch(effect))
+                    self._tasks.spawn(self._fetch(effect))
                 case RecordsReady():
                     self._ready.set()
                 case RequestMetadata(topics, has_unknown_ids):
-                    self._spawn(self._request_metadata(None if has_unknown_ids else topics))
+                    self._tasks.spawn(self._request_metadata(None if has_unknown_ids else topics))
                 case SendGroupRequest(request, finds_coordinator):
-                    self._spawn(self._ask_group(request, finds_coordinator))
+                    self._tasks.spawn(self._ask_group(request, finds_coordinator))
                 case LookUpCommitted(places):
-                    self._spawn(self._look_up_committed(places))
+                    self._tasks.spawn(self._look_up_committed(places))
                 case LookUpOffsets(timestamps):
-                    self._spawn(self._look_up_offsets(timestamps))
+                    self._tasks.spawn(self._look_up_offsets(timestamps))
                 case CheckPositions():
-                    self._spawn(self._check_positions(effect))
+                    self._tasks.spawn(self._check_positions(effect))
                 case TruncationFound(place, position, end_offset):
                     logger.warning(
                         "%s has lost records that were read before offset %d; the consumer goes on at %s",
@@ -600,32 +594,16 @@ class Consumer(Generic[K, V]):
                         "the reset position" if end_offset is None else end_offset,
                     )
                 case CommitConsumed(offsets):
-                    self._spawn(self._commit_quietly(offsets))
+                    self._tasks.spawn(self._commit_quietly(offsets))
                 case RevokePartitions(places, is_lost):
-                    self._spawn(self._revoke(places, is_lost))
+                    self._tasks.spawn(self._revoke(places, is_lost))
                 case PartitionsAssigned(places):
-                    self._spawn(self._assign(places))
+                    self._tasks.spawn(self._assign(places))
                 case LeaveGroup(goodbye):
-                    self._spawn(self._leave(goodbye))
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._is_closed and self._loop is not None:
-            now_ms = _now_ms()
-            wake_ms = self._core.next_wake_ms(now_ms)
-            if wake_ms is not None:
-                self._timer = self._loop.call_later(max(1, wake_ms - now_ms) / 1000, self._pump)
-
-    def _spawn(self, work: Any) -> None:
-        assert self._loop is not None
-        task: asyncio.Task[None] = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a request of the consumer failed", exc_info=task.exception())
+                    self._tasks.spawn(self._leave(goodbye))
+        at_ms = now_ms()
+        wake_ms = self._core.next_wake_ms(at_ms)
+        self._tasks.wake_in(None if wake_ms is None else max(1, wake_ms - at_ms))
 
     async def _fetch(self, effect: SendFetch) -> None:
         settings, session = self.settings, effect.session
@@ -686,12 +664,7 @@ class Consumer(Generic[K, V]):
         try:
             answer: Event = await self._calls.ask(request)
         except (KafkaError, ClientError) as error:
-            is_temporary = (
-                error.is_retriable
-                if isinstance(error, KafkaError)
-                else not isinstance(error, PERMANENT_ERRORS)
-            )
-            if is_temporary:
+            if is_temporary(error):
                 logger.info("a request to the group's coordinator failed: %s", error)
                 self._step(GroupRequestFailed(request))
                 return
@@ -801,7 +774,7 @@ def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:
 
 def _refused(request: Heartbeat | ClassicRequest, error: KafkaError | ClientError) -> Event:
     """Returns the answer to a request that no repetition gets through."""
-    code = error.code if isinstance(error, KafkaError) else ErrorCode.UNSUPPORTED_VERSION
+    code = refusal_code(error)
     match request:
         case Heartbeat():
             return HeartbeatAnswered(code, str(error), 0, 0, None)
@@ -820,7 +793,3 @@ def _kafka_error(error: KafkaError | ClientError) -> KafkaError:
         ErrorCode.UNSUPPORTED_VERSION if isinstance(error, PERMANENT_ERRORS) else ErrorCode.NETWORK_EXCEPTION
     )
     return request_error(code, "offsets", str(error))
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

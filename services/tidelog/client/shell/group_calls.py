@@ -73,6 +73,7 @@ from tidelog.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
 GROUP: Final = 0
@@ -100,6 +101,38 @@ _MEMBER_ERRORS: Final = frozenset(
     }
 )
 T = TypeVar("T")
+
+
+def is_temporary(error: KafkaError | ClientError) -> bool:
+    """Returns whether a repetition may succeed."""
+    if isinstance(error, KafkaError):
+        return error.is_retriable
+    return not isinstance(error, PERMANENT_ERRORS)
+
+
+def refusal_code(error: KafkaError | ClientError) -> ErrorCode:
+    """Returns the code with which a core learns of an error that no repetition cures."""
+    return error.code if isinstance(error, KafkaError) else ErrorCode.UNSUPPORTED_VERSION
+
+
+def heartbeat_answered(
+    answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse,
+) -> HeartbeatAnswered:
+    """Returns what a heartbeat's response means for the membership."""
+    assignment = None
+    if answer.assignment is not None:
+        assignment = frozenset(
+            (topic.topic_id, index)
+            for topic in answer.assignment.topic_partitions
+            for index in topic.partitions
+        )
+    return HeartbeatAnswered(
+        answer.error_code,
+        answer.error_message,
+        answer.member_epoch,
+        answer.heartbeat_interval_ms,
+        assignment,
+    )
 
 
 class Member(NamedTuple):
@@ -201,9 +234,13 @@ class GroupCalls:
             self.coordinator.forget()
         return answer
 
+    @property
+    def _rebalance_timeout_s(self) -> float:
+        """The time in which the other members join, too."""
+        return max(self._network.timeout_s, self._settings.max_poll_interval_ms / 1000 + REBALANCE_GRACE_S)
+
     async def _join(self, request: JoinGroup) -> JoinAnswered:
         settings = self._settings
-        timeout_s = max(self._network.timeout_s, settings.max_poll_interval_ms / 1000 + REBALANCE_GRACE_S)
         connection = await self.coordinator.connection(REBALANCE_LANE)
         answer: JoinGroupResponse = await connection.call(
             JoinGroupRequest(
@@ -215,7 +252,7 @@ class GroupCalls:
                 PROTOCOL_TYPE,
                 [JoinGroupRequestProtocol(name, data) for name, data in request.protocols],
             ),
-            timeout_s,
+            self._rebalance_timeout_s,
             at_least=0 if settings.group_instance_id is None else 5,
         )
         members = tuple(
@@ -234,7 +271,6 @@ class GroupCalls:
 
     async def _sync(self, request: SyncGroup) -> SyncAnswered:
         settings = self._settings
-        timeout_s = max(self._network.timeout_s, settings.max_poll_interval_ms / 1000 + REBALANCE_GRACE_S)
         connection = await self.coordinator.connection(REBALANCE_LANE)
         answer: SyncGroupResponse = await connection.call(
             SyncGroupRequest(
@@ -246,7 +282,7 @@ class GroupCalls:
                 request.protocol,
                 [SyncGroupRequestAssignment(member_id, data) for member_id, data in request.assignments],
             ),
-            timeout_s,
+            self._rebalance_timeout_s,
         )
         return SyncAnswered(request, answer.error_code, bytes(answer.assignment))
 
@@ -277,20 +313,7 @@ class GroupCalls:
         answer: ConsumerGroupHeartbeatResponse = await connection.call(
             request, self._network.timeout_s, at_least=1 if heartbeat.pattern is not None else 0
         )
-        assignment = None
-        if answer.assignment is not None:
-            assignment = frozenset(
-                (topic.topic_id, index)
-                for topic in answer.assignment.topic_partitions
-                for index in topic.partitions
-            )
-        return HeartbeatAnswered(
-            answer.error_code,
-            answer.error_message,
-            answer.member_epoch,
-            answer.heartbeat_interval_ms,
-            assignment,
-        )
+        return heartbeat_answered(answer)
 
     async def leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest) -> None:
         """Says goodbye. Raises KafkaError, ClientError."""

@@ -47,6 +47,7 @@ from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.network import Network
@@ -127,14 +128,12 @@ class Producer(Generic[K, V]):
         self._interceptors = tuple(interceptors)
         self.sends_bytes = key_serializer is None and value_serializer is None and not self._interceptors
         """Whether keys and values need no `serialize`."""
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._is_closed = False
         self._is_pump_scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
         self._outboxes: dict[int, deque[SendProduce]] = {}
         """The requests that wait for a connection, by broker."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = CoreTasks("producer", self._pump)
         self._progress: asyncio.Future[None] | None = None
         self._flush_count = 0
         self._transaction = Transaction()
@@ -157,7 +156,7 @@ class Producer(Generic[K, V]):
         """Connects to a broker, and claims the transactional id if there is one. Raises ClientError,
         KafkaError.
         """
-        self._loop = asyncio.get_running_loop()
+        self._tasks.start()
         self._thread_id = threading.get_ident()
         await self._network.start()
         if self._transaction_calls is not None:
@@ -169,7 +168,7 @@ class Producer(Generic[K, V]):
 
         Without `flushes`, the records that are not acknowledged fail with ClosedError's message.
         """
-        if self._is_closed or self._loop is None:
+        if self._is_closed or self._tasks.loop is None:
             return
         try:
             if self._transaction_calls is not None and self.is_in_transaction:
@@ -180,12 +179,7 @@ class Producer(Generic[K, V]):
         finally:
             self._is_closed = True
             self._wake_blocked()
-            if self._timer is not None:
-                self._timer.cancel()
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._tasks.stop()
             closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
             self._perform(self._core.fail_all(closed))
             await self._network.close()
@@ -449,12 +443,12 @@ class Producer(Generic[K, V]):
         if self._is_closed:
             raise ClosedError("the producer is closed")
         core = self._core
-        now_ms = time.monotonic_ns() // 1_000_000
+        at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
             if self._transaction_calls is not None:
                 self._transaction.check_open()
                 self._transaction.has_content = True
-            found = core.append_values(topic, partition, timestamp, values, start, now_ms)
+            found = core.append_values(topic, partition, timestamp, values, start, at_ms)
             if found is not None:
                 batch, count = found
                 delivery.add(batch, batch.count - count, count)
@@ -524,14 +518,14 @@ class Producer(Generic[K, V]):
         core = self._core
         if self._is_closed:
             raise ClosedError("the producer is closed")
-        now_ms = time.monotonic_ns() // 1_000_000
+        at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
             if self._transaction_calls is not None:
                 self._transaction.check_open()
                 self._transaction.has_content = True
             if partition is None and (key is not None or self._partitioner is not by_key):
                 partition = self._partition_of(topic, key, value)
-            batch = core.append(topic, partition, timestamp, key, value, headers, now_ms)
+            batch = core.append(topic, partition, timestamp, key, value, headers, at_ms)
             delivery = None if batch is None else Delivery(batch, batch.count - 1, timestamp)
         if core.is_due and not self._is_pump_scheduled:
             self._schedule()
@@ -601,26 +595,25 @@ class Producer(Generic[K, V]):
 
     def _schedule(self) -> None:
         """Runs the pump soon. It may be called from any thread."""
-        if self._loop is None:
+        if self._tasks.loop is None:
             raise ClosedError("the producer was not started: use `async with`, or await `start`")
         self._is_pump_scheduled = True
         if threading.get_ident() == self._thread_id:
-            self._loop.call_soon(self._pump)
+            self._tasks.loop.call_soon(self._pump)
         else:
-            self._loop.call_soon_threadsafe(self._pump)
+            self._tasks.loop.call_soon_threadsafe(self._pump)
 
     def _pump(self) -> None:
         self._is_pump_scheduled = False
         if self._is_closed:
             return
-        now_ms = _now_ms()
         with self._lock:
-            effects = self._core.poll(now_ms)
+            effects = self._core.poll(now_ms())
         self._perform(effects)
 
     def _step(self, event: Event) -> None:
         with self._lock:
-            effects = self._core.step(event, _now_ms())
+            effects = self._core.step(event, now_ms())
         self._perform(effects)
         self._wake_blocked()
 
@@ -632,29 +625,13 @@ class Producer(Generic[K, V]):
                 case CompleteBatch(batch):
                     self._complete(batch)
                 case RequestMetadata(known, wanted):
-                    self._spawn(self._request_metadata(known, wanted))
+                    self._tasks.spawn(self._request_metadata(known, wanted))
                 case RequestProducerId():
-                    self._spawn(self._request_producer_id())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._is_closed and self._loop is not None:
-            now_ms = _now_ms()
-            with self._lock:
-                wake_ms = self._core.next_wake_ms(now_ms)
-            if wake_ms is not None:
-                self._timer = self._loop.call_later(max(0, wake_ms - now_ms) / 1000, self._pump)
-
-    def _spawn(self, work: Any) -> None:
-        assert self._loop is not None
-        task: asyncio.Task[None] = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a request of the producer failed", exc_info=task.exception())
+                    self._tasks.spawn(self._request_producer_id())
+        at_ms = now_ms()
+        with self._lock:
+            wake_ms = self._core.next_wake_ms(at_ms)
+        self._tasks.wake_in(None if wake_ms is None else max(0, wake_ms - at_ms))
 
     def _complete(self, batch: ProducerBatch) -> None:
         if batch.error is not None and not batch.callbacks and batch.whole is None:
@@ -677,7 +654,7 @@ class Producer(Generic[K, V]):
             return
         waiting.append(effect)
         if len(waiting) == 1:
-            self._spawn(self._connect_and_write(effect.node_id, waiting))
+            self._tasks.spawn(self._connect_and_write(effect.node_id, waiting))
 
     async def _connect_and_write(self, node_id: int, waiting: deque[SendProduce]) -> None:
         try:
@@ -712,8 +689,8 @@ class Producer(Generic[K, V]):
 
     def _later(self, event: Event) -> None:
         """Gives the core an event after the effects that it has just returned."""
-        assert self._loop is not None
-        self._loop.call_soon(self._step, event)
+        assert self._tasks.loop is not None
+        self._tasks.loop.call_soon(self._step, event)
 
     def _replied(
         self,
@@ -817,10 +794,6 @@ async def _finished(batch: ProducerBatch) -> None:
     done = asyncio.get_running_loop().create_future()
     batch.when_done(lambda batch: None if done.done() else done.set_result(None))
     await done
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def _details(row: PartitionProduceResponse) -> str | None:

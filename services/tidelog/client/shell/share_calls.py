@@ -16,7 +16,7 @@ from tidelog.client.core.share_consumer import (
 )
 from tidelog.client.core.share_session import AcknowledgedBatch
 from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.client.shell.group_calls import COORDINATOR_ERRORS, GROUP, Coordinator
+from tidelog.client.shell.group_calls import COORDINATOR_ERRORS, GROUP, Coordinator, heartbeat_answered
 from tidelog.client.shell.network import Network
 from tidelog.model.fetch_session import FINAL_EPOCH
 from tidelog.model.topics import TopicPartition
@@ -57,22 +57,9 @@ class ShareCalls:
         )
         connection = await self.coordinator.connection()
         answer: ShareGroupHeartbeatResponse = await connection.call(request, self._network.timeout_s)
-        assignment = None
-        if answer.assignment is not None:
-            assignment = frozenset(
-                (topic.topic_id, index)
-                for topic in answer.assignment.topic_partitions
-                for index in topic.partitions
-            )
         if answer.error_code in COORDINATOR_ERRORS:
             self.coordinator.forget()
-        return HeartbeatAnswered(
-            answer.error_code,
-            answer.error_message,
-            answer.member_epoch,
-            answer.heartbeat_interval_ms,
-            assignment,
-        )
+        return heartbeat_answered(answer)
 
     async def leave(self, goodbye: LeaveHeartbeat) -> None:
         """Raises KafkaError, ClientError."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -20,7 +19,7 @@ from tidelog.client.core.consumer import (
 )
 from tidelog.client.core.consumer_record import SharedRecord, deserialize
 from tidelog.client.core.delivery_errors import ClosedError, NetworkError, RequestTimeoutError
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
 from tidelog.client.core.share_consumer import (
     AcknowledgementDone,
@@ -36,7 +35,8 @@ from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS
+from tidelog.client.shell.core_tasks import CoreTasks, now_ms
+from tidelog.client.shell.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.share_calls import ShareCalls
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -87,10 +87,8 @@ class ShareConsumer(Generic[K, V]):
         self._calls = ShareCalls(self._network, self.settings, self._core.view)
         self._read_key, self._read_value = key_deserializer, value_deserializer
         self._on_acknowledged = on_acknowledged
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._tasks = CoreTasks("share consumer", self._pump)
         self._ready = asyncio.Event()
         self._acknowledged = asyncio.Event()
         self._results: dict[TopicPartition, KafkaError | None] = {}
@@ -106,7 +104,7 @@ class ShareConsumer(Generic[K, V]):
 
     async def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
-        self._loop = asyncio.get_running_loop()
+        self._tasks.start()
         await self._network.start()
 
     async def close(self, *, commits: bool = True) -> None:
@@ -118,19 +116,15 @@ class ShareConsumer(Generic[K, V]):
         if self._is_closed:
             return
         try:
-            if commits and self.settings.is_explicit and self._loop is not None:
+            if commits and self.settings.is_explicit and self._tasks.loop is not None:
                 await self.commit()
-            elif self._loop is not None:
+            elif self._tasks.loop is not None:
                 await self._settle()
         except (KafkaError, ClientError) as error:
             logger.warning("acknowledgements failed: %s", error)
         self._is_closed = True
         self._ready.set()
-        if self._timer is not None:
-            self._timer.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         try:
             for node_id, (_, batches) in self._core.close().items():
                 await self._quietly(self._calls.end_session(node_id, batches), "end its share session")
@@ -153,7 +147,7 @@ class ShareConsumer(Generic[K, V]):
         """Joins the group with these topics, which replace earlier ones."""
         if isinstance(topics, str):
             raise ValueError("subscribe needs a list of topics, as in ['flights']")
-        self._core.subscribe(tuple(topics), _now_ms())
+        self._core.subscribe(tuple(topics), now_ms())
         self._pump()
 
     def subscription(self) -> list[str]:
@@ -183,13 +177,13 @@ class ShareConsumer(Generic[K, V]):
         mode is explicit and a record of the last poll is not acknowledged.
         """
         most = max_records or self.settings.max_poll_records
-        deadline_ms = _now_ms() + int(timeout_s * 1000)
+        deadline_ms = now_ms() + int(timeout_s * 1000)
         while True:
             self._begin_poll()
-            found = self._core.take(most, _now_ms())
-            left_s = (deadline_ms - _now_ms()) / 1000
+            found = self._core.take(most, now_ms())
+            left_s = (deadline_ms - now_ms()) / 1000
             if found or left_s <= 0:
-                self._core.end_poll(_now_ms())
+                self._core.end_poll(now_ms())
                 self._pump()
                 records: list[SharedRecord[K, V]] = [
                     SharedRecord(
@@ -222,12 +216,12 @@ class ShareConsumer(Generic[K, V]):
     def _begin_poll(self) -> None:
         if self._is_closed:
             raise ClosedError("the consumer is closed")
-        if self._loop is None:
+        if self._tasks.loop is None:
             raise ClosedError("the consumer was not started: use `async with`, or await `start`")
         if not self._core.topics:
             raise ValueError("the consumer has no topics: call subscribe first")
         self._ready.clear()
-        self._perform(self._core.begin_poll(_now_ms()))
+        self._perform(self._core.begin_poll(now_ms()))
 
     async def _await_records(self, timeout_s: float) -> None:
         try:
@@ -236,7 +230,7 @@ class ShareConsumer(Generic[K, V]):
         except TimeoutError:
             pass
         finally:
-            self._core.end_poll(_now_ms())
+            self._core.end_poll(now_ms())
 
     # -- acknowledgements
 
@@ -255,7 +249,7 @@ class ShareConsumer(Generic[K, V]):
         RequestTimeoutError after `default.api.timeout.ms`.
         """
         self._results = {}
-        self._perform(self._core.commit(_now_ms()))
+        self._perform(self._core.commit(now_ms()))
         await self._settle()
         return self._results
 
@@ -273,30 +267,28 @@ class ShareConsumer(Generic[K, V]):
     # -- the core's effects
 
     def _pump(self) -> None:
-        if not self._is_closed and self._loop is not None:
-            self._perform(self._core.poll(_now_ms()))
+        if not self._is_closed and self._tasks.loop is not None:
+            self._perform(self._core.poll(now_ms()))
 
     def _step(self, event: Event) -> None:
         if not self._is_closed:
-            self._perform(self._core.step(event, _now_ms()))
+            self._perform(self._core.step(event, now_ms()))
             self._acknowledged.set()
 
     def _perform(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
-                case SendShareFetch():
-                    self._spawn(self._ask_leader(effect))
-                case SendAcknowledgements():
-                    self._spawn(self._ask_leader(effect))
+                case SendShareFetch() | SendAcknowledgements():
+                    self._tasks.spawn(self._ask_leader(effect))
                 case AcknowledgementDone(place, offsets, error):
                     self._tell(place, offsets, error)
                 case RecordsReady():
                     self._ready.set()
                 case RequestMetadata(topics, _):
-                    self._spawn(self._request_metadata(topics))
+                    self._tasks.spawn(self._request_metadata(topics))
                 case SendGroupRequest(request, finds_coordinator):
                     assert isinstance(request, Heartbeat)
-                    self._spawn(self._send_heartbeat(request, finds_coordinator))
+                    self._tasks.spawn(self._send_heartbeat(request, finds_coordinator))
                 case LeaveGroup(goodbye):
                     logger.warning(
                         "the application did not poll for max.poll.interval.ms (%d), so the share consumer "
@@ -304,15 +296,11 @@ class ShareConsumer(Generic[K, V]):
                         self.settings.max_poll_interval_ms,
                     )
                     if goodbye is not None:
-                        self._spawn(self._quietly(self._calls.leave(goodbye), "leave its group"))  # type: ignore[arg-type]  # of a share group
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._is_closed and self._loop is not None:
-            now_ms = _now_ms()
-            wake_ms = self._core.next_wake_ms(now_ms)
-            if wake_ms is not None:
-                self._timer = self._loop.call_later(max(1, wake_ms - now_ms) / 1000, self._pump)
+                        assert isinstance(goodbye, LeaveHeartbeat)
+                        self._tasks.spawn(self._quietly(self._calls.leave(goodbye), "leave its group"))
+        at_ms = now_ms()
+        wake_ms = self._core.next_wake_ms(at_ms)
+        self._tasks.wake_in(None if wake_ms is None else max(1, wake_ms - at_ms))
 
     def _tell(self, place: TopicPartition, offsets: tuple[int, ...], error: KafkaError | None) -> None:
         if error is not None:
@@ -324,17 +312,6 @@ class ShareConsumer(Generic[K, V]):
                 self._on_acknowledged(place, list(offsets), error)
             except Exception:  # the consumer must go on whatever the application's function raises
                 logger.exception("the callback of acknowledgements failed")
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        assert self._loop is not None
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("a request of the share consumer failed", exc_info=task.exception())
 
     async def _ask_leader(self, effect: SendShareFetch | SendAcknowledgements) -> None:
         try:
@@ -364,16 +341,9 @@ class ShareConsumer(Generic[K, V]):
         try:
             answer = await self._calls.heartbeat(heartbeat)
         except (KafkaError, ClientError) as error:
-            if isinstance(error, KafkaError):
-                is_temporary, code = error.is_retriable, error.code
-            else:
-                is_temporary, code = not isinstance(error, PERMANENT_ERRORS), ErrorCode.UNSUPPORTED_VERSION
-            if is_temporary:
+            if is_temporary(error):
+                logger.info("a heartbeat failed: %s", error)
                 self._step(GroupRequestFailed(heartbeat))
                 return
-            answer = HeartbeatAnswered(code, str(error), 0, 0, None)
+            answer = HeartbeatAnswered(refusal_code(error), str(error), 0, 0, None)
         self._step(answer)
-
-
-def _now_ms() -> int:
-    return time.monotonic_ns() // 1_000_000

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Generic, TypeVar
 
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell import consumer as asynchronous
 from tidelog.client.shell.transactions import GroupMetadata
-from tidelog.client.threads.loop_thread import LoopThread
+from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.model.topics import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
-T = TypeVar("T")
 
 
-class Consumer(Generic[K, V]):
+class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
     """A consumer of topics. Use it from one thread at a time.
 
         with Consumer("127.0.0.1:9092", {"group.id": "billing"}) as consumer:
@@ -45,49 +42,14 @@ class Consumer(Generic[K, V]):
         value_deserializer: Deserializer[V] | None = None,
     ) -> None:
         """The parameters are those of `tidelog.aio.Consumer`."""
-        self._consumer: asynchronous.Consumer[K, V] | None = None
-        self._arguments = (bootstrap, settings, key_deserializer, value_deserializer)
-        self._thread: LoopThread | None = None
+        super().__init__(
+            "consumer",
+            lambda: asynchronous.Consumer(
+                bootstrap, settings, key_deserializer=key_deserializer, value_deserializer=value_deserializer
+            ),
+        )
         self._left: deque[ConsumerRecord[K, V]] = deque()
         """The records of the last poll that the iteration has not yielded yet."""
-
-    def __enter__(self) -> Consumer[K, V]:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close(commits=kind is None)
-
-    def start(self) -> None:
-        """Connects to a broker. Raises ClientError, SettingsError."""
-        self._thread = LoopThread("tidelog-consumer")
-        try:
-            self._consumer = self._thread.call(self._started())
-        except BaseException:
-            self.close(commits=False)
-            raise
-
-    async def _started(self) -> asynchronous.Consumer[K, V]:
-        bootstrap, settings, read_key, read_value = self._arguments
-        made: asynchronous.Consumer[K, V] = asynchronous.Consumer(
-            bootstrap, settings, key_deserializer=read_key, value_deserializer=read_value
-        )
-        await made.start()
-        return made
-
-    def close(self, *, commits: bool = True) -> None:
-        """Commits and leaves the group. See `tidelog.aio.Consumer.close`."""
-        thread = self._thread
-        if thread is not None:
-            thread.check_caller()
-            self._thread = None
-            try:
-                if self._consumer is not None:
-                    thread.call(self._consumer.close(commits=commits))
-            finally:
-                thread.stop()
 
     # -- topics and partitions
 
@@ -246,23 +208,3 @@ class Consumer(Generic[K, V]):
     def metrics(self) -> dict[str, float]:
         """Returns totals since the start, and the present lag."""
         return self._in_loop(lambda consumer: consumer.metrics())
-
-    # -- the loop
-
-    def _running(self) -> asynchronous.Consumer[K, V]:
-        if self._thread is None or self._consumer is None:
-            raise ClosedError("the consumer is closed or was not started: use `with`, or call `start`")
-        return self._consumer
-
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        assert self._thread is not None
-        return self._thread.call(work)
-
-    def _in_loop(self, function: Callable[[asynchronous.Consumer[K, V]], T]) -> T:
-        """Calls a method that does not wait, in the thread of the loop."""
-        consumer = self._running()
-
-        async def work() -> T:
-            return function(consumer)
-
-        return self._call(work())

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from tidelog.client.core.delivery_errors import ClosedError
+
+
+class AsyncConsumer(Protocol):
+    """A consumer on asyncio."""
+
+    async def start(self) -> None: ...
+
+    async def close(self, *, commits: bool) -> None: ...
+
 
 T = TypeVar("T")
+C = TypeVar("C", bound=AsyncConsumer)
 
 
 class LoopThread:
@@ -51,3 +64,69 @@ class LoopThread:
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
+
+
+class ThreadedConsumer(Generic[C]):
+    """A consumer on asyncio that works in a thread of its own. Use it from one thread at a time."""
+
+    def __init__(self, subject: str, make: Callable[[], C]) -> None:
+        """`make` makes the consumer in its thread; `subject` names it in errors."""
+        self._subject = subject
+        self._make = make
+        self._consumer: C | None = None
+        self._thread: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(commits=kind is None)
+
+    def start(self) -> None:
+        """Connects to a broker. Raises ClientError, SettingsError."""
+        self._thread = LoopThread(f"tidelog-{self._subject.replace(' ', '-')}")
+        try:
+            self._consumer = self._thread.call(self._started())
+        except BaseException:
+            self.close(commits=False)
+            raise
+
+    async def _started(self) -> C:
+        made = self._make()
+        await made.start()
+        return made
+
+    def close(self, *, commits: bool = True) -> None:
+        """Commits and leaves the group, as `close` of the consumer on asyncio does."""
+        thread = self._thread
+        if thread is not None:
+            thread.check_caller()
+            self._thread = None
+            try:
+                if self._consumer is not None:
+                    thread.call(self._consumer.close(commits=commits))
+            finally:
+                thread.stop()
+
+    def _running(self) -> C:
+        if self._thread is None or self._consumer is None:
+            raise ClosedError(
+                f"the {self._subject} is closed or was not started: use `with`, or call `start`"
+            )
+        return self._consumer
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        assert self._thread is not None
+        return self._thread.call(work)
+
+    def _in_loop(self, function: Callable[[C], T]) -> T:
+        """Calls a method that does not wait, in the thread of the loop."""
+        consumer = self._running()
+
+        async def work() -> T:
+            return function(consumer)
+
+        return self._call(work())

@@ -1,0 +1,65 @@
+"""The tasks and the timer of a client's shell."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+logger: Final = logging.getLogger("tidelog.client")
+
+
+def now_ms() -> int:
+    """Returns the monotonic clock in milliseconds."""
+    return time.monotonic_ns() // 1_000_000
+
+
+class CoreTasks:
+    """Runs the requests that a core asks for, and wakes the core in time.
+
+    `loop` is None before `start`. Nothing is woken after `stop`.
+    """
+
+    def __init__(self, subject: str, wake: Callable[[], None]) -> None:
+        """`subject` names the client in the log."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._subject = subject
+        self._wake = wake
+        self._is_stopped = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Takes the running event loop."""
+        self.loop = asyncio.get_running_loop()
+
+    async def stop(self) -> None:
+        """Cancels the timer and all tasks, and waits for their end."""
+        self._is_stopped = True
+        self.wake_in(None)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a request as a task. Its failure is logged, because nobody awaits it."""
+        assert self.loop is not None
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def wake_in(self, wait_ms: int | None) -> None:
+        """Wakes the core after `wait_ms` milliseconds, or not at all. It replaces the earlier time."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wait_ms is not None and self.loop is not None and not self._is_stopped:
+            self._timer = self.loop.call_later(wait_ms / 1000, self._wake)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("a request of the %s failed", self._subject, exc_info=task.exception())
