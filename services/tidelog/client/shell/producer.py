@@ -67,6 +67,7 @@ from tidelog.wire.messages.produce import (
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 logger: Final = logging.getLogger("tidelog.client")
 EncodedRows: TypeAlias = tuple[Sequence[bytes | None] | None, Sequence[bytes | None]]
 """The keys, None if no record has one, and the values."""
@@ -487,16 +488,10 @@ class Producer(Generic[K, V]):
         rows: EncodedRows,
         start: int,
     ) -> int:
-        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
-        self._core.blocked_count += 1
-        try:
-            while True:
-                count = self.append_batch(delivery, topic, partition, timestamp, rows, start)
-                if count:
-                    return count
-                await self._wait(topic, deadline_s)
-        finally:
-            self._core.blocked_count -= 1
+        """Waits until `append_batch` adds records. Raises what `send` raises."""
+        return await self._until_done(
+            topic, lambda: self.append_batch(delivery, topic, partition, timestamp, rows, start) or None
+        )
 
     def watch(self, delivery: Delivery, on_delivery: Callable[[Delivery], None] | None) -> None:
         """Calls the callback and the interceptors when a delivery is done."""
@@ -545,14 +540,19 @@ class Producer(Generic[K, V]):
         value: bytes | None,
         headers: tuple[Header, ...],
     ) -> Delivery:
+        """Waits until `append` adds the record. Raises what `send` raises."""
+        return await self._until_done(
+            topic, lambda: self.append(topic, partition, timestamp, key, value, headers)
+        )
+
+    async def _until_done(self, topic: str, attempt: Callable[[], T | None]) -> T:
+        """Repeats an attempt when the core has made progress, for at most `max.block.ms`."""
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
         self._core.blocked_count += 1
         try:
-            while True:
-                delivery = self.append(topic, partition, timestamp, key, value, headers)
-                if delivery is not None:
-                    return delivery
+            while (found := attempt()) is None:
                 await self._wait(topic, deadline_s)
+            return found
         finally:
             self._core.blocked_count -= 1
 
