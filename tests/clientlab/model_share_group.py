@@ -2,8 +2,8 @@
 
 Two brokers lead two partitions each. A broker checks the epochs of sessions, locks the records that it gives,
 and takes acknowledgements only from the member that has the lock. Faults are lost requests and responses
-(which end the session, as a lost connection does), late answers, and members that crash. The model checks
-that a broker accepts only what an application accepted.
+(which end the session, as a lost connection does), late answers, members that crash, and locks that end while
+an application works on the records. The model checks that a broker accepts only what an application accepted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ from tidelog.records.record import Record
 TOPIC = "t"
 TOPIC_ID = UUID(int=7)
 PARTITIONS = 4
-LOCK_MS = 1_500
+LOCK_MS = 30_000
+SHORT_LOCK_MS = 1_500
+"""Such a lock can end while an application works on the record."""
 CHECK_MS = 40
 POLL_WAIT_MS = 200
 FETCH_WAIT_MS = 50
@@ -60,6 +62,8 @@ class ShareFaults:
     late: float = 0.0
     crashes: float = 0.0
     """The probability that a member crashes, for each of its polls."""
+    lock_ms: int = LOCK_MS
+    """A record that a member does not acknowledge in this time is available to others again."""
 
 
 @dataclass
@@ -281,7 +285,7 @@ class ModelShareGroup:
                 else ErrorCode.INVALID_SHARE_SESSION_EPOCH
             )
             assert session is None, "the consumer counts the epochs of its session wrongly"
-            return ShareAnswered(effect.request_id, code, None, LOCK_MS, {})
+            return ShareAnswered(effect.request_id, code, None, self.faults.lock_ms, {})
         session.epoch += 1
         answers: dict[TopicPartition, SharedPartition] = {}
         for place, batches in effect.acknowledgements.items():
@@ -297,7 +301,7 @@ class ModelShareGroup:
                 if found is not None:
                     code = answers[place].acknowledge_error_code if place in answers else 0
                     answers[place] = SharedPartition(0, None, code, None, *found, None)
-        return ShareAnswered(effect.request_id, 0, None, LOCK_MS, answers)
+        return ShareAnswered(effect.request_id, 0, None, self.faults.lock_ms, answers)
 
     def _acknowledge(self, name: str, partition: int, batches: tuple[AcknowledgedBatch, ...]) -> ErrorCode:
         end = -1
@@ -337,7 +341,7 @@ class ModelShareGroup:
             return None
         for offset in free:
             records[offset].owner = name
-            records[offset].locked_until_ms = self.now_ms + LOCK_MS
+            records[offset].locked_until_ms = self.now_ms + self.faults.lock_ms
             records[offset].deliveries += 1
         data = b"".join(
             batch for first, last, batch in self.batches[partition] if first <= free[-1] and last >= free[0]
