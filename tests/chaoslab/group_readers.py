@@ -13,6 +13,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from brokerlab.clients import connection
+from chaoslab.group_members import GroupMembers, Member
 from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, ReaderPosition, poll_of
 from clusterlab.history import read_of
 
@@ -38,16 +39,14 @@ CLASSIC: Mapping[str, Any] = {"session.timeout.ms": 6_000, "heartbeat.interval.m
 CONSUMER: Mapping[str, Any] = {"group.protocol": "consumer"}
 
 
-class _Member(threading.Thread):
-    """One consumer from its start to its end. All members of the group share `assignments`."""
+class _Reader(Member):
+    """One consumer. All members of the group share `assignments`."""
 
     def __init__(self, bootstrap: str, group: GroupReaders, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.polls: list[Poll] = []
         self.commits: list[Commit] = []
         self.positions: list[ReaderPosition] = []
-        self.complaints: list[str] = []
-        self.is_over = threading.Event()
         self._group = group
         self._servers = bootstrap
         self._assignments: dict[Log, int] = {}
@@ -183,32 +182,22 @@ class _Member(threading.Thread):
             self._next.pop((place.topic, place.partition), None)
 
 
-class GroupReaders:
-    """A group of `members`. `replace_one` makes one member leave and another join, so that the group
-    rebalances.
-    """
+class GroupReaders(GroupMembers[_Reader]):
+    """A consumer group of `members`."""
 
     def __init__(
         self, bootstrap: str, name: str, topics: Iterable[str], settings: Mapping[str, Any], members: int = 2
     ) -> None:
-        self.name = name
-        self.topics = tuple(topics)
+        super().__init__(name, topics)
         self.settings = settings
         self._servers = bootstrap
         self._lock = threading.Lock()
         self._assignment = 0
-        self._joined = 0
         self._ends: dict[Log, int] = {}
-        self._members: list[_Member] = []
-        self._gone: list[_Member] = []
-        for _ in range(members):
-            self._join()
+        self.join(members)
 
-    def _join(self) -> None:
-        self._joined += 1
-        member = _Member(self._servers, self, f"{self.name}.{self._joined}")
-        self._members.append(member)
-        member.start()
+    def _new_member(self, name: str) -> _Reader:
+        return _Reader(self._servers, self, name)
 
     def next_assignment(self) -> int:
         with self._lock:
@@ -225,31 +214,11 @@ class GroupReaders:
         with self._lock:
             return dict(self._ends)
 
-    def replace_one(self) -> None:
-        oldest = self._members.pop(0)
-        oldest.is_over.set()
-        self._gone.append(oldest)
-        self._join()
-
-    def stop(self, timeout_s: float) -> None:
-        for member in self._members:
-            member.is_over.set()
-        deadline_s = time.monotonic() + timeout_s
-        for member in self._members:
-            member.join(max(0.0, deadline_s - time.monotonic()))
-
-    @property
-    def complaints(self) -> list[str]:
-        return [text for member in self._everyone() for text in member.complaints]
-
     def polls(self) -> list[Poll]:
-        return [poll for member in self._everyone() for poll in list(member.polls)]
+        return [poll for member in self.everyone for poll in list(member.polls)]
 
     def commits(self) -> list[Commit]:
-        return [commit for member in self._everyone() for commit in list(member.commits)]
+        return [commit for member in self.everyone for commit in list(member.commits)]
 
     def positions(self) -> list[ReaderPosition]:
-        return [position for member in self._everyone() for position in list(member.positions)]
-
-    def _everyone(self) -> list[_Member]:
-        return self._gone + self._members
+        return [position for member in self.everyone for position in list(member.positions)]

@@ -13,6 +13,7 @@ from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from brokerlab.clients import admin_client, connection
+from chaoslab.group_members import GroupMembers, Member
 from chaoslab.history import ACCEPTED, ACKNOWLEDGED, REJECTED, RELEASED, UNKNOWN, Delivery
 from chaoslab.share_checks import DELIVERY_LIMIT
 from clusterlab.history import read_of
@@ -42,14 +43,12 @@ def answer_to(number: int, count: int) -> str:
     return RELEASED if count == 1 and number % RELEASED_EACH == 0 else ACCEPTED
 
 
-class _Member(threading.Thread):
-    """One share consumer from its start to its end."""
+class _ShareMember(Member):
+    """One share consumer."""
 
     def __init__(self, bootstrap: str, group: ShareMembers, name: str) -> None:
-        super().__init__(name=name, daemon=True)
+        super().__init__(name)
         self.deliveries: list[Delivery] = []
-        self.complaints: list[str] = []
-        self.is_over = threading.Event()
         self._group = group
         self._settings = {
             **connection(bootstrap),
@@ -79,14 +78,25 @@ class _Member(threading.Thread):
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             if message.error() is not None or topic is None or partition is None or offset is None:
                 continue
-            read = read_of(partition, offset, message.key(), message.value())  # type: ignore[arg-type]
+            read = read_of(partition, offset, message.key(), message.value())
             count = message.delivery_count() or 1
             answer = answer_to(read.number, count)
             consumer.acknowledge(message, _TYPES[answer])
             found.append(
                 Delivery(
-                    *(self.name, self._group.name, topic, partition, offset, read.key, read.number),
-                    *(read.is_intact, count, time.monotonic(), answer, UNKNOWN, 0.0),
+                    self.name,
+                    self._group.name,
+                    topic,
+                    partition,
+                    offset,
+                    read.key,
+                    read.number,
+                    read.is_intact,
+                    count,
+                    delivered_at_s=time.monotonic(),
+                    answer=answer,
+                    outcome=UNKNOWN,
+                    settled_at_s=0.0,
                 )
             )
         if not found:
@@ -110,27 +120,19 @@ class _Member(threading.Thread):
             self._group.were_answered(settled)
 
 
-class ShareMembers:
-    """A share group of `members`. `replace_one` makes one member leave and another join."""
+class ShareMembers(GroupMembers[_ShareMember]):
+    """A share group of `members`."""
 
     def __init__(self, bootstrap: str, name: str, topics: Iterable[str], members: int = 2) -> None:
-        self.name = name
-        self.topics = tuple(topics)
+        super().__init__(name, topics)
         self._servers = bootstrap
         self._lock = threading.Lock()
-        self._joined = 0
         self._finished: dict[Log, set[int]] = {}
-        self._members: list[_Member] = []
-        self._gone: list[_Member] = []
         _change_group(bootstrap, name)
-        for _ in range(members):
-            self._join()
+        self.join(members)
 
-    def _join(self) -> None:
-        self._joined += 1
-        member = _Member(self._servers, self, f"{self.name}.{self._joined}")
-        self._members.append(member)
-        member.start()
+    def _new_member(self, name: str) -> _ShareMember:
+        return _ShareMember(self._servers, self, name)
 
     def were_answered(self, deliveries: Iterable[Delivery]) -> None:
         with self._lock:
@@ -143,25 +145,8 @@ class ShareMembers:
         with self._lock:
             return {log: len(offsets) for log, offsets in self._finished.items()}
 
-    def replace_one(self) -> None:
-        oldest = self._members.pop(0)
-        oldest.is_over.set()
-        self._gone.append(oldest)
-        self._join()
-
-    def stop(self, timeout_s: float) -> None:
-        for member in self._members:
-            member.is_over.set()
-        deadline_s = time.monotonic() + timeout_s
-        for member in self._members:
-            member.join(max(0.0, deadline_s - time.monotonic()))
-
-    @property
-    def complaints(self) -> list[str]:
-        return [text for member in self._gone + self._members for text in member.complaints]
-
     def deliveries(self) -> list[Delivery]:
-        return [found for member in self._gone + self._members for found in list(member.deliveries)]
+        return [found for member in self.everyone for found in list(member.deliveries)]
 
 
 def _change_group(bootstrap: str, group: str) -> None:
