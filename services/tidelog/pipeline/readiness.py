@@ -11,17 +11,11 @@ from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.pipeline.archive.survey import topic_ids
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.tables import require_table
 
 if TYPE_CHECKING:
     from tidelog.pipeline.archive.spec import ArchiveSpec
 
 ANSWER_TIMEOUT_S: Final = 10.0
-
-
-def check_table(path: str) -> None:
-    """Raises NoTableError unless an archive's table is at the path."""
-    require_table(path)
 
 
 def check_brokers(bootstrap: str, client_settings: Mapping[str, str]) -> None:

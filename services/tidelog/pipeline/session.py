@@ -48,7 +48,6 @@ EMBEDDED: Final[Mapping[str, str]] = {
 }
 """Additional settings of sessions that run on one machine."""
 
-
 QUIET_LOG: Final = Path(__file__).with_name("quiet-log4j2.properties")
 """The configuration of the JVM's log. Only there can the messages of Spark's start be left out."""
 

@@ -22,12 +22,7 @@ class NoTableError(PipelineError):
     """There is no table at the path, or the table is not one of an archive."""
 
 
-def table_format_of(spark: SparkSession, path: str) -> Literal["delta", "parquet"]:
-    """Returns the format of the table. Raises NoTableError."""
-    return require_table(path)
-
-
-def require_table(path: str) -> Literal["delta", "parquet"]:
+def table_format_of(path: str) -> Literal["delta", "parquet"]:
     """Returns the format of the table, without Spark. Raises NoTableError."""
     found = format_found(path)
     if found is None:
@@ -54,7 +49,7 @@ def _has_a_commit(path: str) -> bool:
 def read_table(spark: SparkSession, path: str) -> DataFrame:
     """Returns all committed rows. Raises NoTableError."""
     path = absolute(path)
-    if table_format_of(spark, path) == DELTA:
+    if table_format_of(path) == DELTA:
         return spark.read.format("delta").load(path)
     commits = ParquetCommits(path)
     schema = parquet_schema(commits)
@@ -86,7 +81,7 @@ def ledger_of(spark: SparkSession, path: str, *, newest: int | None = None) -> l
     many of the last commits of any kind. Raises NoTableError, LedgerError.
     """
     path = absolute(path)
-    if table_format_of(spark, path) == PARQUET:
+    if table_format_of(path) == PARQUET:
         entries = [commit.entry for commit in ParquetCommits(path).batches() if commit.entry]
         return entries if newest is None else entries[-newest:]
     limit = "" if newest is None else f" LIMIT {newest}"

@@ -53,10 +53,9 @@ def command(
     from tidelog.pipeline.maintenance.run import maintain
     from tidelog.pipeline.maintenance.schedule import MaintenanceSettings
     from tidelog.pipeline.session import spark_session
-    from tidelog.pipeline.tables import NoTableError, format_found
+    from tidelog.pipeline.tables import table_format_of
 
-    if format_found(table) is None:
-        raise NoTableError(f"{table} holds no table of an archive")
+    table_format_of(table)  # raises NoTableError before Spark starts
     wanted = MaintenanceSettings(target_file_size, keep_hours, optimizes, vacuums)
     console = Console(stderr=True)
     with console.status(f"maintaining {table}") as status:

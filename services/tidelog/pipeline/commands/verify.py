@@ -85,11 +85,12 @@ def command(**options: Any) -> None:  # see Options
     explained.
     """
     log = log_of(options)
-    from tidelog.pipeline.readiness import check_brokers, check_table
+    from tidelog.pipeline.readiness import check_brokers
     from tidelog.pipeline.session import is_remote, spark_session
+    from tidelog.pipeline.tables import table_format_of
     from tidelog.pipeline.verify.job import STEPS, verify
 
-    check_table(options["table"])
+    table_format_of(options["table"])  # raises NoTableError before Spark starts
     if not options["segments"]:
         check_brokers(options["bootstrap_server"], client_settings_of(options["client_set"]))
     settings = pairs(options["settings"], "--set")

@@ -35,7 +35,7 @@ def maintain(
 
     began_s = time.monotonic()
     path = absolute(table)
-    if table_format_of(spark, path) == DELTA:
+    if table_format_of(path) == DELTA:
         summary = maintain_delta(spark, path, settings)
     else:
         summary = maintain_parquet(spark, path, settings, time.time, on_pack)
