@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import multiprocessing
-import os
 import random
 import resource
 import socket
@@ -38,6 +37,7 @@ from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
+from clusterlab.processes import cpu_s
 from fuzz.connections import SHARES, USER, Listeners
 from fuzz.mutation import RequestSource
 from tidelog.records.builder import build_batch as build_compressed
@@ -241,7 +241,7 @@ def attack(
         worker.kill()
         worker.join()
     took_s, own_cpu_s = time.monotonic() - began, children_cpu_s() - own_cpu_s
-    broker_cpu_s = cpu_s(broker.pid) - broker_cpu_s
+    broker_cpu_s = cpu_s(broker.pid) - broker_cpu_s if broker.is_running() else 0.0
     said, _ = bystander.communicate(timeout=BYSTANDER_END_S)
     felt = json.loads(said)
     is_running = broker.is_running()
@@ -265,15 +265,6 @@ def attack(
     failures.update(failures_in(log.new_lines()))
     faults += [f"logged {count} times: {failure}" for failure, count in failures.most_common()]
     return faults
-
-
-def cpu_s(pid: int) -> float:
-    """Returns the CPU time of a process, or 0 if it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def children_cpu_s() -> float:
