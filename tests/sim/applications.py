@@ -16,6 +16,7 @@ from sim.rpc import SimControllerApi
 from sim.share_members import ShareDeliveries, ShareMember
 from sim.store import SimStore
 from tidelog.broker.share.share_partition import SharePartitionKey
+from tidelog.client.configs import ConfigOperation, ResourceType
 from tidelog.client.core.delivery_errors import TransactionAbortableError
 from tidelog.client.errors import ClientError
 from tidelog.client.shell.consumer import Consumer
@@ -45,8 +46,6 @@ FORGET_SHARE: Final = 0.05
 MAX_RECORDS: Final = 6
 RETRY_S: Final = 0.1
 SHARE_GROUP: Final = "sharers"
-_GROUP_RESOURCE: Final = 32
-_SET: Final = 0
 _CONFIGURATION_VERSION: Final = 1
 
 
@@ -323,9 +322,9 @@ class Applications:
             "share.delivery.count.limit": str(plan.delivery_count_limit),
             "share.record.lock.duration.ms": str(plan.lock_ms),
         }
-        configs = [AlterableConfig(name, _SET, value) for name, value in settings.items()]
+        configs = [AlterableConfig(name, ConfigOperation.SET, value) for name, value in settings.items()]
         request = IncrementalAlterConfigsRequest(
-            [AlterConfigsResource(_GROUP_RESOURCE, SHARE_GROUP, configs)]
+            [AlterConfigsResource(ResourceType.GROUP, SHARE_GROUP, configs)]
         )
         api = SimControllerApi(self._world.network, SimStore(self._world.network))
         while True:

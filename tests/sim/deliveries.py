@@ -86,7 +86,7 @@ class GroupReads:
         self.group = group
         self.reads_committed = reads_committed
         self.committed: dict[TopicPartition, int] = {}
-        self.delivered = self.delivered_since_healing = 0
+        self.delivered_since_healing = 0
         self._fail = fail
         self._log = log
         self._deleted_below = deleted_below
@@ -98,7 +98,6 @@ class GroupReads:
         self, topic_partition: TopicPartition, offset: int, value: bytes | None, member: str
     ) -> None:
         """Records that a member's application got a record."""
-        self.delivered += 1
         self.delivered_since_healing += 1
         found = self._log(topic_partition).at(offset)
         if found is None or (value or b"") not in found[1] or found[0].is_control:
@@ -120,11 +119,11 @@ class GroupReads:
             self._fail("committed offsets exist", f"{self.group} {topic_partition}: {offset}")
             return
         at = max(self._checked.get(topic_partition, 0), self._deleted_below.get(topic_partition, 0))
-        while at < offset:
-            header, data = log.batches[log.index_of(at)]
+        for header, data in log.batches_from(at):
+            if header.base_offset >= offset:
+                break
             if not self._is_invisible(topic_partition, header, data):
                 self._check_batch(topic_partition, header, at, offset)
-            at = header.last_offset + 1
         self._checked[topic_partition] = max(self._checked.get(topic_partition, 0), offset)
 
     def _check_batch(
@@ -148,13 +147,10 @@ class GroupReads:
 
     def unread(self, topic_partition: TopicPartition) -> int | None:
         """Returns the first record that the group has not committed, None if there is none."""
-        log = self._log(topic_partition)
-        at = max(self.committed.get(topic_partition, 0), self._deleted_below.get(topic_partition, 0))
-        while at < log.end_offset:
-            header, data = log.batches[log.index_of(at)]
+        start = max(self.committed.get(topic_partition, 0), self._deleted_below.get(topic_partition, 0))
+        for header, data in self._log(topic_partition).batches_from(start):
             if not self._is_invisible(topic_partition, header, data):
-                return at
-            at = header.last_offset + 1
+                return max(start, header.base_offset)
         return None
 
 

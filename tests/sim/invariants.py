@@ -53,14 +53,16 @@ class CommittedLog:
 
     def at(self, offset: int) -> tuple[BatchHeader, bytes] | None:
         """Returns the batch that contains `offset`."""
-        index = self.index_of(offset)
+        index = bisect_right(self.base_offsets, offset) - 1
         if index < 0 or self.batches[index][0].last_offset < offset:
             return None
         return self.batches[index]
 
-    def index_of(self, offset: int) -> int:
-        """Returns the index of the last batch that begins at or before `offset`, -1 if there is none."""
-        return bisect_right(self.base_offsets, offset) - 1
+    def batches_from(self, offset: int) -> list[tuple[BatchHeader, bytes]]:
+        """Returns the batches with records at or above `offset`."""
+        if offset >= self.end_offset:
+            return []
+        return self.batches[max(0, bisect_right(self.base_offsets, offset) - 1) :]
 
 
 class Invariants:

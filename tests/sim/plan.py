@@ -11,6 +11,7 @@ from tidelog.model.topics import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
+from tidelog.settings.setting import LONG_MAX
 
 TOPIC: Final = "events"
 TOPICS: Final = (TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
@@ -21,7 +22,6 @@ SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
 COORDINATION_SHARE: Final = 0.35
 APPLICATIONS_SHARE: Final = 0.3
-LONG_MAX: Final = 2**63 - 1
 SHARE_GROUP_SHARE: Final = 0.5
 """The part of the seeds with applications and coordinators that have a share group."""
 SHARE_GROUP_BOUNDS: Final = {

@@ -1,7 +1,7 @@
 """Members of a share group (KIP-932) over the client's connections, and what must be true of the deliveries.
 
-tidelog has no share consumer in Python, so the member here is a part of the simulation. It uses the network
-and the coordinator lookup of tidelog's client.
+The members are a part of the simulation and not tidelog's ShareConsumer. They forget records, and vary their
+requests. They use the network and the coordinator lookup of tidelog's client.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ class ShareDeliveries:
         reads_committed: bool,
     ) -> None:
         self.group = group
-        self.delivered = self.delivered_since_healing = 0
-        self.confirmed_count = 0
+        self.delivered_since_healing = 0
         self._fail = fail
         self._log = log
         self._transactions = transactions
@@ -96,7 +95,6 @@ class ShareDeliveries:
         """Records that a leader delivers records."""
         for first, last, count in ranges:
             for offset in range(first, last + 1):
-                self.delivered += 1
                 self.delivered_since_healing += 1
                 accepted_in = self._accepted.get((topic_partition, offset))
                 if accepted_in is not None and accepted_in <= leader_epoch:
@@ -146,19 +144,14 @@ class ShareDeliveries:
     ) -> None:
         """Records that a member was told that its acceptance is stored."""
         for offset in range(first, last + 1):
-            self.confirmed_count += 1
             epoch = self._epochs[broker, member, topic_partition, offset]
             self._accepted.setdefault((topic_partition, offset), epoch)
 
     def unfinished(self, topic_partition: TopicPartition, start_offset: int) -> int | None:
         """Returns the first record at or above the start of the share partition, None if there is none."""
-        log = self._log(topic_partition)
-        at = start_offset
-        while at < log.end_offset:
-            header, data = log.batches[log.index_of(at)]
+        for header, data in self._log(topic_partition).batches_from(start_offset):
             if self._is_visible(topic_partition, header, data):
-                return at
-            at = header.last_offset + 1
+                return max(start_offset, header.base_offset)
         return None
 
     def check_end(self, topic_partition: TopicPartition) -> None:
