@@ -13,6 +13,10 @@ import json
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.aio import ConsumerBatch
 
 BATCH_BYTES = 65_536
 LINGER_MS = 5
@@ -25,7 +29,8 @@ PRODUCER = {"batch.size": BATCH_BYTES, "linger.ms": LINGER_MS}
 FROM_START = {"auto.offset.reset": "earliest"}
 Load = Callable[[str, str, bytes, int], int]
 """Gets the bootstrap address, the topic, the value of each record, and the number of records. Returns the
-number of bytes of the values that it has seen, 0 for a producer."""
+number of bytes of the values that it has seen, 0 for a producer.
+"""
 
 
 def produce_aio(bootstrap: str, topic: str, value: bytes, count: int) -> int:
@@ -136,7 +141,10 @@ def consume_aio_one_by_one(bootstrap: str, topic: str, value: bytes, count: int)
     return asyncio.run(run())
 
 
-def consume_aio_batches(bootstrap: str, topic: str, value: bytes, count: int) -> int:
+def _consume_batches(
+    bootstrap: str, topic: str, count: int, look: Callable[[ConsumerBatch[bytes, bytes]], int]
+) -> int:
+    """Reads whole batches. `look` returns the number of bytes of the values of a batch."""
     from tidelog.aio import Consumer
 
     async def run() -> int:
@@ -145,50 +153,33 @@ def consume_aio_batches(bootstrap: str, topic: str, value: bytes, count: int) ->
             consumer.assign([(topic, 0)])
             async for batch in consumer.batches():
                 seen += len(batch)
-                seen_bytes += sum([len(record.value) for record in batch])
+                seen_bytes += look(batch)
                 if seen >= count:
                     break
         return seen_bytes
 
     return asyncio.run(run())
+
+
+def consume_aio_batches(bootstrap: str, topic: str, value: bytes, count: int) -> int:
+    return _consume_batches(
+        bootstrap, topic, count, lambda batch: sum([len(record.value) for record in batch])
+    )
 
 
 def consume_aio_numpy(bootstrap: str, topic: str, value: bytes, count: int) -> int:
-    from tidelog.aio import Consumer
-
-    async def run() -> int:
-        seen = seen_bytes = 0
-        async with Consumer[bytes, bytes](bootstrap, FROM_START) as consumer:
-            consumer.assign([(topic, 0)])
-            async for batch in consumer.batches():
-                columns = batch.to_numpy()
-                seen += len(columns.offsets)
-                seen_bytes += int(columns.value_lengths.sum())
-                if seen >= count:
-                    break
-        return seen_bytes
-
-    return asyncio.run(run())
+    return _consume_batches(bootstrap, topic, count, lambda batch: int(batch.to_numpy().value_lengths.sum()))
 
 
 def consume_aio_arrow(bootstrap: str, topic: str, value: bytes, count: int) -> int:
     import pyarrow.compute
 
-    from tidelog.aio import Consumer
+    def look(batch: ConsumerBatch[bytes, bytes]) -> int:
+        table = batch.to_arrow(("offset", "timestamp", "key", "value"))
+        lengths = pyarrow.compute.binary_length(table["value"])
+        return int(pyarrow.compute.sum(lengths).as_py())
 
-    async def run() -> int:
-        seen = seen_bytes = 0
-        async with Consumer[bytes, bytes](bootstrap, FROM_START) as consumer:
-            consumer.assign([(topic, 0)])
-            async for batch in consumer.batches():
-                table = batch.to_arrow(("offset", "timestamp", "key", "value"))
-                seen += table.num_rows
-                seen_bytes += pyarrow.compute.sum(pyarrow.compute.binary_length(table["value"])).as_py()
-                if seen >= count:
-                    break
-        return seen_bytes
-
-    return asyncio.run(run())
+    return _consume_batches(bootstrap, topic, count, look)
 
 
 def consume_threads(bootstrap: str, topic: str, value: bytes, count: int) -> int:
