@@ -161,7 +161,7 @@ def _exchange(connection: socket.socket, source: RequestSource, patience: Patien
         except TimeoutError:
             patience.gave_up()
         except OSError:
-            answered += 1  # the broker closed the connection, as above
+            answered += 1  # the broker closed the connection at this request
     return answered
 
 

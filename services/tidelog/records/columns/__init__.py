@@ -1,1 +1,1 @@
-"""The records of many batches as columns. Only these modules import NumPy and PyArrow, which are optional."""
+"""The records of many batches as columns of NumPy and Arrow, which the rest of `tidelog.records` avoids."""
