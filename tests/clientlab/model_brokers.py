@@ -8,11 +8,11 @@ that its connection has given up may still arrive for a limited time.
 from __future__ import annotations
 
 import heapq
-import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import (
     CompleteBatch,
@@ -108,7 +108,7 @@ class Faults:
     """A batch with more records is too large for the brokers."""
 
 
-class ModelCluster:
+class ModelCluster(VirtualTime):
     """Brokers, a network and a producer core in virtual time. Everything follows from the seed."""
 
     def __init__(
@@ -119,27 +119,19 @@ class ModelCluster:
         partition_count: int = 3,
         make_core: Callable[..., ProducerCore] = ProducerCore,
     ) -> None:
-        self.chance = random.Random(seed)
+        super().__init__(seed)
         self.faults = faults
-        self.now_ms = 0
         self.partitions = [ModelPartition(leader=1 + index % 3) for index in range(partition_count)]
         self.core = make_core(settings, choose=self.chance.randrange, jitter=self.chance.random)
-        self.is_healed = False
         self.completed: list[ProducerBatch] = []
-        self._order = 0
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._connection_free_ms: dict[int, int] = {}
         self._response_free_ms: dict[int, int] = {}
         self._producer_ids = 100
 
     # -- time
 
-    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, what))
-
     def run(self, until_ms: int) -> None:
-        """Lets time pass, with all that happens in it."""
+        """Lets time pass, and polls the core at the moments that it names."""
         self.perform(self.core.poll(self.now_ms))
         while True:
             wake_ms = self.core.next_wake_ms(self.now_ms)
@@ -176,9 +168,6 @@ class ModelCluster:
                     self.completed.append(batch)
                     for callback in batch.callbacks:
                         callback(batch)
-
-    def _happens(self, probability: float) -> bool:
-        return not self.is_healed and self.chance.random() < probability
 
     # -- brokers
 

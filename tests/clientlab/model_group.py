@@ -7,13 +7,12 @@ record before a committed offset was dealt with by an application.
 
 from __future__ import annotations
 
-import heapq
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
     AssignmentDone,
@@ -86,17 +85,15 @@ class Application:
     waits: bool = False
 
 
-class ModelGroup:
+class ModelGroup(VirtualTime):
     """Members, a coordinator and the logs of a topic. Everything follows from the seed."""
 
     def __init__(
         self, settings: ConsumerSettings, seed: int, faults: GroupFaults, partition_count: int = 4
     ) -> None:
-        self.chance = random.Random(seed)
+        super().__init__(seed)
         self.settings = settings
         self.faults = faults
-        self.now_ms = 0
-        self.is_healed = False
         self.logs: list[list[bytes]] = [[] for _ in range(partition_count)]
         self.ends = [0] * partition_count
         self.dealt_with: set[tuple[int, int]] = set()
@@ -106,21 +103,7 @@ class ModelGroup:
         self.members: dict[str, CoordinatedMember] = {}
         self.holders: dict[int, str] = {}
         self.group_epoch = 0
-        self._order = 0
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
         self._names = 0
-
-    # -- time
-
-    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, what))
-
-    def run(self, until_ms: int) -> None:
-        while self._agenda and self._agenda[0][0] <= until_ms:
-            self.now_ms, _, what = heapq.heappop(self._agenda)
-            what()
-        self.now_ms = until_ms
 
     def produce(self, partition: int, count: int) -> None:
         start = self.ends[partition]
@@ -200,9 +183,6 @@ class ModelGroup:
 
     def _start_replacement(self) -> None:
         self.start_member()
-
-    def _happens(self, probability: float) -> bool:
-        return not self.is_healed and self.chance.random() < probability
 
     # -- effects
 

@@ -8,13 +8,12 @@ an application works on the records. The model checks that a broker accepts only
 
 from __future__ import annotations
 
-import heapq
-import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
     GroupRequestFailed,
@@ -92,15 +91,13 @@ class ShareApplication:
     epoch: int = 0
 
 
-class ModelShareGroup:
+class ModelShareGroup(VirtualTime):
     """Members, a coordinator that gives all partitions to all members, and two brokers."""
 
     def __init__(self, settings: ShareConsumerSettings, seed: int, faults: ShareFaults) -> None:
-        self.chance = random.Random(seed)
+        super().__init__(seed)
         self.settings = settings
         self.faults = faults
-        self.now_ms = 0
-        self.is_healed = False
         self.records: dict[int, list[ModelRecord]] = {index: [] for index in range(PARTITIONS)}
         self.batches: dict[int, list[tuple[int, int, bytes]]] = {index: [] for index in range(PARTITIONS)}
         self.sessions: dict[tuple[int, str], ModelSession] = {}
@@ -109,23 +106,7 @@ class ModelShareGroup:
         self.seen: dict[tuple[int, int], int] = {}
         self.failed = 0
         self.applications: list[ShareApplication] = []
-        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
-        self._order = self._names = 0
-
-    # -- time
-
-    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
-        self._order += 1
-        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, what))
-
-    def run(self, until_ms: int) -> None:
-        while self._agenda and self._agenda[0][0] <= until_ms:
-            self.now_ms, _, what = heapq.heappop(self._agenda)
-            what()
-        self.now_ms = until_ms
-
-    def _happens(self, probability: float) -> bool:
-        return not self.is_healed and self.chance.random() < probability
+        self._names = 0
 
     def _delay(self) -> int:
         return self.chance.randint(0, 800) if self._happens(self.faults.late) else self.chance.randint(0, 10)
