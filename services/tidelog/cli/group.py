@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import click
 
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
-from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
 from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
@@ -33,34 +30,7 @@ _TYPES = click.option(
     type=click.Choice(["classic", "consumer"]),
     help="Show only groups of this type. Repeatable.",
 )
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def _named_groups(function: F) -> F:
-    """Adds groups as arguments, as --group and as --all-groups, as in Kafka's tool."""
-    for option in (
-        click.option("--all-groups", is_flag=True, help="All groups of the cluster."),
-        click.option(
-            "--group",
-            "more_names",
-            multiple=True,
-            metavar="GROUP",
-            help="A group, instead of the arguments. Repeatable.",
-        ),
-        click.argument("names", metavar="[GROUP]...", nargs=-1),
-    ):
-        function = option(function)
-    return function
-
-
-def _checked(names: tuple[str, ...], more_names: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
-    """Returns the groups that were named. Raises click.UsageError if none was, or if all were, too."""
-    chosen = tuple(dict.fromkeys((*names, *more_names)))
-    if all_groups and chosen:
-        raise click.UsageError("Give either groups or --all-groups.")
-    if not all_groups and not chosen:
-        raise click.UsageError("Give a group's name, --group GROUP, or --all-groups.")
-    return chosen
+_ALL_GROUPS = click.option("--all-groups", is_flag=True, help="All groups of the cluster.")
 
 
 def _all_groups(cluster: Cluster) -> tuple[str, ...]:
@@ -109,7 +79,8 @@ def list_them(
         "tidelog group describe --all-groups --members",
     ),
 )
-@_named_groups
+@group_options
+@_ALL_GROUPS
 @click.option("--members", is_flag=True, help="Show members and their partitions instead of offsets.")
 @click.option(
     "--isolation-level",
@@ -131,7 +102,7 @@ def describe(
     The lag is the number of records up to the high watermark. The "stable lag" of readers with
     isolation.level=read_committed ends at the last stable offset: the first open transaction.
     """
-    chosen = _checked(names, more_names, all_groups)
+    chosen = chosen_groups(names, more_names, all_groups=all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for name in chosen or _all_groups(cluster):
             group = describe_group(cluster, name)
@@ -204,7 +175,8 @@ def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) 
 
 
 @command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))
-@_named_groups
+@group_options
+@_ALL_GROUPS
 @cluster_options
 def delete(
     names: tuple[str, ...],
@@ -214,7 +186,7 @@ def delete(
     request_timeout_ms: int,
 ) -> None:
     """Delete groups and their offsets. The groups must have no members."""
-    chosen = _checked(names, more_names, all_groups)
+    chosen = chosen_groups(names, more_names, all_groups=all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for name in chosen or _all_groups(cluster):
             delete_group(cluster, name)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Final
 
-import click
-
+from tidelog.cli.tool_command import command_config
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
 from tidelog.client.security import security_properties
@@ -21,9 +20,6 @@ from tidelog.records.record import Record
 
 MAX_POLL_RECORDS: Final = 500
 _POLL_S: Final = 0.5
-_COMMAND_CONFIG_KEY: Final = (
-    "tidelog.command.config"  # where tool_command keeps the value of --command-config
-)
 
 
 def member_settings(group: str, *, from_beginning: bool, isolation_level: str, timeout_ms: int) -> Properties:
@@ -31,7 +27,7 @@ def member_settings(group: str, *, from_beginning: bool, isolation_level: str, t
 
     Raises SecurityConfigError.
     """
-    path = click.get_current_context().meta.get(_COMMAND_CONFIG_KEY)
+    path = command_config()
     return {
         **({} if path is None else security_properties(path)),
         "group.id": group,

@@ -15,7 +15,14 @@ import click
 
 from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
 from tidelog.cli.partition_file import read_text_file
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_groups,
+    cluster_options,
+    connect,
+    group_options,
+)
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET, list_offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
@@ -48,13 +55,6 @@ _METHODS: Final = ", ".join(f"--{method.value}" for method in ResetMethod)
 F = TypeVar("F", bound=Callable[..., object])
 PartitionChoice = tuple[str, tuple[int, ...] | None]
 """A topic, and its chosen partitions or None for all."""
-
-
-def _group_options(function: F) -> F:
-    function = click.option(
-        "--group", "more_names", multiple=True, metavar="GROUP", help="A group. Repeatable."
-    )(function)
-    return click.argument("names", metavar="[GROUP]...", nargs=-1)(function)
 
 
 _TOPICS: Final = click.option(
@@ -108,7 +108,7 @@ def _method_options(function: F) -> F:
         "tidelog group reset-offsets billing --from-file offsets.csv --execute",
     ),
 )
-@_group_options
+@group_options
 @click.option("--all-groups", is_flag=True, help="Reset all consumer groups.")
 @_TOPICS
 @click.option("--all-topics", is_flag=True, help="Reset all partitions for which the group has an offset.")
@@ -138,7 +138,7 @@ def reset_offsets(
     """
     if execute and dry_run:
         raise click.UsageError("Give either --execute or --dry-run.")
-    groups = _chosen_groups(names, more_names, all_groups)
+    groups = chosen_groups(names, more_names, all_groups=all_groups)
     method = _chosen_method(methods)
     parameter = methods[method.value.replace("-", "_")]
     is_from_file = method is ResetMethod.FROM_FILE
@@ -196,7 +196,7 @@ def reset_offsets(
         "tidelog group delete-offsets billing --topic flights:0,2 --topic weather",
     ),
 )
-@_group_options
+@group_options
 @_TOPICS
 @cluster_options
 def delete_group_offsets(
@@ -207,7 +207,7 @@ def delete_group_offsets(
     request_timeout_ms: int,
 ) -> None:
     """Delete the committed offsets of topics to which no member of the group subscribes."""
-    groups = _chosen_groups(names, more_names, all_groups=False)
+    groups = chosen_groups(names, more_names)
     if not topics:
         raise click.UsageError("Give --topic TOPIC[:N,...].")
     chosen = [parse_choice(text) for text in topics]
@@ -232,13 +232,6 @@ def _deletion_status(code: ErrorCode) -> str:
     if code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
         return "kept, because a member subscribes to the topic"
     return code.name
-
-
-def _chosen_groups(names: Sequence[str], more_names: Sequence[str], all_groups: bool) -> list[str]:
-    chosen = list(dict.fromkeys((*names, *more_names)))
-    if bool(chosen) == all_groups:
-        raise click.UsageError("Give a group, or --all-groups.")
-    return chosen
 
 
 def _chosen_method(methods: Mapping[str, object]) -> ResetMethod:

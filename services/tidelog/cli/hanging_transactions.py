@@ -47,12 +47,7 @@ def describe_them(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Show the producers that the leader of a partition remembers.
-
-    \b
-    Example:
-      tidelog transactions describe-producers flights --partition 0
-    """
+    """Show the producers that the leader of a partition remembers."""
     place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         producers = describe_producers(cluster, [place])

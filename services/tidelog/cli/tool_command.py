@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -239,10 +239,15 @@ def connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
     )
 
 
+def command_config() -> Path | None:
+    """Returns the file of the running command's --command-config, or None without it."""
+    context = click.get_current_context(silent=True)
+    return None if context is None else context.meta.get(_COMMAND_CONFIG_KEY)
+
+
 def command_security() -> ClientSecurity:
     """Returns the security that --command-config of the running command describes. Raises ToolError."""
-    context = click.get_current_context(silent=True)
-    path = None if context is None else context.meta.get(_COMMAND_CONFIG_KEY)
+    path = command_config()
     if path is None:
         return NO_SECURITY
     try:
@@ -273,6 +278,36 @@ def chosen_topic(topic_name: str | None, topic_option: str | None) -> str:
     chosen = topic_name or topic_option
     if not chosen:
         raise click.UsageError("Give the topic's name, or --topic TOPIC.")
+    return chosen
+
+
+def group_options(command: F) -> F:
+    """Adds groups as arguments and as --group, as in Kafka's tools.
+
+    The parameters are `names` and `more_names`.
+    """
+    command = click.option(
+        "--group",
+        "more_names",
+        multiple=True,
+        metavar="GROUP",
+        help="A group, instead of the arguments. Repeatable.",
+    )(command)
+    return click.argument("names", metavar="[GROUP]...", nargs=-1)(command)
+
+
+def chosen_groups(
+    names: Sequence[str], more_names: Sequence[str], *, all_groups: bool | None = None
+) -> list[str]:
+    """Returns the groups that were named, which are none with --all-groups. Raises click.UsageError.
+
+    `all_groups` is None if the command has no option --all-groups.
+    """
+    chosen = list(dict.fromkeys((*names, *more_names)))
+    if all_groups and chosen:
+        raise click.UsageError("Give either groups or --all-groups.")
+    if not all_groups and not chosen:
+        raise click.UsageError("Give a group." if all_groups is None else "Give a group, or --all-groups.")
     return chosen
 
 

@@ -101,3 +101,9 @@ def test_contradicting_options_are_refused(arguments: list[str], message: str) -
     result = CliRunner().invoke(command, ["reset-offsets", *arguments])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_the_message_names_only_options_that_the_command_has() -> None:
+    result = CliRunner().invoke(command, ["delete-offsets", "--topic", "t"])
+    assert result.exit_code == 2
+    assert "Give a group." in result.output
