@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -203,6 +203,28 @@ def _ask_offsets(
     return answer.topics[0].partitions
 
 
+def places_by_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    """Returns the partitions of each leader, sorted and without repetitions.
+
+    Raises KafkaError if a partition does not exist or has no leader, ClientError.
+    """
+    wanted = sorted(set(places))
+    topics = cluster.topics(sorted({place.topic for place in wanted}))
+    leaders = {
+        TopicPartition(topic.name, partition.index): partition.leader
+        for topic in topics.values()
+        for partition in topic.partitions
+    }
+    found: dict[int, list[TopicPartition]] = {}
+    for place in wanted:
+        if place not in leaders:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {place} does not exist")
+        if leaders[place] == NO_LEADER:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {place} has no leader")
+        found.setdefault(leaders[place], []).append(place)
+    return found
+
+
 def delete_records(
     cluster: Cluster, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, DeletedRecords]:
@@ -211,23 +233,14 @@ def delete_records(
     Partitions are independent, so each has its own result. Raises KafkaError if a partition does not exist
     or has no leader, ClientError.
     """
-    by_leader: dict[int, dict[str, list[DeleteRecordsPartition]]] = {}
-    topics = cluster.topics(sorted({place.topic for place in offsets}))
-    for place, offset in sorted(offsets.items()):
-        known = topics[place.topic].partitions if place.topic in topics else ()
-        leader = next((part.leader for part in known if part.index == place.partition), None)
-        if leader is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {place} does not exist")
-        if leader == NO_LEADER:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {place} has no leader")
-        rows = by_leader.setdefault(leader, {}).setdefault(place.topic, [])
-        rows.append(DeleteRecordsPartition(place.partition, offset))
     timeout_ms = int(cluster.timeout_s * 1000)
     found: dict[TopicPartition, DeletedRecords] = {}
-    for leader, of_leader in by_leader.items():
-        request = DeleteRecordsRequest(
-            [DeleteRecordsTopic(name, rows) for name, rows in of_leader.items()], timeout_ms
-        )
+    for leader, of_leader in places_by_leader(cluster, offsets).items():
+        rows: dict[str, list[DeleteRecordsPartition]] = {}
+        for place in of_leader:
+            rows.setdefault(place.topic, []).append(DeleteRecordsPartition(place.partition, offsets[place]))
+        asked = [DeleteRecordsTopic(name, partitions) for name, partitions in rows.items()]
+        request = DeleteRecordsRequest(asked, timeout_ms)
         answer = cluster.broker(leader).call(request, DeleteRecordsResponse, wait_ms=timeout_ms)
         for topic in answer.topics:
             for row in topic.partitions:

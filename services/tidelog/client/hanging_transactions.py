@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.client.admin import places_by_leader
 from tidelog.client.answers import error_of, raise_on_error
-from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import Transaction, describe_transaction, list_transactions
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -56,7 +57,7 @@ class PartitionProducer:
 def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> list[PartitionProducer]:
     """Returns the producers of partitions. Raises KafkaError, ClientError."""
     found: list[PartitionProducer] = []
-    for leader, of_leader in _by_leader(cluster, places).items():
+    for leader, of_leader in places_by_leader(cluster, places).items():
         for start in range(0, len(of_leader), _PARTITIONS_A_REQUEST):
             topics: dict[str, list[int]] = {}
             for place in of_leader[start : start + _PARTITIONS_A_REQUEST]:
@@ -143,27 +144,9 @@ def abort_transaction(
         topics=[WritableTxnMarkerTopic(place.topic, [place.partition])],
         coordinator_epoch=max(_FIRST_COORDINATOR_EPOCH, coordinator_epoch),
     )
-    (leader,) = _by_leader(cluster, [place])
+    (leader,) = places_by_leader(cluster, [place])
     answer = cluster.broker(leader).call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
     codes = [row.error_code for found in answer.markers for topic in found.topics for row in topic.partitions]
     if not codes:
         raise error_of(ErrorCode.UNKNOWN_SERVER_ERROR, f"abort in {place}")
     raise_on_error(codes[0], f"abort of producer {producer_id} in {place}")
-
-
-def _by_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
-    wanted = sorted(set(places))
-    topics = cluster.topics(sorted({place.topic for place in wanted}))
-    leaders = {
-        TopicPartition(topic.name, partition.index): partition.leader
-        for topic in topics.values()
-        for partition in topic.partitions
-    }
-    found: dict[int, list[TopicPartition]] = {}
-    for place in wanted:
-        if place not in leaders:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {place} does not exist")
-        if leaders[place] == NO_LEADER:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {place} has no leader")
-        found.setdefault(leaders[place], []).append(place)
-    return found
