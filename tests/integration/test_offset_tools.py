@@ -123,6 +123,11 @@ def test_a_group_with_members_keeps_its_offsets(
     assert tools.rows(*start, "--all-topics", "--to-latest")[1:] == []
 
 
+def test_offsets_of_an_unknown_group_are_not_deleted(tools: InProcessTools, group: str, filled: str) -> None:
+    refusal = tools.refusal("group", "delete-offsets", group, "--topic", filled)
+    assert f"group '{group}' does not exist" in refusal
+
+
 def test_the_lag_depends_on_the_isolation_level(
     tools: InProcessTools, bootstrap: str, group: str, filled: str
 ) -> None:

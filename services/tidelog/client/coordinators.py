@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
@@ -113,27 +114,19 @@ def list_groups(
 
     With a set `silent`, brokers that do not answer join it, and their groups are left out.
     """
-    found: dict[str, ListedGroup] = {}
     least = 5 if types else 4 if states else 0
-    for broker in cluster.describe().brokers:
 
-        def ask(broker_id: int = broker.broker_id) -> ListGroupsResponse:
-            request = ListGroupsRequest(states, types)
-            answer = cluster.broker(broker_id).call(request, ListGroupsResponse, at_least=least)
-            raise_on_error(answer.error_code, f"groups of broker {broker_id}")
-            return answer
+    def ask(broker_id: int) -> ListGroupsResponse:
+        request = ListGroupsRequest(states, types)
+        answer = cluster.broker(broker_id).call(request, ListGroupsResponse, at_least=least)
+        raise_on_error(answer.error_code, f"groups of broker {broker_id}")
+        return answer
 
-        try:
-            answer = until_loaded(cluster, ask)
-        except ClientError:
-            if silent is None:
-                raise
-            silent.add(broker.broker_id)
-            continue
-        for row in answer.groups:
-            found[row.group_id] = ListedGroup(
-                row.group_id, row.group_type, row.protocol_type, row.group_state
-            )
+    found = {
+        row.group_id: ListedGroup(row.group_id, row.group_type, row.protocol_type, row.group_state)
+        for _, answer in _of_each_broker(cluster, ask, silent)
+        for row in answer.groups
+    }
     return [found[group_id] for group_id in sorted(found)]
 
 
@@ -283,7 +276,7 @@ def delete_offsets(
 
     def ask() -> dict[TopicPartition, ErrorCode]:
         answer = coordinator_of(cluster, GROUP, group_id).call(request, OffsetDeleteResponse)
-        raise_on_error(answer.error_code, f"group '{group_id}'")
+        raise_on_group_error(answer.error_code, group_id)
         return {
             TopicPartition(topic.name, row.partition_index): ErrorCode(row.error_code)
             for topic in answer.topics
@@ -296,28 +289,23 @@ def delete_offsets(
 def list_transactions(
     cluster: Cluster, states: list[str], least_duration_ms: int, *, silent: set[int] | None = None
 ) -> list[ListedTransaction]:
-    """Returns the transactions of all brokers that have been open for `least_duration_ms`; -1 means all."""
-    found: list[ListedTransaction] = []
+    """Returns the transactions of all brokers that have been open for `least_duration_ms`; -1 means all.
+
+    With a set `silent`, brokers that do not answer join it, and their transactions are left out.
+    """
     least = 1 if least_duration_ms >= 0 else 0
-    for broker in cluster.describe().brokers:
 
-        def ask(broker_id: int = broker.broker_id) -> ListTransactionsResponse:
-            request = ListTransactionsRequest(states, [], least_duration_ms)
-            answer = cluster.broker(broker_id).call(request, ListTransactionsResponse, at_least=least)
-            raise_on_error(answer.error_code, f"transactions of broker {broker_id}")
-            return answer
+    def ask(broker_id: int) -> ListTransactionsResponse:
+        request = ListTransactionsRequest(states, [], least_duration_ms)
+        answer = cluster.broker(broker_id).call(request, ListTransactionsResponse, at_least=least)
+        raise_on_error(answer.error_code, f"transactions of broker {broker_id}")
+        return answer
 
-        try:
-            answer = until_loaded(cluster, ask)
-        except ClientError:
-            if silent is None:
-                raise
-            silent.add(broker.broker_id)
-            continue
-        found += [
-            ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker.broker_id)
-            for row in answer.transaction_states
-        ]
+    found = [
+        ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker_id)
+        for broker_id, answer in _of_each_broker(cluster, ask, silent)
+        for row in answer.transaction_states
+    ]
     return sorted(found, key=lambda row: row.transactional_id)
 
 
@@ -370,6 +358,21 @@ def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
     found = answer.coordinators[0] if answer.coordinators else answer
     raise_on_error(found.error_code, f"coordinator of '{key}'", found.error_message)
     return cluster.broker(found.node_id)
+
+
+def _of_each_broker(
+    cluster: Cluster, ask: Callable[[int], R], silent: set[int] | None
+) -> Iterator[tuple[int, R]]:
+    """Yields each broker's id and answer. With a set `silent`, brokers that do not answer join it instead."""
+    for broker in cluster.describe().brokers:
+        try:
+            answer = until_loaded(cluster, partial(ask, broker.broker_id))
+        except ClientError:
+            if silent is None:
+                raise
+            silent.add(broker.broker_id)
+        else:
+            yield broker.broker_id, answer
 
 
 def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
