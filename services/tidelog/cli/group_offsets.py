@@ -24,6 +24,7 @@ from tidelog.cli.tool_command import (
     group_options,
 )
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET, list_offsets
+from tidelog.client.answers import topic_error_of
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
     CONSUMER_PROTOCOL,
@@ -310,7 +311,7 @@ def _existing_or_committed(
         else:
             of_group = {place for place in committed if place.topic == name}
             if not of_group:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+                raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
             places |= of_group
     return places
 

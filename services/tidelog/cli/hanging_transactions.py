@@ -17,6 +17,7 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
+from tidelog.client.answers import topic_error_of
 from tidelog.client.cluster import Cluster
 from tidelog.client.hanging_transactions import (
     PartitionProducer,
@@ -143,7 +144,7 @@ def _places(
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
     topics = cluster.topics(None if topic is None else [topic])
     if topic is not None and topic not in topics:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{topic}' does not exist")
+        raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
     return [
         TopicPartition(found.name, part.index)
         for found in topics.values()

@@ -7,8 +7,9 @@ import click
 from tidelog.cli.output import print_table
 from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.answers import topic_error_of
 from tidelog.client.log_dirs import UNKNOWN_BYTES, LogDir, describe_log_dirs
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode
 
 
 @click.command(
@@ -47,7 +48,7 @@ def command(
         topics = cluster.topics(names) if names else None
         for name in names:
             if topics is not None and name not in topics:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+                raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
         found = describe_log_dirs(cluster, brokers or live, None if topics is None else topics.values())
     if shows_replicas:
         _show_replicas(found)

@@ -21,9 +21,8 @@ from tidelog.client.change_plan import (
 )
 from tidelog.client.cluster import Cluster
 from tidelog.client.cluster_look import look_at_cluster
-from tidelog.client.log_dirs import UNKNOWN_BYTES, describe_log_dirs
+from tidelog.client.log_dirs import UNKNOWN_BYTES, describe_log_dirs, partition_bytes
 from tidelog.client.reassignments import standing_of
-from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.process.command_help import SuggestingGroup
 
 _BROKER = click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
@@ -100,15 +99,18 @@ def read_state(cluster: Cluster) -> ClusterState:
     """Reads the state of a cluster. Raises KafkaError, ClientError if a registered broker does not answer."""
     _, partitions = look_at_cluster(cluster)
     standing = standing_of(cluster)
-    sizes: dict[PartitionKey, int] = {}
+    directories = describe_log_dirs(cluster, standing.racks)
     usable: dict[int, int] = {}
-    for directory in describe_log_dirs(cluster, standing.racks):
-        for replica in directory.replicas:
-            sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))
+    for directory in directories:
         if directory.usable_bytes != UNKNOWN_BYTES:
             usable[directory.broker_id] = usable.get(directory.broker_id, 0) + directory.usable_bytes
     return ClusterState(
-        standing.racks, partitions, sizes, usable, standing.assignment, tuple(standing.under_way)
+        standing.racks,
+        partitions,
+        partition_bytes(directories),
+        usable,
+        standing.assignment,
+        tuple(standing.under_way),
     )
 
 

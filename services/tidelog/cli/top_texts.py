@@ -23,10 +23,10 @@ def short(value: float | None) -> str:
     """Returns a number with at most three digits and a decimal prefix, `-` if it is unknown."""
     if value is None:
         return "-"
-    for prefix in ("", "k", "M", "G", "T"):
+    for prefix in ("", " k", " M", " G", " T"):
         if value < 999.5:
             digits = 0 if value >= 99.95 or value == int(value) else 1
-            return f"{value:.{digits}f} {prefix}".rstrip() if prefix == "" else f"{value:.{digits}f} {prefix}"
+            return f"{value:.{digits}f}{prefix}"
         value /= 1000
     return f"{value:.0f} P"
 

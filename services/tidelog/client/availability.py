@@ -86,8 +86,8 @@ def needed_reason(broker_id: int, needing: Collection[PartitionView]) -> str:
     return f"without broker {broker_id} fewer than min.insync.replicas would be in sync of {named(needing)}"
 
 
-def named(partitions: Collection[PartitionView]) -> str:
-    """Returns the names of the first partitions, and how many more there are."""
+def named(partitions: Collection[object]) -> str:
+    """Returns the first partitions as texts, and how many more there are."""
     shown = ", ".join(str(partition) for partition in list(partitions)[:NAMED_PARTITIONS])
     more = len(partitions) - NAMED_PARTITIONS
     return f"{shown} and {more} more" if more > 0 else shown

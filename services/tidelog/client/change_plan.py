@@ -22,6 +22,7 @@ from tidelog.client.availability import (
     out_of_sync,
 )
 from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, plan_moves
+from tidelog.model.topics import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,8 @@ def _plan_moves(
     state: ClusterState, racks: Mapping[int, str | None], leaving: Collection[int], action: str
 ) -> ChangePlan:
     if state.under_way:
-        names = ", ".join(f"{topic}-{index}" for topic, index in sorted(state.under_way)[:3])
-        return ChangePlan((), (Refusal(f"{len(state.under_way)} partitions are already moving: {names}"),))
+        moving = named([TopicPartition(*key) for key in sorted(state.under_way)])
+        return ChangePlan((), (Refusal(f"{len(state.under_way)} partitions are already moving: {moving}"),))
     try:
         moves = plan_moves(state.assignment, racks, leaving, evens_out=not leaving)
     except PlanError as error:

@@ -75,9 +75,8 @@ def _sizes(
     sizes: dict[tuple[int, TopicPartition], int] = {}
     for directory in describe_log_dirs(cluster, broker_ids, topics):
         disk_bytes[directory.broker_id] += directory.size_bytes
-        for replica in directory.replicas:
-            if not replica.is_future:
-                sizes[directory.broker_id, replica.place] = replica.size_bytes
+        for replica in directory.current_replicas:
+            sizes[directory.broker_id, replica.place] = replica.size_bytes
     return disk_bytes, sizes
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
+from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.describe_log_dirs import (
@@ -57,6 +58,15 @@ class LogDir:
     @property
     def max_lag(self) -> int:
         return max((replica.lag for replica in self.replicas), default=0)
+
+
+def partition_bytes(directories: Iterable[LogDir]) -> dict[PartitionKey, int]:
+    """Returns the size of the largest replica of each partition."""
+    sizes: dict[PartitionKey, int] = {}
+    for directory in directories:
+        for replica in directory.replicas:
+            sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))
+    return sizes
 
 
 def describe_log_dirs(

@@ -18,7 +18,7 @@ from tidelog.cli.doctor.facts import (
 )
 from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
 from tidelog.client.availability import PartitionView, leaderless, named, out_of_sync
-from tidelog.client.log_dirs import LogDir
+from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
 
 AGEING: Final = 0.8
@@ -98,7 +98,8 @@ def check_registrations(
     check = "registrations"
     found: list[Finding] = []
     held = () if isinstance(partitions, Unseen) else partitions
-    for broker_id in sorted({broker_id for p in held for broker_id in p.replicas} - set(live)):
+    dead = sorted({broker_id for p in held for broker_id in p.replicas} - set(live))
+    for broker_id in dead:
         count = sum(broker_id in partition.replicas for partition in held)
         found.append(
             Finding(
@@ -109,7 +110,7 @@ def check_registrations(
             )
         )
     if isinstance(registrations, Registrations):
-        reported = {finding.text.partition(" holds ")[0].replace(" ", "-") for finding in found}
+        reported = {f"broker-{broker_id}" for broker_id in dead}
         found += [
             Finding(check, State.FAIL, f"{name} is not registered", "read its log, and start it again")
             for name in registrations.missing
@@ -290,14 +291,12 @@ def check_forecast(
 def growth_of(offsets: LogOffsets, size_bytes: int) -> tuple[float, float]:
     """Returns (bytes per millisecond, bytes that the log can still grow), both 0 if it does not grow.
 
-    The rate is that of the records of the last hour, each with the log's average size. Retention limits the
-    size. A log that is only compacted counts as one that does not grow, because its size depends on its keys.
+    Retention limits the size. A log that is only compacted counts as one that does not grow, because its size
+    depends on its keys.
     """
-    records = offsets.log_end_offset - offsets.log_start_offset
-    recent = offsets.log_end_offset - max(offsets.recent_offset, offsets.log_start_offset)
-    if not offsets.is_deleted or records <= 0 or recent <= 0 or offsets.recent_ms < LEAST_RECENT_MS:
+    rate = _recent_rate(offsets, size_bytes)
+    if not offsets.is_deleted or rate <= 0:
         return 0.0, 0.0
-    rate = recent * size_bytes / records / offsets.recent_ms
     limits = [float("inf")]
     if offsets.retention_ms >= 0:
         limits.append(rate * offsets.retention_ms)
@@ -305,6 +304,18 @@ def growth_of(offsets: LogOffsets, size_bytes: int) -> tuple[float, float]:
         limits.append(offsets.retention_bytes)
     room = max(0.0, min(limits) - size_bytes)
     return (rate, room) if room else (0.0, 0.0)
+
+
+def _recent_rate(offsets: LogOffsets, size_bytes: int) -> float:
+    """Returns the bytes per millisecond of the last hour, 0 if they are unknown.
+
+    Each record of the hour counts with the average size of the log's records.
+    """
+    records = offsets.log_end_offset - offsets.log_start_offset
+    recent = offsets.log_end_offset - max(offsets.recent_offset, offsets.log_start_offset)
+    if records <= 0 or offsets.recent_ms < LEAST_RECENT_MS:
+        return 0.0
+    return recent * size_bytes / records / offsets.recent_ms
 
 
 def full_in_ms(usable_bytes: int, growths: Iterable[tuple[float, float]]) -> float | None:
@@ -335,10 +346,7 @@ def check_groups(
         return [not_checked(check, committed)]
     if isinstance(offsets, Unseen):
         return [not_checked(check, offsets)]
-    sizes: dict[PartitionKey, int] = {}
-    for directory in directories:
-        for replica in directory.replicas:
-            sizes[replica.place] = max(replica.size_bytes, sizes.get(replica.place, 0))
+    sizes = partition_bytes(directories)
     found = [
         finding
         for group_id, positions in sorted(committed.items())
@@ -375,7 +383,7 @@ def _group_findings(
     if lost:
         text = (
             f"group {group_id} has lost {sum(lost.values())} records that were deleted before it read them: "
-            f"{_first_names(lost)}"
+            f"{named(lost)}"
         )
         step = f"start its members, or accept the loss: they continue at the log start ({group_id})"
         found.append(Finding("groups", State.FAIL, text, step))
@@ -383,7 +391,7 @@ def _group_findings(
         within = time_text(min(ageing.values()))
         text = (
             f"group {group_id} loses records within {within}, because it reads more slowly than retention "
-            f"deletes: {_first_names(ageing)}"
+            f"deletes: {named(ageing)}"
         )
         step = "add members, or raise retention.ms of the topics until the group has caught up"
         found.append(Finding("groups", State.WARN, text, step))
@@ -399,10 +407,7 @@ def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | No
     records = log.log_end_offset - log.log_start_offset
     behind = size_bytes * (log.log_end_offset - position) / records
     if log.retention_bytes > 0 and behind >= AGEING * log.retention_bytes:
-        rate = 0.0
-        if log.recent_ms >= LEAST_RECENT_MS:
-            recent = log.log_end_offset - max(log.recent_offset, log.log_start_offset)
-            rate = recent * size_bytes / records / log.recent_ms
+        rate = _recent_rate(log, size_bytes)
         if rate > 0:
             return int(max(0.0, log.retention_bytes - behind) / rate)
     return None
@@ -430,8 +435,7 @@ def check_transactions(
     ]
     if hanging:
         text = (
-            f"no coordinator knows the open transactions of {_first_names(hanging)}, so read_committed "
-            "readers wait"
+            f"no coordinator knows the open transactions of {named(hanging)}, so read_committed readers wait"
         )
         step = "'tidelog transactions find-hanging' shows them, and 'tidelog transactions abort' ends them"
         found.append(Finding(check, State.WARN, text, step))
@@ -616,12 +620,6 @@ def _silent(check: str, metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[
         for broker_id, each in sorted(metrics.items())
         if isinstance(each, Unseen)
     ]
-
-
-def _first_names(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more
 
 
 def _ids(broker_ids: Iterable[int]) -> str:

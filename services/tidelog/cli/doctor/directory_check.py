@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import mmap
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -56,6 +56,7 @@ from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, Lea
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.findings import Finding, State
+from tidelog.client.availability import named
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader, crc_matches, parse_header
@@ -266,7 +267,7 @@ def _check_strangers(report: DirectoryReport, paths: Sequence[Path]) -> None:
     for name, offsets in report.checkpoints.items():
         strangers = [str(key) for key in offsets if key not in known]
         if strangers:
-            text = f"{name} names partitions without a directory: {', '.join(strangers[:3])}"
+            text = f"{name} names partitions without a directory: {named(strangers)}"
             report.findings.append(Finding("checkpoints", State.WARN, text, REPAIR_STEP))
             report.bad_checkpoints.add(name)
 
@@ -619,7 +620,7 @@ class _IndexCheck:
         self._before = (-1, -1)
         self._advance()
 
-    def _read(self) -> Iterator[tuple[int, int]]:
+    def _read(self) -> Generator[tuple[int, int], None, None]:
         """Yields the entries without the zeros that Kafka preallocates in the active segment's index."""
         try:
             size = self._path.stat().st_size
@@ -661,7 +662,7 @@ class _IndexCheck:
         """Ends the comparison: no entry may be left."""
         if self._next is not None:
             self._break(f"the entry {self._next} names no batch of the segment")
-        self._entries.close()  # type: ignore[attr-defined]  # it is a generator
+        self._entries.close()
 
 
 class _OffsetIndexCheck(_IndexCheck):
