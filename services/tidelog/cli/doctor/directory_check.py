@@ -385,6 +385,8 @@ class _LogReader:
         self._last: tuple[Place, BatchHeader] | None = None
         self._batches = 0
         self._wrong_epochs = 0
+        self._wrong_epoch = -1
+        self._split_batch: int | None = None
         self._max_epoch = -1
         self._has_falling_epochs = False
 
@@ -515,14 +517,19 @@ class _LogReader:
         start = self._expected.log_start_offset
         if start is None:
             start = 0 if earliest is None else earliest.start_offset
+        if header.last_offset < start:
+            return
         right = self._epochs.epoch_for_offset(max(start, header.base_offset))
-        if header.last_offset >= start and right != epoch:
+        if right != self._epochs.epoch_for_offset(header.last_offset):
+            self._split_batch = header.base_offset
+        if right != epoch:
             self._wrong_epochs += 1
             if self._wrong_epochs == 1:
                 self._report.wrong_epochs = [(place, right)]
+                self._wrong_epoch = epoch
 
     def _judge_epochs(self) -> None:
-        """Decides whether a batch or the checkpoint is wrong: a single batch that differs is wrong itself."""
+        """Decides whether a batch or the checkpoint is wrong, and adds a finding."""
         report = self._report
         if self._epochs is None:
             if not report.has_bad_epochs and self._batches and self._max_epoch >= 0:
@@ -533,7 +540,7 @@ class _LogReader:
             if self._has_falling_epochs:
                 report.add("leader epochs", State.FAIL, "", "the leader epochs of the batches fall")
             return
-        if self._wrong_epochs == 1 and self._batches > 1 and report.wrong_epochs[0][1] >= 0:
+        if self._is_one_batch_wrong(self._epochs):
             place, right = report.wrong_epochs[0]
             name = f"{place.base_offset:020d}{LOG_SUFFIX}"
             text = (
@@ -543,7 +550,9 @@ class _LogReader:
             return
         latest, earliest = self._epochs.latest, self._epochs.earliest
         problem = ""
-        if self._wrong_epochs:
+        if self._split_batch is not None:
+            problem = f"an epoch begins within the batch at offset {self._split_batch}"
+        elif self._wrong_epochs:
             problem = f"{self._wrong_epochs} of {self._batches} batches have another epoch"
         elif latest is not None and latest.start_offset > report.log_end_offset and report.cut is None:
             problem = f"epoch {latest.epoch} begins at {latest.start_offset}, above the log end"
@@ -558,6 +567,18 @@ class _LogReader:
         if problem:
             report.has_bad_epochs = True
             report.add("leader epochs", State.FAIL, LEADER_EPOCHS_FILE, problem)
+
+    def _is_one_batch_wrong(self, epochs: LeaderEpochs) -> bool:
+        """Returns whether a single batch differs from the checkpoint because its own epoch is wrong.
+
+        An epoch that is out of order, or that the checkpoint does not name, is wrong. If the epoch is that of
+        a neighbour, the checkpoint places the beginning of an epoch wrongly.
+        """
+        if self._wrong_epochs != 1 or self._batches == 1 or self._split_batch is not None:
+            return False
+        ((_, right),) = self._report.wrong_epochs
+        is_named = any(entry.epoch == self._wrong_epoch for entry in epochs)
+        return right >= 0 and (self._has_falling_epochs or not is_named)
 
     # -- transactions
 

@@ -31,7 +31,7 @@ from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_directory import decode_base_offsets, read_topic_id
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
+from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.cli.doctor import directory_repair
 from tidelog.cli.doctor.directory_check import (
     CHECKPOINTS,
@@ -235,6 +235,38 @@ def test_one_changed_byte_is_found_or_does_not_matter(whole: Written, choice: ra
     at, mask = choice.randrange(file.stat().st_size), choice.randrange(1, 256)
     note(f"{file.relative_to(place)} byte {at} xor {mask}")
     change_a_byte(Written(place, whole.batches), file, at, mask)
+
+
+@pytest.mark.parametrize("where", ["in the batch before", "in the first batch", "after the first batch"])
+def test_an_epoch_that_begins_elsewhere_is_a_fault_of_the_checkpoint(sound: Written, where: str) -> None:
+    key = PARTITIONS[0]
+    checkpoint = sound.path / str(key) / "leader-epoch-checkpoint"
+    *others, latest = LeaderEpochs.decode(checkpoint.read_bytes())
+    headers = [header for batch in sound.batches[key] for _, header in iterate_headers(batch)]
+    first = next(header for header in headers if header.partition_leader_epoch == latest.epoch)
+    start_offset = {
+        "in the batch before": first.base_offset - 1,
+        "in the first batch": first.base_offset + 1,
+        "after the first batch": first.last_offset + 1,
+    }[where]
+    checkpoint.write_bytes(LeaderEpochs([*others, EpochEntry(latest.epoch, start_offset)]).encode())
+    (finding,) = problems(sound.path)
+    assert finding.check == "leader epochs"
+    assert "leader-epoch-checkpoint" in finding.text
+    repaired(sound.path)
+    assert readable(sound.path) == sound.batches
+
+
+def test_an_epoch_that_one_batch_has_is_restored_in_the_batch(sound: Written) -> None:
+    key = PARTITIONS[0]
+    segment = sorted((sound.path / str(key)).glob("*.log"))[0]
+    with segment.open("r+b") as file:
+        file.seek(12)
+        file.write((9).to_bytes(4))
+    (finding,) = problems(sound.path)
+    assert "position 0: the leader epoch is not 3" in finding.text
+    repaired(sound.path)
+    assert readable(sound.path) == sound.batches
 
 
 def test_a_segment_that_is_missing_is_found_and_accepted_only_by_a_repair(sound: Written) -> None:
