@@ -46,8 +46,9 @@ def command() -> None:
 def list_topics(exclude_internal: bool, sizes: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
     """List the names of all topics, one in each line.
 
-    With --sizes, "records" are the offsets from the earliest to the latest, which compacted records and the
-    ends of transactions share; "size" are the bytes of the leaders, and "on disk" those of all replicas.
+    With --sizes, "records" is the number of offsets from the earliest to the latest. It includes the offsets
+    of compacted records and of the ends of transactions. "size" is the number of bytes of the leaders'
+    replicas, and "on disk" that of all replicas.
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if sizes:
