@@ -77,13 +77,13 @@ INTRODUCTION: Final = """\
 This page shows the help of each command, what commands print, and the errors of five typical mistakes.
 The page [Commands](commands.md) explains what the commands are for.
 
-Tools that print data have `--format`, except `dump-log`: `table` is the default on a terminal, `plain`
-(tab-separated) is the default otherwise, and `json` prints one document. `consume` prints a JSON object for
-each record instead, and its default is always `plain`. In JSON, keys are in snake case and numbers are
-numbers. A command that changes something prints an object with a `message`, or a list of them if it can
-change several things. Notes and errors go to standard error in all formats. The exit code is 0 after a
-success, 1 after a failure, and 2 if the command line itself is wrong. `tidelog doctor` has
-[its own exit codes](doctor.md#a-running-cluster).
+Tools that print data have `--format`, except `dump-log` and `pipeline`. `table` is the default on a
+terminal, `plain` (tab-separated) is the default otherwise, and `json` prints one document. `consume` prints
+a JSON object for each record instead, and its default is always `plain`. In JSON, keys are in snake case
+and numbers are numbers. A command that changes something prints an object with a `message`, or a list of
+them if it can change several things. Notes and errors go to standard error in all formats. The exit code is
+0 after a success, 1 after a failure, and 2 if the command line itself is wrong. `tidelog doctor` has [its
+own exit codes](doctor.md#a-running-cluster).
 
 `TIDELOG_BOOTSTRAP_SERVER` and `TIDELOG_COMMAND_CONFIG` replace `--bootstrap-server` and `--command-config`.
 `tidelog completion bash|zsh|fish` prints a script that completes commands, options, topics and groups.

@@ -202,13 +202,7 @@ def command(
         raise click.UsageError("Give either -f or --format.")
     if group is not None and (partition is not None or offset):
         raise click.UsageError("--group reads from committed offsets: give neither --partition nor --offset.")
-    if from_beginning and offset:
-        raise click.UsageError("Give either --from-beginning or --offset.")
-    start = "earliest" if from_beginning else offset or "latest"
-    if start not in _STARTS and partition is None:
-        raise click.UsageError(
-            "--offset OFFSET requires --partition, because each partition has its own offsets."
-        )
+    start = _start(from_beginning, offset, partition)
     formatter: RecordFormatter = record_format
     if template is not None:
         formatter = TemplateFormat(template, name, null=_null_of(record_format, properties))
@@ -250,6 +244,18 @@ def command(
             with contextlib.suppress(KeyboardInterrupt):
                 _print_until_done(loop, printer, timeout_ms)
     note(f"{printer.printed} records read from {name}.")
+
+
+def _start(from_beginning: bool, offset: str | None, partition: int | None) -> str:
+    """Returns the chosen start. Raises click.UsageError if the options contradict each other."""
+    if from_beginning and offset:
+        raise click.UsageError("Give either --from-beginning or --offset.")
+    start = "earliest" if from_beginning else offset or "latest"
+    if start not in _STARTS and partition is None:
+        raise click.UsageError(
+            "--offset OFFSET requires --partition, because each partition has its own offsets."
+        )
+    return start
 
 
 def _null_of(record_format: RecordFormat, properties: tuple[str, ...]) -> bytes:

@@ -160,12 +160,7 @@ def reset_offsets(
                 active.append(f"group '{group}' is {state}")
                 continue
             committed = committed_offsets(cluster, group)
-            reset = resets[group]
-            places = _partitions(cluster, chosen, committed, reset)
-            try:
-                plan = plan_reset(reset, _known_offsets(cluster, places, committed, reset))
-            except ResetError as error:
-                raise ToolError(f"group '{group}': {error}") from None
+            plan = _plan(cluster, group, chosen, committed, resets[group])
             for place, new in sorted(plan.items()):
                 if new.warning:
                     note(f"Warning: group '{group}': {new.warning}.")
@@ -278,6 +273,21 @@ def _state_of(cluster: Cluster, group: str) -> str | None:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             return None
         raise
+
+
+def _plan(
+    cluster: Cluster,
+    group: str,
+    chosen: Sequence[PartitionChoice],
+    committed: Mapping[TopicPartition, int],
+    reset: Reset,
+) -> dict[TopicPartition, NewOffset]:
+    """Returns the new offsets of a group. Raises ToolError, KafkaError, ClientError."""
+    places = _partitions(cluster, chosen, committed, reset)
+    try:
+        return plan_reset(reset, _known_offsets(cluster, places, committed, reset))
+    except ResetError as error:
+        raise ToolError(f"group '{group}': {error}") from None
 
 
 def _partitions(

@@ -89,7 +89,7 @@ def _print(rates: ClusterRates) -> None:
             (
                 row.broker_id,
                 row.address,
-                "dead" if not row.is_alive else "controller" if row.is_controller else None,
+                row.role or None,
                 row.leaders,
                 row.replicas,
                 row.missing_replicas,
@@ -117,6 +117,10 @@ def _print(rates: ClusterRates) -> None:
         ],
         name="topics",
     )
+    _print_groups(rates)
+
+
+def _print_groups(rates: ClusterRates) -> None:
     print_table(
         ("group", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
         [

@@ -105,7 +105,7 @@ class TopApp(App[None]):
                 (
                     str(row.broker_id),
                     row.address,
-                    "dead" if not row.is_alive else "controller" if row.is_controller else "",
+                    row.role,
                     str(row.leaders),
                     str(row.replicas),
                     str(row.missing_replicas),

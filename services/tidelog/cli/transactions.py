@@ -9,10 +9,8 @@ import click
 from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.client.coordinators import describe_transaction, list_transactions
+from tidelog.client.coordinators import ANY_DURATION, describe_transaction, list_transactions
 from tidelog.process.command_help import SuggestingGroup
-
-_NOT_BEGUN = -1
 
 
 @click.group(cls=SuggestingGroup)
@@ -54,7 +52,7 @@ def list_them(
     request_timeout_ms: int,
 ) -> None:
     """List transactional ids with their producers and states."""
-    duration_ms = _NOT_BEGUN if running_longer_than_ms is None else running_longer_than_ms
+    duration_ms = ANY_DURATION if running_longer_than_ms is None else running_longer_than_ms
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         found = list_transactions(cluster, list(states), duration_ms)
     print_table(

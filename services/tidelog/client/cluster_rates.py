@@ -70,6 +70,13 @@ class BrokerRow:
     records_per_s: float | None
     bytes_per_s: float | None
 
+    @property
+    def role(self) -> str:
+        """One word about the broker, empty for one that is alive and not the controller."""
+        if not self.is_alive:
+            return "dead"
+        return "controller" if self.is_controller else ""
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:

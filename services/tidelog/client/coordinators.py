@@ -49,6 +49,10 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 """The types of coordinators in FindCoordinator."""
 NO_OFFSET: Final = -1
+OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+"""The states of transactions that have begun and not ended."""
+ANY_DURATION: Final = -1
+"""The least duration of `list_transactions` that leaves no transaction out."""
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of classic consumer groups, and the group type of KIP-848."""
 DEAD: Final = "Dead"
@@ -289,7 +293,7 @@ def delete_offsets(
 def list_transactions(
     cluster: Cluster, states: list[str], least_duration_ms: int, *, silent: set[int] | None = None
 ) -> list[ListedTransaction]:
-    """Returns the transactions of all brokers that have been open for `least_duration_ms`; -1 means all.
+    """Returns the transactions of all brokers that have been open for `least_duration_ms`.
 
     With a set `silent`, brokers that do not answer join it, and their transactions are left out.
     """

@@ -12,7 +12,7 @@ from typing import Final
 from tidelog.client.admin import places_by_leader
 from tidelog.client.answers import error_of, raise_on_error
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import Transaction, describe_transaction, list_transactions
+from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.describe_producers import (
@@ -92,7 +92,7 @@ def find_hanging(
         return []
     wanted = {producer.producer_id for producer in late}
     known: dict[int, Transaction] = {}
-    for row in list_transactions(cluster, [], NO_TRANSACTION):
+    for row in list_transactions(cluster, [], ANY_DURATION):
         if row.producer_id not in wanted:
             continue
         try:

@@ -10,6 +10,8 @@ from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMM
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
 from tidelog.client.coordinators import (
+    ANY_DURATION,
+    OPEN_STATES,
     Group,
     ListedGroup,
     committed_offsets,
@@ -47,7 +49,6 @@ MAX_TIMED: Final = 100
 MAX_TIMING_MS: Final = 2_000
 """The time after which no more records are read for their times."""
 MAX_TRANSACTIONS: Final = 100
-OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 MAX_REMEMBERED_GROUPS: Final = 64
 MAX_OBSERVATIONS: Final = 12
 OBSERVED_MS: Final = 600_000
@@ -117,7 +118,7 @@ class GroupReader:
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
-        listed = list_transactions(cluster, list(OPEN_STATES), -1, silent=set())
+        listed = list_transactions(cluster, list(OPEN_STATES), ANY_DURATION, silent=set())
         found = []
         for row in listed[:MAX_TRANSACTIONS]:
             try:

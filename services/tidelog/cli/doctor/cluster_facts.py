@@ -36,6 +36,8 @@ from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.cluster_look import MIN_ISR, merge_views
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs, describe_topics_setting
 from tidelog.client.coordinators import (
+    ANY_DURATION,
+    OPEN_STATES,
     committed_offsets,
     describe_transaction,
     list_groups,
@@ -53,7 +55,6 @@ MAX_TRANSACTIONS: Final = 1_000
 """The groups and the open transactions that are examined, each with a request of its own."""
 MAX_UNSEEN_GROUPS: Final = 3
 """The groups that may fail before the others are left out: each failure takes the whole timeout."""
-OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _WITHOUT_COMMITTED_OFFSETS: Final = "share"
 _UNLIMITED: Final = -1
 T = TypeVar("T")
@@ -233,7 +234,7 @@ class ClusterReader:
 
     def _transactions(self, now_ms: int) -> list[OpenTransaction]:
         found: list[OpenTransaction] = []
-        for row in list_transactions(self.cluster, list(OPEN_STATES), -1)[:MAX_TRANSACTIONS]:
+        for row in list_transactions(self.cluster, list(OPEN_STATES), ANY_DURATION)[:MAX_TRANSACTIONS]:
             described = describe_transaction(self.cluster, row.transactional_id)
             if described.state in OPEN_STATES and described.start_time_ms >= 0:
                 open_ms = max(0, now_ms - described.start_time_ms)
