@@ -19,6 +19,7 @@ from tidelog.console.readings import (
     Overview,
     PartitionRow,
     SettingsReading,
+    TopicList,
     TopicReading,
     TopicRow,
 )
@@ -85,7 +86,7 @@ class ClusterReader:
         """Returns the brokers and the health of all partitions, and adds to the history."""
         return self.run(self._overview)
 
-    def topics(self) -> list[TopicRow]:
+    def topics(self) -> TopicList:
         """Returns all topics with sizes and rates, in the order of their names."""
         return self.run(self._topics)
 
@@ -142,7 +143,7 @@ class ClusterReader:
             max(0, len(problems) - MAX_PROBLEMS),
         )
 
-    def _topics(self, cluster: Cluster) -> list[TopicRow]:
+    def _topics(self, cluster: Cluster) -> TopicList:
         topics = cluster.topics()
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
         silent: set[int] = set()
@@ -154,10 +155,11 @@ class ClusterReader:
             for replica in directory.current_replicas:
                 name = replica.place.topic
                 sizes[name] = sizes.get(name, 0) + replica.size_bytes
-        return [
+        rows = tuple(
             _topic_row(topic, starts, ends, sizes.get(name), rates.get(name))
             for name, topic in topics.items()
-        ]
+        )
+        return TopicList(rows, tuple(sorted(silent)))
 
     def _topic(self, cluster: Cluster, name: str) -> TopicReading:
         topic = existing_topic(cluster, name)
@@ -192,6 +194,7 @@ class ClusterReader:
             topic_id_text(topic.topic_id),
             tuple(rows),
             tuple(settings),
+            tuple(sorted(silent)),
         )
 
     def _rates(self, subject: str, ends: dict[TopicPartition, int]) -> dict[str, float]:

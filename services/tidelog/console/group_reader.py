@@ -90,7 +90,8 @@ class GroupReader:
             )
             for group in shown
         )
-        return GroupList(rows, len(listed) - len(shown), max(0, len(shown) - MAX_GROUPS_WITH_LAG))
+        without_lag = max(0, len(shown) - MAX_GROUPS_WITH_LAG)
+        return GroupList(rows, len(listed) - len(shown), without_lag, tuple(sorted(silent)))
 
     def group(self, cluster: Cluster, group_id: str) -> GroupReading:
         """Returns a group with its members and lags. Raises KafkaError GROUP_ID_NOT_FOUND."""
@@ -100,8 +101,9 @@ class GroupReader:
         partitions = sorted({*committed, *owners})
         shown = partitions[:MAX_PARTITIONS]
         topics = {topic.name: topic for topic in _existing(cluster, shown)}
+        silent: set[int] = set()
         observations = self._observe(
-            cluster, topics, {each: committed[each] for each in shown if each in committed}
+            cluster, topics, {each: committed[each] for each in shown if each in committed}, silent
         )
         before = self._remember(group_id, observations)
         retentions = {name: _retention(cluster, name) for name in topics}
@@ -114,11 +116,13 @@ class GroupReader:
                 else forecast(observation, before.get(each), retentions[each.topic])
             )
             rows.append(GroupPartition(each, committed.get(each), observation, outlook, owners.get(each, "")))
-        return GroupReading(group, tuple(rows), len(partitions) - len(shown))
+        more_partitions = len(partitions) - len(shown)
+        return GroupReading(group, tuple(rows), more_partitions, tuple(sorted(silent)))
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
-        listed = list_transactions(cluster, list(OPEN_STATES), ANY_DURATION, silent=set())
+        silent: set[int] = set()
+        listed = list_transactions(cluster, list(OPEN_STATES), ANY_DURATION, silent=silent)
         found = []
         for row in listed[:MAX_TRANSACTIONS]:
             try:
@@ -133,12 +137,16 @@ class GroupReader:
                     OpenTransaction(transaction, max(0, self._wall() - began_ms) if began_ms >= 0 else None)
                 )
         found.sort(key=lambda each: -(each.age_ms or 0))
-        return TransactionList(tuple(found), max(0, len(listed) - MAX_TRANSACTIONS))
+        more_transactions = max(0, len(listed) - MAX_TRANSACTIONS)
+        return TransactionList(tuple(found), more_transactions, tuple(sorted(silent)))
 
     def _observe(
-        self, cluster: Cluster, topics: dict[str, Topic], committed: dict[TopicPartition, int]
+        self,
+        cluster: Cluster,
+        topics: dict[str, Topic],
+        committed: dict[TopicPartition, int],
+        silent: set[int],
     ) -> Observations:
-        silent: set[int] = set()
         starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
         high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(

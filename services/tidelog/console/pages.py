@@ -391,7 +391,7 @@ def _chosen_topics(request: Request, value: Any) -> Mapping[str, Any]:
     """Returns the topics of one page of the list, of those whose names contain the search text."""
     search = request.query_params.get("q", "").strip()
     shows_internal = request.query_params.get("internal") == "1"
-    found = [row for row in value if search in row.name and (shows_internal or not row.is_internal)]
+    found = [row for row in value.rows if search in row.name and (shows_internal or not row.is_internal)]
     page = _page_number(request)
     return {
         "search": search,

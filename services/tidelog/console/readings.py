@@ -67,11 +67,20 @@ class TopicRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicList:
+    """All topics. In this and the following classes, `silent` holds the brokers that did not answer."""
+
+    rows: tuple[TopicRow, ...]
+    silent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopicReading:
     row: TopicRow
     topic_id: str
     partitions: tuple[PartitionRow, ...]
     settings: tuple[ConfigEntry, ...]
+    silent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class GroupList:
     groups: tuple[GroupRow, ...]
     more_groups: int
     without_lag: int
+    silent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,7 @@ class GroupReading:
     group: Group
     partitions: tuple[GroupPartition, ...]
     more_partitions: int
+    silent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,7 @@ class OpenTransaction:
 class TransactionList:
     transactions: tuple[OpenTransaction, ...]
     more_transactions: int
+    silent: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tidelog.testing import Cluster
 
@@ -143,6 +145,32 @@ def test_a_frozen_broker_hides_only_its_own_partitions(
     assert page.count(" 0 3 3 ") == 2  # start, last stable offset and high watermark
     assert " – – – " in page  # noqa: RUF001 -- en dashes
     cluster.resume(frozen)
+
+
+def test_pages_name_the_brokers_that_do_not_answer(
+    tidelog_cluster: Callable[..., Cluster], serve_console: Serve
+) -> None:
+    cluster = tidelog_cluster(3)
+    cluster.create_topic("flights", 3)
+    cluster.produce("flights", b"1", b"2", b"3")
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "spotters"})
+    consumer.commit(offsets=[TopicPartition("flights", index, 0) for index in range(3)], asynchronous=False)
+    consumer.close()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    coordinator = admin.describe_consumer_groups(["spotters"])["spotters"].result(60).coordinator.id
+    frozen = next(each for each in (3, 2) if each != coordinator)
+    paths = ("/topics", "/topics/flights", "/groups", "/group?id=spotters", "/transactions")
+    console = serve_console(cluster.bootstrap, timeout_s=1)
+    for path in paths:
+        assert "did not answer" not in console.get(path).text
+    cluster.pause(frozen)
+    console = serve_console(cluster.bootstrap, timeout_s=1)
+    answers = {path: console.get(path) for path in paths}
+    cluster.resume(frozen)
+    for path, answer in answers.items():
+        assert answer.status == 200, path
+        assert f"These brokers did not answer, or not completely: {frozen}." in answer.text
+    assert "No open transaction was found." in answers["/transactions"].text
 
 
 def test_the_number_of_viewers_is_bounded(
