@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.errors import NoAnswerError
 from tidelog.client.fetch_loop import CorruptFetchError
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
@@ -30,7 +31,6 @@ class RecordsFound:
     `older` holds positions before the start of this page, None if there is nothing older.
     """
 
-    partition_indexes: tuple[int, ...]
     silent: tuple[int, ...]
     records: tuple[ShownRecord, ...]
     spent: Spent
@@ -60,15 +60,17 @@ def find_records(
     """
     began_ms = clock()
     topic = existing_topic(cluster, name)
-    isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
-    silent: set[int] = set()
-    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
-    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
-    asked = [p.index for p in topic.partitions if query.partition in (None, p.index)]
+    asked = [each.index for each in topic.partitions if query.partition in (None, each.index)]
     if not asked:
         raise KafkaError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' has no partition {query.partition}"
         )
+    # A leader that does not answer delays only the searches in its own partitions.
+    topic = replace(topic, partitions=tuple(each for each in topic.partitions if each.index in asked))
+    isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
+    silent: set[int] = set()
+    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
+    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
     ends = {index: ends[index] for index in asked if index in ends and index in log_starts}
     at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
     starts = query.starts(log_starts, ends, at_time)
@@ -101,7 +103,6 @@ def find_records(
     window = query.window(len(ends))
     older = {index: max(log_starts[index], offset - window) for index, offset in starts.items()}
     return RecordsFound(
-        tuple(p.index for p in topic.partitions),
         tuple(index for index in asked if index not in ends),
         tuple(sorted(scan.found, key=record_order, reverse=is_newest)[: query.limit]),
         scan.spent,
@@ -121,8 +122,10 @@ def find_record(
     KafkaError, ClientError.
     """
     only_one = replace(query, limit=1)
-    found = find_records(cluster, name, only_one, Budget(), clock, is_whole=True).records
-    return found[0] if found else None
+    found = find_records(cluster, name, only_one, Budget(), clock, is_whole=True)
+    if found.silent:
+        raise NoAnswerError(f"no leader answers for partition {query.partition} of topic '{name}'")
+    return found.records[0] if found.records else None
 
 
 def _offsets(

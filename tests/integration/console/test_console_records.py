@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -114,6 +115,33 @@ def test_a_record_has_a_page_with_headers_and_all_bytes(tidelog: Cluster, serve_
     missing = console.get(f"/topics/{TOPIC}/records/0/1")
     assert missing.status == 404
     assert "There is no record at this offset." in missing.text
+
+
+def test_a_frozen_leader_hides_only_records_of_its_own_partitions(
+    tidelog_cluster: Callable[..., Cluster], serve_console: Serve
+) -> None:
+    cluster = tidelog_cluster(3)
+    cluster.create_topic(TOPIC, 3)
+    for partition in range(3):
+        cluster.produce(TOPIC, b"record", partition=partition)
+    hidden = next(each for each in range(3) if cluster.leader(TOPIC, each) == 3)
+    shown = (hidden + 1) % 3
+    console = serve_console(cluster.bootstrap, timeout_s=3, budget=Budget(max_ms=60_000))
+    cluster.pause(3)
+    begin_s = time.monotonic()
+    record = console.get(f"/topics/{TOPIC}/records/{shown}/0")
+    took_s = time.monotonic() - begin_s
+    silent = console.get(f"/topics/{TOPIC}/records/{hidden}/0")
+    found = console.get(f"/topics/{TOPIC}/records")
+    cluster.resume(3)
+    assert "record</pre>" in record.text
+    assert took_s < 3
+    assert silent.status == 502
+    assert f"no leader answers for partition {hidden} of topic &#39;flights&#39;." in silent.text
+    assert "There is no record at this offset." not in silent.text
+    assert sorted(places(found.text)) == [(each, 0) for each in range(3) if each != hidden]
+    assert f"No leader answers for partitions {hidden}." in found.text
+    assert "The search read everything from its start to the end of the other partitions." in found.text
 
 
 def test_only_committed_records_leave_out_an_open_and_an_aborted_transaction(
