@@ -21,6 +21,7 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError
+from tidelog.client.group_lag import lag_of
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
@@ -82,14 +83,7 @@ class GroupReader:
         stable = offsets_of_topics(
             cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
-        rows = tuple(
-            GroupRow(
-                group,
-                _total_lag(committed.get(group.group_id), high),
-                _total_lag(committed.get(group.group_id), stable),
-            )
-            for group in shown
-        )
+        rows = tuple(_group_row(group, committed.get(group.group_id), high, stable) for group in shown)
         without_lag = max(0, len(shown) - MAX_GROUPS_WITH_LAG)
         return GroupList(rows, len(listed) - len(shown), without_lag, tuple(sorted(silent)))
 
@@ -158,16 +152,18 @@ class GroupReader:
         times = _Times(cluster, self._monotonic)
         found: Observations = {}
         for each, offset in committed.items():
-            if each not in starts or each not in high or each not in stable:
+            ends = lag_of(each, committed, high, stable)
+            high_watermark, last_stable_offset = ends.high_watermark, ends.last_stable_offset
+            if each not in starts or high_watermark is None or last_stable_offset is None:
                 continue
             first = max(offset, starts[each])
             found[each] = Observation(
                 self._wall(),
                 offset,
                 starts[each],
-                high[each],
-                stable[each],
-                times.of(topics[each.topic], each.partition, first) if first < high[each] else None,
+                high_watermark,
+                last_stable_offset,
+                times.of(topics[each.topic], each.partition, first) if first < high_watermark else None,
                 sizes[each.topic].get(each.partition),
             )
         return found
@@ -225,11 +221,17 @@ def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[To
     return list(cluster.topics(names).values()) if names else []
 
 
-def _total_lag(committed: dict[TopicPartition, int] | None, ends: dict[TopicPartition, int]) -> int | None:
-    """Returns the lag over the partitions whose leaders answered, None if no offset was read."""
+def _group_row(
+    group: ListedGroup,
+    committed: dict[TopicPartition, int] | None,
+    high: dict[TopicPartition, int],
+    stable: dict[TopicPartition, int],
+) -> GroupRow:
+    """Returns a group with its lags over the partitions whose leaders answered."""
     if committed is None:
-        return None
-    return sum(max(0, ends[each] - offset) for each, offset in committed.items() if each in ends)
+        return GroupRow(group, None, None)
+    lags = [lag_of(each, committed, high, stable) for each in committed]
+    return GroupRow(group, sum(each.lag or 0 for each in lags), sum(each.stable_lag or 0 for each in lags))
 
 
 def _owners(group: Group) -> dict[TopicPartition, str]:

@@ -1,0 +1,30 @@
+"""The lags of groups, from answers that come one after the other."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import ListedGroup
+from tidelog.console import group_reader
+from tidelog.console.group_reader import GroupReader
+from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.topics import TopicPartition
+
+PLACE = TopicPartition("flights", 0)
+
+
+@pytest.mark.parametrize(("stable", "expected"), [(12, (7, 7)), (8, (7, 5))])
+def test_records_between_two_answers_are_no_difference_of_isolation_levels(
+    monkeypatch: pytest.MonkeyPatch, stable: int, expected: tuple[int, int]
+) -> None:
+    answers = iter([{PLACE: 10}, {PLACE: stable}])
+    group = ListedGroup("spotters", "consumer", "consumer", "Stable")
+    monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
+    monkeypatch.setattr(group_reader, "committed_offsets", lambda *args: {PLACE: 3})
+    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: next(answers))
+    cluster = Mock(Cluster, topics=lambda names: {})
+    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    assert (row.lag_uncommitted, row.lag_committed) == expected
