@@ -204,7 +204,7 @@ def describe(
                 partition
                 for partition in topic.partitions
                 if not only_partitions
-                or (under_replicated_partitions and len(partition.isr) < len(partition.replicas))
+                or (under_replicated_partitions and partition.is_under_replicated)
                 or (unavailable_partitions and partition.leader == NO_LEADER)
             ]
             if not only_partitions:

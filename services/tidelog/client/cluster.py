@@ -45,6 +45,10 @@ class Partition:
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
 
+    @property
+    def is_under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
+
 
 @dataclass(frozen=True, slots=True)
 class Topic:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
+from tidelog.client.cluster import NO_LEADER, Cluster, Topic
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError, NoAnswerError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
@@ -107,7 +107,11 @@ class ClusterReader:
         partitions = [
             PartitionRow(topic.name, each) for topic in topics.values() for each in topic.partitions
         ]
-        problems = [row for row in partitions if row.is_under_replicated or row.partition.leader == NO_LEADER]
+        problems = [
+            row
+            for row in partitions
+            if row.partition.is_under_replicated or row.partition.leader == NO_LEADER
+        ]
         leaders: dict[int, int] = {}
         replicas: dict[int, int] = {}
         for row in partitions:
@@ -119,7 +123,7 @@ class ClusterReader:
             now_ms,
             tuple(broker.broker_id for broker in view.brokers),
             view.controller_id,
-            sum(row.is_under_replicated for row in problems),
+            sum(row.partition.is_under_replicated for row in problems),
             sum(row.partition.leader == NO_LEADER for row in problems),
         )
         self._history.add(sample)
@@ -239,16 +243,12 @@ def _topic_row(
         topic.is_internal,
         len(topic.partitions),
         max((len(partition.replicas) for partition in topic.partitions), default=0),
-        sum(_is_under_replicated(partition) for partition in topic.partitions),
+        sum(partition.is_under_replicated for partition in topic.partitions),
         sum(partition.leader == NO_LEADER for partition in topic.partitions),
         sum(ends[key] - starts[key] for key in keys) if is_complete else None,
         size_bytes,
         rate,
     )
-
-
-def _is_under_replicated(partition: Partition) -> bool:
-    return len(partition.isr) < len(partition.replicas)
 
 
 def _settings(cluster: Cluster, broker_id: int | None) -> SettingsReading:

@@ -46,10 +46,6 @@ class PartitionRow:
     last_stable_offset: int | None = None
     size_bytes: int | None = None
 
-    @property
-    def is_under_replicated(self) -> bool:
-        return len(self.partition.isr) < len(self.partition.replicas)
-
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
