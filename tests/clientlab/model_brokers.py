@@ -58,6 +58,10 @@ class ModelPartition:
     records: list[bytes] = field(default_factory=list)
     recent: dict[int, deque[StoredBatch]] = field(default_factory=dict)
 
+    def move_leader(self) -> None:
+        self.leader = 1 + self.leader % 3
+        self.leader_epoch += 1
+
     def append(self, data: bytes | bytearray) -> PartitionAnswer:
         """Stores a batch as Kafka's ProducerAppendInfo checks it."""
         header = parse_header(data)
@@ -103,6 +107,8 @@ class Faults:
     rejected: float = 0.0
     """A batch that the broker rejects for good, such as one with an invalid record."""
     leader_moves: float = 0.0
+    replaced: float = 0.0
+    """A leader that stores a batch and is replaced before the batch is acknowledged."""
     slow: float = 0.0
     most_records: int | None = None
     """A batch with more records is too large for the brokers."""
@@ -225,8 +231,7 @@ class ModelCluster(VirtualTime):
         for place, batch in data:
             partition = self.partitions[place.partition]
             if self._happens(self.faults.leader_moves):
-                partition.leader = 1 + partition.leader % 3
-                partition.leader_epoch += 1
+                partition.move_leader()
             if partition.leader != node_id:
                 answers[place] = _refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif self._happens(self.faults.refused):
@@ -239,4 +244,7 @@ class ModelCluster(VirtualTime):
                 answers[place] = partition.append(batch)
                 if self._happens(self.faults.refused):
                     answers[place] = _refusal(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                elif answers[place].error_code == ErrorCode.NONE and self._happens(self.faults.replaced):
+                    partition.move_leader()
+                    answers[place] = answers[place]._replace(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return answers

@@ -22,7 +22,7 @@ from tidelog.client.core.delivery_errors import (
     request_error,
 )
 from tidelog.client.core.partition_queue import PartitionQueue
-from tidelog.client.core.producer_batch import BatchState, ProducerBatch
+from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, BatchState, ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -400,11 +400,13 @@ class ProducerCore:
             batch.is_on_wire = False
             answer = event.answers.get(place)
             if answer is None:
-                answer = PartitionAnswer(
-                    ErrorCode.UNKNOWN_SERVER_ERROR, -1, -1, "the response does not name the partition", None
-                )
+                reason = "the response does not name the partition"
+                answer = PartitionAnswer(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_OFFSET, -1, reason, None)
             if answer.leader is not None:
                 self.view.learn_leader(place, answer.leader)
+            if answer.base_offset != UNKNOWN_OFFSET:
+                # With an error: the leader stored the batch and was then replaced (Kafka's DelayedProduce).
+                batch.is_fate_unknown = True
             if batch.is_done:
                 queue.unacknowledged.remove(batch)
             elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):

@@ -38,6 +38,7 @@ FAULTS = st.builds(
     refused=PROBABILITY,
     rejected=st.sampled_from([0.0, 0.0, 0.05]),
     leader_moves=PROBABILITY,
+    replaced=PROBABILITY,
     slow=PROBABILITY,
     most_records=st.sampled_from([None, None, 1, 3]),
 )
