@@ -10,12 +10,13 @@ import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sim.planted import PLANTED
-from sim.seeds import outcomes
+from sim.seeds import outcomes, seeds_with_applications
 from sim.world import Outcome
 
 HASH_SEED = "0"
@@ -39,6 +40,11 @@ def main() -> int:
     parser.add_argument(
         "--show-trace-hash", action="store_true", help="show a hash of the events, to compare runs"
     )
+    parser.add_argument(
+        "--applications",
+        action="store_true",
+        help="simulate only the seeds that contain applications with the Python client",
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     return _run(arguments, Console(soft_wrap=True))
@@ -48,12 +54,13 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     began = time.monotonic()
     failed: list[int] = []
     done = events = faults = acknowledged = 0
+    seeds: Sequence[int] = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    if arguments.applications:
+        seeds = seeds_with_applications(arguments.first_seed, arguments.seeds)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("seeds", total=arguments.seeds)
-        for outcome in outcomes(
-            arguments.first_seed, arguments.seeds, arguments.planted, arguments.processes
-        ):
+        for outcome in outcomes(seeds, arguments.planted, arguments.processes):
             progress.advance(bar)
             done += 1
             events += outcome.events
@@ -69,8 +76,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
                 if arguments.until_found:
                     break
     console.print(
-        f"{done} seeds from {arguments.first_seed}: {len(failed)} failed; {events} events, {faults} faults,"
-        f" {acknowledged} records acknowledged; {time.monotonic() - began:.0f} s"
+        f"{done} seeds from {seeds[0]} to {seeds[-1]}: {len(failed)} failed; {events} events,"
+        f" {faults} faults, {acknowledged} records acknowledged; {time.monotonic() - began:.0f} s"
     )
     if failed:
         console.print(f"failed: {' '.join(map(str, sorted(failed)))}")

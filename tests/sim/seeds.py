@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sim.planted import PLANTED
-from sim.world import Outcome, simulate
+from sim.world import Outcome, plan_of, simulate
 
 SEEDS_A_WORKER: Final = 50
 """The number of seeds after which a worker process is replaced, which bounds memory."""
@@ -18,10 +18,21 @@ def _simulate(task: tuple[int, str | None]) -> Outcome:
     return simulate(seed, None if planted is None else PLANTED[planted])
 
 
-def outcomes(first_seed: int, seeds: int, planted: str | None, processes: int) -> Iterator[Outcome]:
+def seeds_with_applications(first_seed: int, count: int) -> list[int]:
+    """Returns `count` seeds from `first_seed` on that contain applications with the Python client."""
+    chosen: list[int] = []
+    seed = first_seed
+    while len(chosen) < count:
+        if plan_of(seed).applications is not None:
+            chosen.append(seed)
+        seed += 1
+    return chosen
+
+
+def outcomes(seeds: Sequence[int], planted: str | None, processes: int) -> Iterator[Outcome]:
     """Yields outcomes as they arrive, in no order."""
-    tasks = [(seed, planted) for seed in range(first_seed, first_seed + seeds)]
-    if processes == 1 or seeds == 1:
+    tasks = [(seed, planted) for seed in seeds]
+    if processes == 1 or len(seeds) == 1:
         yield from map(_simulate, tasks)
         return
     context = multiprocessing.get_context("spawn")

@@ -104,13 +104,19 @@ def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]
     return outcome
 
 
+def plan_of(seed: int, chance: random.Random | None = None) -> Plan:
+    """Returns the plan of a seed. `chance` is its source of random numbers, which makes the later choices."""
+    planned = plan_for(chance or random.Random(seed))
+    return with_applications(random.Random(APPLICATIONS + str(seed)), planned)
+
+
 class World:
     """Call `run()` once."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.chance = random.Random(seed)
-        self.plan: Plan = with_applications(random.Random(APPLICATIONS + str(seed)), plan_for(self.chance))
+        self.plan = plan_of(seed, self.chance)
         self.trace = Trace()
         self.loop = SimLoop(random.Random(self.chance.getrandbits(64)))
         self.network = Network(self.loop, self.trace, random.Random(self.chance.getrandbits(64)))
