@@ -17,7 +17,8 @@ class TransactionState(Enum):
     ENDING = "ending"
     """Records are still sent, or the coordinator has not answered the commit or abort."""
     FENCED = "fenced"
-    """A newer producer has the transactional id, or the outcome is unknown. The producer must be closed."""
+    """A newer producer has the transactional id, or the outcome is unknown. The producer must be closed: the
+    coordinator may still end the transaction, and would take the records of another one into it."""
 
 
 TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
@@ -46,6 +47,15 @@ class Transaction:
                 f"the transaction is {self.state.value}, so it cannot become {state.value}"
             )
         self.state = state
+
+    def begin(self) -> None:
+        """Raises InvalidTransactionStateError, also while the previous transaction ends."""
+        if self.state is not TransactionState.READY:
+            raise InvalidTransactionStateError(
+                f"no transaction can begin, because the transaction is {self.state.value}"
+            )
+        self.move_to(TransactionState.OPEN)
+        self.has_content = False
 
     def check_open(self) -> None:
         """Raises InvalidTransactionStateError unless a transaction is open."""

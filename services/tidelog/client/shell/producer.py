@@ -304,8 +304,7 @@ class Producer(Generic[K, V]):
 
     def begin_transaction(self) -> None:
         """Raises InvalidTransactionStateError."""
-        self._transaction.move_to(TransactionState.OPEN)
-        self._transaction.has_content = False
+        self._transaction.begin()
 
     async def commit_transaction(self) -> None:
         """Waits for all records and commits them. Raises KafkaError.
@@ -337,7 +336,9 @@ class Producer(Generic[K, V]):
 
     async def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
         """Commits a consumer's positions in the transaction: `await producer.send_offsets(
-        consumer.positions(), consumer.group_metadata())`. Raises KafkaError.
+        consumer.positions(), consumer.group_metadata())`. Raises KafkaError, ClientError.
+
+        After an error or a cancellation the transaction must be aborted.
         """
         self._transaction.check_open()
         if self._transaction_calls is None or not offsets:
@@ -345,8 +346,10 @@ class Producer(Generic[K, V]):
         self._transaction.has_content = True
         try:
             await self._transaction_calls.commit_offsets(self._core.identity, offsets, group)
-        except KafkaError as error:
-            self._core.abort_error = TransactionAbortableError(f"the transaction must be aborted: {error}")
+        except BaseException as error:  # a cancellation, too, leaves open whether the offsets are stored
+            self._core.abort_error = TransactionAbortableError(
+                f"the transaction must be aborted: {str(error) or type(error).__name__}"
+            )
             raise
 
     async def _end_transaction(self, *, commits: bool) -> None:
@@ -364,11 +367,13 @@ class Producer(Generic[K, V]):
             self._core.abort_error = error
             self._transaction.move_to(TransactionState.OPEN)
             raise
-        except (KafkaError, ClientError) as error:
+        except BaseException as error:  # after a cancellation, too, the coordinator may end the transaction
             self._core.abort_error = (
                 error
                 if isinstance(error, KafkaError)
-                else ProducerFencedError(f"the outcome of the transaction is unknown: {error}")
+                else ProducerFencedError(
+                    f"the outcome of the transaction is unknown: {str(error) or type(error).__name__}"
+                )
             )
             self._transaction.move_to(TransactionState.FENCED)
             raise
@@ -448,9 +453,9 @@ class Producer(Generic[K, V]):
         with self._lock:
             if self._transaction_calls is not None:
                 self._transaction.check_open()
-                self._transaction.has_content = True
             found = core.append_values(topic, partition, timestamp, values, start, at_ms)
             if found is not None:
+                self._transaction.has_content = True
                 batch, count = found
                 delivery.add(batch, batch.count - count, count)
         if core.is_due and not self._is_pump_scheduled:
@@ -517,11 +522,13 @@ class Producer(Generic[K, V]):
         with self._lock:
             if self._transaction_calls is not None:
                 self._transaction.check_open()
-                self._transaction.has_content = True
             if partition is None and (key is not None or self._partitioner is not by_key):
                 partition = self._partition_of(topic, key, value)
             batch = core.append(topic, partition, timestamp, key, value, headers, at_ms)
-            delivery = None if batch is None else Delivery(batch, batch.count - 1, timestamp)
+            delivery = None
+            if batch is not None:
+                self._transaction.has_content = True
+                delivery = Delivery(batch, batch.count - 1, timestamp)
         if core.is_due and not self._is_pump_scheduled:
             self._schedule()
         return delivery
