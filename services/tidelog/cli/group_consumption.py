@@ -12,6 +12,7 @@ from typing import Final
 
 from tidelog.cli.tool_command import command_config
 from tidelog.client.core.consumer_record import ConsumerRecord
+from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.properties import Properties
 from tidelog.client.security import security_properties
 from tidelog.client.threads.consumer import Consumer
@@ -66,7 +67,10 @@ def read_with_group(
                 )
                 for place, found in _by_place(records).items():
                     take(place.partition, [_record_of(record, max_headers) for record in found])
-                positions = consumer.positions()
+                try:
+                    positions = consumer.positions()
+                except StaleMemberError:  # the output was blocked for long; the next poll joins again
+                    positions = {}
                 if left is not None:
                     left -= len(records)
                 now_s = time.monotonic()

@@ -421,6 +421,7 @@ class ClassicMembership(Membership):
         self._due_ms = now_ms
 
     def lost(self, now_ms: int) -> None:
+        self.departures += 1
         self.owned = self.target = frozenset()
         self._due_ms = now_ms
         if self.state is MemberState.LOSING:

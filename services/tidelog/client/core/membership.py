@@ -110,6 +110,8 @@ class Membership(ABC):
         self.member_id: str | None = None
         """The id that the coordinator gave, None if the shell chooses it."""
         self.error: KafkaError | None = None
+        self.departures = 0
+        """The number of times that the member has lost or left its group. Commits from before are void."""
         self.target: frozenset[GroupPartition] = frozenset()
         self.owned: frozenset[GroupPartition] = frozenset()
         self._revoking: frozenset[GroupPartition] = frozenset()
@@ -145,6 +147,7 @@ class Membership(ABC):
     def leave(self) -> None:
         """Forgets the membership. The shell sends what `goodbye` returned before."""
         self.epoch = JOIN_EPOCH
+        self.departures += 1
         self.owned = self.target = frozenset()
         if self.state is not MemberState.OUTSIDE:
             self.move_to(MemberState.OUTSIDE)
@@ -330,6 +333,7 @@ class ConsumerMembership(Membership):
         """Does nothing, because the coordinator decides when partitions change."""
 
     def lost(self, now_ms: int) -> None:
+        self.departures += 1
         self.owned = self.target = frozenset()
         self.epoch = JOIN_EPOCH
         self._has_to_say_all = True

@@ -68,7 +68,14 @@ from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS, GroupCalls, Member, is_temporary, refusal_code
+from tidelog.client.shell.group_calls import (
+    NO_MEMBER_EPOCH,
+    PERMANENT_ERRORS,
+    GroupCalls,
+    Member,
+    is_temporary,
+    refusal_code,
+)
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -311,7 +318,12 @@ class Consumer(Generic[K, V]):
         await asyncio.sleep(POSITION_CHECK_S)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Returns the known positions, for `Producer.send_offsets`."""
+        """Returns the known positions, for `Producer.send_offsets`.
+
+        Raises StaleMemberError if the consumer left its group because the application polled too rarely. It
+        has no positions then, and another member would repeat what a transaction without them contains.
+        """
+        self._check_pace("positions")
         return {
             place: partition.position
             for place, partition in self._core.partitions.items()
@@ -319,7 +331,12 @@ class Consumer(Generic[K, V]):
         }
 
     def group_metadata(self) -> GroupMetadata:
-        """Returns the membership, for `Producer.send_offsets`."""
+        """Returns the membership, for `Producer.send_offsets`.
+
+        Raises StaleMemberError if the consumer subscribes and is no member at present. A coordinator accepts
+        offsets of a transaction that names no member, although another member has the partitions.
+        """
+        self._check_member("membership")
         member = self._member()
         return GroupMetadata(
             self._calls.group_id, member.member_id, member.epoch, self.settings.group_instance_id
@@ -556,10 +573,18 @@ class Consumer(Generic[K, V]):
 
     def _member(self) -> Member:
         membership = self._core.membership
-        if membership is None or not membership.is_active:
+        if membership is None:
             return Member()
+        if not membership.is_active:
+            return Member(departures=membership.departures)
         member_id = self._calls.member_id if membership.member_id is None else membership.member_id
-        return Member(member_id, membership.epoch, self.settings.is_classic, membership.awaits_others)
+        return Member(
+            member_id,
+            membership.epoch,
+            self.settings.is_classic,
+            membership.awaits_others,
+            membership.departures,
+        )
 
     def _pump(self) -> None:
         if not self._is_closed and self._tasks.loop is not None:
@@ -723,14 +748,31 @@ class Consumer(Generic[K, V]):
         except (KafkaError, ClientError) as error:
             logger.warning("the consumer could not leave its group: %s", error)
 
-    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def _check_pace(self, subject: str) -> None:
+        """Raises StaleMemberError if the application polled too rarely and has not been told yet."""
         if self._core.is_removed_for_slowness:
             raise StaleMemberError(
-                f"commit for group '{self.settings.group_id}': the consumer left the group, because the "
+                f"{subject} for group '{self.settings.group_id}': the consumer left the group, because the "
                 "application did not poll for max.poll.interval.ms"
             )
+
+    def _check_member(self, subject: str) -> None:
+        """Raises StaleMemberError if the consumer subscribes and has no id or epoch in its group."""
+        self._check_pace(subject)
+        membership = self._core.membership
+        if membership is None or membership.state is MemberState.OUTSIDE:
+            return
+        if self._member().epoch == NO_MEMBER_EPOCH:
+            raise StaleMemberError(
+                f"{subject} for group '{self.settings.group_id}': the consumer is no member of the group at "
+                "present"
+            )
+
+    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        self._check_member("commit")
+        member = self._member()
         async with self._commit_lock:  # a later commit must not overtake an earlier one
-            await self._calls.commit(offsets)
+            await self._calls.commit(offsets, member)
         self._commit_count += 1
         self._core.committed(offsets)
 

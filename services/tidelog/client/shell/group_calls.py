@@ -143,6 +143,8 @@ class Member(NamedTuple):
     is_classic: bool = False
     is_joining: bool = False
     """Whether a rebalance of a classic group is going on, in which a commit may have to wait."""
+    departures: int = 0
+    """The number of times that the member has lost or left its group."""
 
 
 async def until_answered(
@@ -329,23 +331,28 @@ class GroupCalls:
 
     # -- committed offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, tuple[int, int]], metadata: str = "") -> None:
-        """Commits offsets with the epochs of the records before them. Raises KafkaError, ClientError."""
+    async def commit(self, offsets: Mapping[TopicPartition, tuple[int, int]], owner: Member) -> None:
+        """Commits offsets with the epochs of the records before them. `owner` is the member that chose them.
+
+        A repetition names the member as it is then, with its new epoch. Raises KafkaError, ClientError;
+        StaleMemberError if the member was removed in the meantime: another member may have committed more.
+        """
 
         async def ask() -> None:
             rows = {
                 name: [
-                    OffsetCommitRequestPartition(index, *offsets[TopicPartition(name, index)], metadata)
+                    OffsetCommitRequestPartition(index, *offsets[TopicPartition(name, index)], "")
                     for index in indexes
                 ]
                 for name, indexes in partitions_by_topic(offsets).items()
             }
             member = self.member()
-            if member.is_classic and member.epoch == NO_MEMBER_EPOCH:
-                raise StaleMemberError(
-                    f"commit for group '{self.group_id}': the consumer is no member of the group at present"
-                )
             is_member = member.epoch != NO_MEMBER_EPOCH
+            if member.departures != owner.departures or is_member != (owner.epoch != NO_MEMBER_EPOCH):
+                raise StaleMemberError(
+                    f"commit for group '{self.group_id}': the group removed the consumer, and may have given "
+                    "the partitions to another member"
+                )
             request = OffsetCommitRequest(
                 self.group_id,
                 member.epoch,

@@ -1,0 +1,194 @@
+"""The consumer's shell: which membership a commit or a transaction names."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from tidelog.client.core.classic_membership import (
+    GroupHeartbeat,
+    GroupHeartbeatAnswered,
+    JoinAnswered,
+    JoinGroup,
+    SyncAnswered,
+    SyncGroup,
+)
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, RevocationDone
+from tidelog.client.core.consumer_protocol import encode_assignment
+from tidelog.client.core.delivery_errors import StaleMemberError
+from tidelog.client.core.membership import HeartbeatAnswered, MemberState
+from tidelog.client.errors import ConnectionLostError
+from tidelog.client.shell.consumer import Consumer
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+TOPIC_ID = uuid.UUID(int=1)
+PLACE = TopicPartition("t", 0)
+ASSIGNED = HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)}))
+REMOVED = HeartbeatAnswered(ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
+PROTOCOLS = ("consumer", "classic")
+
+
+def member(protocol: str) -> tuple[Consumer[bytes, bytes], ConsumerCore]:
+    """Returns a member at offset 5 of PLACE, and its core. The application processes its records."""
+    settings = {"group.id": "g", "group.protocol": protocol, "default.api.timeout.ms": 2_000}
+    consumer = Consumer[bytes, bytes]("127.0.0.1:1", settings)
+    core: ConsumerCore = cast("Any", consumer)._core
+    core.subscribe(("t",), None, 0)
+    core.begin_poll(0)
+    topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
+    core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+    if protocol == "classic":
+        core.step(JoinAnswered(JoinGroup(0, "", ()), 0, "m", 3, "range", "other", ()), 1)
+        core.step(SyncAnswered(SyncGroup(0, "m", 3, "range", ()), 0, encode_assignment([PLACE])), 2)
+    else:
+        core.step(ASSIGNED, 2)
+    core.step(AssignmentDone((PLACE,)), 3)
+    core.partitions[PLACE].seek(5)
+    core.end_poll(4)
+    return consumer, core
+
+
+def remove(core: ConsumerCore, protocol: str) -> None:
+    """The coordinator says that it has removed the member."""
+    core.poll(6_000)
+    answer: Any = REMOVED
+    if protocol == "classic":
+        answer = GroupHeartbeatAnswered(GroupHeartbeat(0, "m", 3), ErrorCode.UNKNOWN_MEMBER_ID)
+    core.step(answer, 6_001)
+    assert core.membership is not None and core.membership.state is MemberState.LOSING
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_transaction_gets_no_offsets_of_a_consumer_that_was_too_slow(protocol: str) -> None:
+    """Without a member, the coordinator accepts them, although another member has the partitions."""
+    consumer, core = member(protocol)
+    assert consumer.positions() == {PLACE: 5}
+    assert consumer.group_metadata().member_epoch == (3 if protocol == "classic" else 1)
+    core.poll(1_000_000)
+    with pytest.raises(StaleMemberError, match=r"max\.poll\.interval\.ms"):
+        consumer.positions()
+    with pytest.raises(StaleMemberError, match=r"max\.poll\.interval\.ms"):
+        consumer.group_metadata()
+
+
+def test_a_transaction_gets_no_offsets_of_a_consumer_that_was_removed() -> None:
+    """A member of KIP-848 keeps its id, so the coordinator refuses it."""
+    consumer, core = member("classic")
+    remove(core, "classic")
+    with pytest.raises(StaleMemberError):
+        consumer.group_metadata()
+    consumer, core = member("consumer")
+    remove(core, "consumer")
+    assert consumer.group_metadata().member_id and consumer.group_metadata().member_epoch == 0
+
+
+def test_a_consumer_that_assigns_itself_partitions_is_no_member() -> None:
+    consumer = Consumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"})
+    consumer.assign([PLACE])
+    assert consumer.group_metadata().member_epoch == -1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_that_failed_commits_nothing(protocol: str) -> None:
+    consumer, core = member(protocol)
+    core.poll(6_000)
+    answer: Any = HeartbeatAnswered(ErrorCode.FENCED_INSTANCE_ID, None, 0, 0, None)
+    if protocol == "classic":
+        answer = GroupHeartbeatAnswered(GroupHeartbeat(0, "m", 3), ErrorCode.FENCED_INSTANCE_ID)
+    core.step(answer, 6_001)
+    with pytest.raises(StaleMemberError):
+        asyncio.run(consumer.commit({PLACE: 5}))
+    with pytest.raises(StaleMemberError):
+        consumer.group_metadata()
+
+
+class Coordinator:
+    """A coordinator that is unreachable until `returns`, and then stores every commit."""
+
+    def __init__(self, returns: Callable[[], None]) -> None:
+        self.returns: Callable[[], None] | None = returns
+        self.commits: list[OffsetCommitRequest] = []
+
+    async def connection(self) -> Coordinator:
+        if self.returns is not None:
+            returns, self.returns = self.returns, None
+            returns()
+            raise ConnectionLostError("lost")
+        return self
+
+    async def call(self, request: OffsetCommitRequest, timeout_s: float, **versions: int) -> Any:
+        self.commits.append(request)
+        row = OffsetCommitResponsePartition(PLACE.partition, 0)
+        return OffsetCommitResponse(0, [OffsetCommitResponseTopic(PLACE.topic, partitions=[row])])
+
+    def check(self, code: int, subject: str) -> None:
+        assert not code, subject
+
+
+def join_again(core: ConsumerCore, protocol: str) -> None:
+    core.begin_poll(6_002)
+    core.step(RevocationDone((PLACE,), is_lost=True), 6_003)
+    if protocol == "classic":
+        core.step(JoinAnswered(JoinGroup(0, "", ()), 0, "m2", 5, "range", "other", ()), 6_004)
+        core.step(SyncAnswered(SyncGroup(0, "m2", 5, "range", ()), 0, encode_assignment([])), 6_005)
+    else:
+        core.step(HeartbeatAnswered(0, None, 9, 5_000, frozenset()), 6_004)
+    assert core.membership is not None and core.membership.state is MemberState.STABLE
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_commit_is_not_repeated_with_the_epoch_of_a_later_membership(protocol: str) -> None:
+    """Another member had the partition in the meantime and has committed more."""
+    consumer, core = member(protocol)
+
+    def passes() -> None:
+        remove(core, protocol)
+        join_again(core, protocol)
+
+    coordinator = Coordinator(passes)
+    cast("Any", consumer)._calls.coordinator = coordinator
+    with pytest.raises(StaleMemberError):
+        asyncio.run(consumer.commit({PLACE: 5}))
+    assert not coordinator.commits
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_commit_is_repeated_with_the_new_epoch_of_the_same_membership(protocol: str) -> None:
+    consumer, core = member(protocol)
+
+    def passes() -> None:
+        if protocol == "consumer":
+            core.poll(6_000)
+            core.step(ASSIGNED._replace(member_epoch=2), 6_001)
+
+    coordinator = Coordinator(passes)
+    cast("Any", consumer)._calls.coordinator = coordinator
+    asyncio.run(consumer.commit({PLACE: 5}))
+    (commit,) = coordinator.commits
+    assert commit.generation_id_or_member_epoch == (3 if protocol == "classic" else 2)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_commit_is_not_repeated_without_a_member(protocol: str) -> None:
+    consumer, core = member(protocol)
+
+    def passes() -> None:
+        core.poll(1_000_000)
+
+    coordinator = Coordinator(passes)
+    cast("Any", consumer)._calls.coordinator = coordinator
+    with pytest.raises(StaleMemberError):
+        asyncio.run(consumer.commit({PLACE: 5}))
+    assert not coordinator.commits
