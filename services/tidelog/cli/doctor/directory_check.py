@@ -103,6 +103,8 @@ class PartitionReport:
     wrong_epochs: list[tuple[Place, int]] = field(default_factory=list)
     has_bad_epochs: bool = False
     has_bad_list: bool = False
+    has_lost_end: bool = False
+    """Whether the log ends below a checkpoint, so that records at its end are missing."""
     log_start_offset: int = 0
     log_end_offset: int = 0
     segment_count: int = 0
@@ -125,7 +127,10 @@ class PartitionReport:
 
 @dataclass(slots=True)
 class DirectoryReport:
-    """The faults in a data directory. `bad_checkpoints` are the files that must be written again."""
+    """The faults in a data directory. `bad_checkpoints` are the files that must be written again.
+
+    `emptied` are partitions that have a directory and offsets in checkpoints, but no segment.
+    """
 
     path: Path
     partitions: list[PartitionReport]
@@ -133,6 +138,7 @@ class DirectoryReport:
     is_clean: bool = False
     bad_checkpoints: set[str] = field(default_factory=set)
     checkpoints: dict[str, dict[TopicPartition, int]] = field(default_factory=dict)
+    emptied: set[TopicPartition] = field(default_factory=set)
 
     @property
     def all_findings(self) -> list[Finding]:
@@ -244,6 +250,7 @@ def _check_offsets(
     for name, offset in bounds.items():
         if offset is None or 0 <= offset <= found.log_end_offset:
             continue
+        found.has_lost_end |= offset > found.log_end_offset
         text = f"{name}: {key} has offset {offset}, but the log ends at {found.log_end_offset}"
         report.findings.append(Finding("checkpoints", state, text, step))
         report.bad_checkpoints.add(name)
@@ -266,6 +273,11 @@ def _check_strangers(report: DirectoryReport, paths: Sequence[Path]) -> None:
     known = {parse_partition_directory_name(path.name) for path in paths}
     for name, offsets in report.checkpoints.items():
         strangers = [str(key) for key in offsets if key not in known]
+        report.emptied |= {
+            key
+            for key, offset in offsets.items()
+            if key not in known and offset > 0 and (report.path / str(key)).is_dir()
+        }
         if strangers:
             text = f"{name} names partitions without a directory: {named(strangers)}"
             report.findings.append(Finding("checkpoints", State.WARN, text, REPAIR_STEP))

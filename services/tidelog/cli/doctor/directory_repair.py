@@ -2,7 +2,8 @@
 
 A log is cut at its first batch that is not sound, as recovery does after a crash, because a log with a hole
 would differ from its other replicas. The replica is then marked like one that has lost its end, so that it
-does not become the leader while others can. Everything else is derived from the batches again.
+does not become the leader while others can. So is one whose log ends below its checkpoints. Everything else
+is derived from the batches again.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Copies:
         self._copied: set[Path] = set()
         try:
             target.mkdir(mode=0o700)
+            sync_directory(target.parent)
         except OSError as error:
             raise RepairError(
                 f"the directory for copies {target} cannot be created: {error.strerror}"
@@ -81,6 +83,7 @@ class Copies:
                 continue
             target = self.path / file.relative_to(self._source)
             target.parent.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.path)
             shutil.copy2(file, target)
             with target.open("rb") as copy:
                 os.fsync(copy.fileno())
@@ -96,13 +99,15 @@ def repair_directory(report: DirectoryReport, copies: Copies, now_ms: WallMs, te
     faulty = [partition for partition in report.partitions if partition.needs_repair]
     for partition in faulty:
         _require_no_swap(partition)
-    lost = [
+    lost = {
         key
-        for partition in faulty
-        if (partition.cut is not None or partition.has_bad_list)
+        for partition in report.partitions
+        if (partition.cut is not None or partition.has_bad_list or partition.has_lost_end)
         and (key := parse_partition_directory_name(partition.path.name)) is not None
-    ]
+    }
+    lost |= report.emptied
     # Replicas are marked before anything is cut. If the repair fails later, the next one finds sound logs.
+    # The broker itself would compare the logs with checkpoints that the repair lowers.
     if lost:
         _mark_as_lost(report.path, lost, copies, tell)
     for partition in faulty:

@@ -308,6 +308,33 @@ def test_a_replica_that_was_cut_is_marked_as_one_that_lost_records(sound: Writte
     assert len(removed) >= 1, "later segments are removed, and their copies remain"
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_replica_whose_end_is_missing_is_marked_before_its_checkpoints_are_lowered(
+    sound: Written, is_clean: bool
+) -> None:
+    """At its start, the broker compares the log with these checkpoints, and would find no loss any more."""
+    if not is_clean:
+        (sound.path / ".kafka_cleanshutdown").unlink()
+    segment = sorted((sound.path / "flights-0").glob("*.log"))[-1]
+    raw = segment.read_bytes()
+    os.truncate(segment, [position for position, _ in iterate_headers(raw)][-1])
+    repaired(sound.path)
+    assert "tidelog.lost.tails=flights\\:0" in (sound.path / "meta.properties").read_text()
+
+
+def test_a_replica_without_segments_is_marked_before_its_checkpoints_forget_it(sound: Written) -> None:
+    for segment in (sound.path / "flights-0").glob("*.log"):
+        segment.unlink()
+    repaired(sound.path)
+    assert "tidelog.lost.tails=flights\\:0" in (sound.path / "meta.properties").read_text()
+
+
+def test_a_deleted_replica_is_not_marked(sound: Written) -> None:
+    shutil.rmtree(sound.path / "flights-0")
+    repaired(sound.path)
+    assert "tidelog.lost.tails" not in (sound.path / "meta.properties").read_text()
+
+
 def cut_in_the_middle(segment: Path) -> None:
     """Damages the second half of a segment file."""
     with segment.open("r+b") as file:
