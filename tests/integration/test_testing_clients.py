@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 
+from tidelog.client import Consumer, TopicPartition
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -163,3 +164,15 @@ def test_a_rebalance_reaches_other_clients(
     assigned, revoked = rebalance(tidelog, topic)
     assert assigned >= 1
     assert revoked >= 1
+
+
+def test_a_consumer_that_waits_for_more_has_fetched_all(tidelog: Cluster) -> None:
+    """In a fetch session, it does not name the end of the partition again."""
+    tidelog.produce("flights", b"1", b"2")
+    with Consumer[bytes, bytes](tidelog.bootstrap, {"auto.offset.reset": "earliest"}) as consumer:
+        consumer.assign([("flights", 0)])
+        while consumer.position(TopicPartition("flights", 0)) < 2:
+            consumer.poll(0.1)
+        tidelog.wait_until_fetched("flights", timeout_s=10)
+        consumer.poll(1.0)
+        tidelog.wait_until_fetched("flights", timeout_s=5)

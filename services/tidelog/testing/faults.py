@@ -20,6 +20,7 @@ from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.request import NO_REPLY, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode
+from tidelog.model.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
 from tidelog.testing.error_responses import error_response
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, request_class, request_decoder
@@ -34,6 +35,11 @@ _API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in
 
 _NOT_HANDLED: Final = Handling(lambda message, context: NO_REPLY)
 """The route of a request that fails has a decoder and an encoder, but its handler is not called."""
+
+
+def _is_served(api_key: ApiKey, version: int) -> bool:
+    served = SERVED_APIS[api_key]
+    return served.min_version <= version <= served.max_version
 
 
 class Fault:
@@ -109,6 +115,29 @@ class Fault:
         return True
 
 
+class FetchedOffsets:
+    """The offsets for which one connection asks in its fetch session. A request of a session names only those
+    that changed (KIP-227).
+    """
+
+    def __init__(self) -> None:
+        self._offsets: dict[tuple[str | UUID, int], int] = {}
+
+    def take(self, request: FetchRequest) -> None:
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._offsets.clear()
+        for gone in request.forgotten_topics_data:
+            for index in gone.partitions:
+                self._offsets.pop((gone.topic or gone.topic_id, index), None)
+        for topic in request.topics:
+            for part in topic.partitions:
+                self._offsets[topic.topic or topic.topic_id, part.partition] = part.fetch_offset
+
+    def offset(self, topic: str, topic_id: UUID, partition: int) -> int | None:
+        found = self._offsets.get((topic, partition))
+        return self._offsets.get((topic_id, partition)) if found is None else found
+
+
 class FetchWatch:
     """Waits until clients ask for the record at, or after, the end of each partition of a topic. `done` is
     set then.
@@ -122,14 +151,12 @@ class FetchWatch:
         self._left = dict(ends)
         self._done = done
 
-    def saw(self, request: FetchRequest) -> bool:
-        """Looks at a request of a client. Returns whether nobody waits any more."""
-        for topic in request.topics:
-            if topic.topic == self._topic or topic.topic_id == self._topic_id:
-                for part in topic.partitions:
-                    end = self._left.get(part.partition)
-                    if end is not None and part.fetch_offset >= end:
-                        del self._left[part.partition]
+    def saw(self, fetched: FetchedOffsets) -> bool:
+        """Looks at what a client asks for. Returns whether nobody waits any more."""
+        for partition, end in list(self._left.items()):
+            offset = fetched.offset(self._topic, self._topic_id, partition)
+            if offset is not None and offset >= end:
+                del self._left[partition]
         if not self._left and not self._done.done():
             self._done.set_result(None)
         return self._done.done()
@@ -147,6 +174,7 @@ class Faults:
         self.watches: tuple[FetchWatch, ...] = ()
         self._held: dict[int, list[tuple[Connection, Callable[[], None]]]] = {}
         self._clients: dict[Connection, str | None] = {}
+        self._fetched: dict[Connection, FetchedOffsets] = {}
 
     def add(self, fault: Fault) -> Fault:
         self.in_force = (*(each for each in self.in_force if not each.is_over), fault)
@@ -155,11 +183,24 @@ class Faults:
     # -- called on the event loop
 
     def watch_fetches(self, watch: FetchWatch) -> None:
+        """Adds a watch. A consumer that has all records already may not name their partitions again."""
         self.watches = (*self.watches, watch)
+        for connection, fetched in self._fetched.items():
+            if not connection.is_closed:
+                self._tell_watches(fetched)
 
-    def fetch_arrived(self, request: FetchRequest) -> None:
-        """Tells those that wait for fetches, and forgets those that wait no longer."""
-        self.watches = tuple(watch for watch in self.watches if not watch.saw(request))
+    def fetch_arrived(self, connection: Connection, request: FetchRequest) -> None:
+        """Tells those that wait for fetches."""
+        fetched = self._fetched.get(connection)
+        if fetched is None:
+            self._fetched = {each: known for each, known in self._fetched.items() if not each.is_closed}
+            fetched = self._fetched[connection] = FetchedOffsets()
+        fetched.take(request)
+        self._tell_watches(fetched)
+
+    def _tell_watches(self, fetched: FetchedOffsets) -> None:
+        """Tells those that wait, and forgets those that wait no longer."""
+        self.watches = tuple(watch for watch in self.watches if not watch.saw(fetched))
 
     def intercept(self, broker_id: int, dispatch: Dispatch, telemetry: Telemetry) -> Dispatch:
         """Returns what the listeners of a broker call (`tidelog.broker.server.Intercept`)."""
@@ -229,15 +270,16 @@ class _Interceptor:
             return
         api_key, version, _, client_id, position = decode_request_header(frame, 0)
         faults = self._faults
+        is_internal = connection.listener_name == INTERNAL_LISTENER
+        if not is_internal and api_key == ApiKey.FETCH and _is_served(ApiKey.FETCH, version):
+            faults.fetch_arrived(connection, request_decoder(api_key, version)(bytes(frame), position)[0])
         if self._broker_id in faults.paused:
             faults.hold(self._broker_id, connection, self._held_back(connection, frame))
             return
-        if connection.listener_name == INTERNAL_LISTENER:
+        if is_internal:
             self._dispatch(connection, frame)
             return
         faults.saw(connection, client_id)
-        if faults.watches and api_key == ApiKey.FETCH:
-            faults.fetch_arrived(request_decoder(api_key, version)(bytes(frame), position)[0])
         fault = next((each for each in faults.in_force if each.takes(api_key, client_id)), None)
         if fault is None:
             self._dispatch(connection, frame)
@@ -270,8 +312,7 @@ class _Interceptor:
     def _fail(self, connection: Connection, frame: memoryview, version: int, code: ErrorCode) -> None:
         key, _, correlation_id, client_id, position = decode_request_header(frame, 0)
         api_key = ApiKey(key)
-        served = SERVED_APIS[api_key]
-        if not served.min_version <= version <= served.max_version:
+        if not _is_served(api_key, version):
             raise ClosedByProtocolError(f"{api_key.name_in_kafka} v{version} is not served")
         route = Route(api_key, version, _NOT_HANDLED, self._telemetry)
         message, _ = route.decode(bytes(frame), position)
