@@ -51,9 +51,10 @@ _UNKNOWN_FATE: Final = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""The answers after which a batch may be stored."""
+"""The answers after which a batch may be stored. A disk may fail in the flush that follows the append."""
 _METADATA_KEPT: Final = frozenset(
     {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT}
 )
@@ -148,6 +149,9 @@ class _Topic:
     """A topic that the producer uses."""
 
     queues: list[PartitionQueue]
+    """The queues of all partitions that the topic ever had."""
+    count: int
+    """The number of its partitions. A topic that was created again may have fewer than before."""
     sticky: int
     """The partition of records without a key."""
 
@@ -244,7 +248,7 @@ class ProducerCore:
             raise self.abort_error
         if partition is None:
             partition = found.sticky
-        elif not 0 <= partition < len(found.queues):
+        elif not 0 <= partition < found.count:
             self._want(topic)
             return None
         queue = found.queues[partition]
@@ -322,7 +326,7 @@ class ProducerCore:
         if found is None:
             self._want(topic)
             return None
-        return len(found.queues)
+        return found.count
 
     def topic_error(self, topic: str) -> KafkaError | None:
         """Returns the error for which a topic has no partitions, None if there was none."""
@@ -346,7 +350,7 @@ class ProducerCore:
 
     def _turn_sticky(self, topic: _Topic) -> None:
         """Chooses another partition for records without a key, one with a leader if possible (KIP-480)."""
-        count = len(topic.queues)
+        count = topic.count
         first = self._choose(count)
         for step in range(count):
             index = (first + step) % count
@@ -553,10 +557,12 @@ class ProducerCore:
             self._wanted.pop(name, None)
             found = self._topics.get(name)
             if found is None:
-                found = self._topics[name] = _Topic([], self._choose(len(topic.partitions)))
+                found = self._topics[name] = _Topic([], 0, self._choose(len(topic.partitions)))
+            found.count = len(topic.partitions)
+            if found.sticky >= found.count:
+                found.sticky = self._choose(found.count)
             found.queues += [
-                PartitionQueue(TopicPartition(name, index))
-                for index in range(len(found.queues), len(topic.partitions))
+                PartitionQueue(TopicPartition(name, index)) for index in range(len(found.queues), found.count)
             ]
         # A send that still waits asks for its topic again, unless the error is permanent.
         refused = [name for name in self._wanted if name in self.view.errors]

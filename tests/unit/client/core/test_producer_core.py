@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer import ProducerCore, ProducerIdReceived, RequestMetadata
+from tidelog.client.core.producer import (
+    Effect,
+    PartitionAnswer,
+    ProduceAnswered,
+    ProduceFailed,
+    ProducerCore,
+    ProducerIdReceived,
+    RequestMetadata,
+    SendProduce,
+)
 from tidelog.client.core.producer_batch import BatchState
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.model.errors import ErrorCode
@@ -20,7 +29,7 @@ NODES = (Node(1, "h", 1),)
 METADATA = MetadataReceived(NODES, (TopicView("t", uuid.UUID(int=1), (PartitionLeader(1, 0),)),))
 
 
-def producer(**settings: int) -> ProducerCore:
+def producer(**settings: Any) -> ProducerCore:
     return ProducerCore(ProducerSettings(**settings), choose=lambda count: 0, jitter=lambda: 0.5)
 
 
@@ -101,3 +110,45 @@ def test_a_value_that_is_not_bytes_ends_what_is_added_together() -> None:
     with pytest.raises(TypeError):
         core.append_values("t", 0, 1_000, values, 2, 0)
     assert [[record.value for record in batch] for batch in queued(core)] == [[b"a", b"b"]]
+
+
+def test_new_records_of_a_topic_created_again_go_to_partitions_that_exist() -> None:
+    core = ProducerCore(ProducerSettings(), choose=lambda count: count - 1, jitter=lambda: 0.5)
+    five = TopicView("t", uuid.UUID(int=1), (PartitionLeader(1, 0),) * 5)
+    core.step(MetadataReceived(NODES, (five,)), 0)
+    assert core.partition_count("t") == 5
+    one = five._replace(topic_id=uuid.UUID(int=2), partitions=five.partitions[:1])
+    core.step(MetadataReceived(NODES, (one,)), 1)
+    assert core.partition_count("t") == 1
+    batch = core.append("t", None, 0, None, b"v", (), 2)
+    assert batch is not None and batch.place.partition == 0
+    assert core.append("t", 4, 0, None, b"v", (), 2) is None, "such a partition may come later"
+    core.step(MetadataReceived(NODES, (five._replace(topic_id=uuid.UUID(int=3)),)), 3)
+    assert core.append("t", 4, 0, None, b"v", (), 4) is not None
+
+
+def sent(effects: list[Effect]) -> list[SendProduce]:
+    return [effect for effect in effects if isinstance(effect, SendProduce)]
+
+
+def answered(request: SendProduce, code: ErrorCode) -> ProduceAnswered:
+    answer = PartitionAnswer(code, -1, -1, None, None)
+    return ProduceAnswered(request.request_id, {batch.place: answer for batch in request.batches})
+
+
+def test_a_batch_whose_leader_has_lost_its_disk_keeps_its_numbers() -> None:
+    """A leader may append a batch, which a follower fetches, before its disk fails in a flush."""
+    core = producer(linger_ms=0, retry_backoff_ms=0)
+    core.step(METADATA, 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    core.append("t", 0, 0, None, b"known", (), 0)
+    (known,) = sent(core.poll(0))
+    core.step(answered(known, ErrorCode.NONE), 1)
+    core.append("t", 0, 0, None, b"late", (), 2)
+    (late,) = sent(core.poll(2))
+    core.append("t", 0, 0, None, b"stored", (), 60_000)
+    (stored,) = sent(core.poll(60_000))
+    core.step(answered(stored, ErrorCode.KAFKA_STORAGE_ERROR), 60_001)
+    (again,) = sent(core.step(ProduceFailed(late.request_id, True, "lost"), 120_002))
+    assert again.batches == stored.batches
+    assert (again.batches[0].producer_epoch, again.batches[0].base_sequence) == (0, 2)
