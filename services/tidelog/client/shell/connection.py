@@ -67,6 +67,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._failure: ClientError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._renew_at_s: float | None = None
+        self._renewal = asyncio.Lock()
         self._buffer = bytearray(READ_BUFFER_BYTES)
         self._filled = 0
         self._frame: bytearray | None = None  # a frame that does not fit into the buffer
@@ -148,18 +149,34 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     @property
     def must_renew_login(self) -> bool:
-        """Whether the session ends soon (KIP-368)."""
+        """Whether the session ends soon (KIP-368), or the login is being renewed.
+
+        Kafka's brokers close a connection on which a request comes between the steps of SASL.
+        """
+        return self._renewal.locked() or self._ends_soon
+
+    @property
+    def _ends_soon(self) -> bool:
         return self._renew_at_s is not None and self._loop.time() >= self._renew_at_s
 
     async def renew_login(self, timeout_s: float) -> None:
-        """Authenticates again if the session ends soon. Requests are answered before it begins."""
+        """Authenticates again if the session ends soon. Requests are answered before, or wait until the end.
+
+        Raises ClientError. The connection is closed then.
+        """
         if not self.must_renew_login:
             return
-        while self._waiting:
-            await asyncio.wait([self._waiting[-1].reply])
-        if self.must_renew_login:
-            self._renew_at_s = None
-            await self._authenticate(timeout_s)
+        async with self._renewal:
+            while self._waiting:
+                await asyncio.wait([self._waiting[-1].reply])
+            if not self._ends_soon:
+                return
+            try:
+                self._renew_at_s = None
+                await self._authenticate(timeout_s)
+            except BaseException:  # after a cancellation, too, the broker waits for the next step of SASL
+                self.close()
+                raise
 
     def close(self) -> None:
         self._fail(ConnectionLostError(f"the connection to {self.address} was closed"))
