@@ -132,6 +132,11 @@ class BatchSender:
                 if not refused.is_retriable:
                     raise refused
                 failure = refused
+        if (
+            unsent and failure is None
+        ):  # the topic was created again without the partition, or no row names it
+            place = f"topic '{self.topic.name}' partition {min(unsent)}"
+            failure = error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, place)
         return failure
 
     def _ask(self, leader: int, batches: dict[int, _Batch]) -> list[PartitionProduceResponse]:

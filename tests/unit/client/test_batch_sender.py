@@ -34,6 +34,8 @@ class OneTopicBroker(ScriptedBroker):
 
     def __init__(self, codes: list[int]) -> None:
         self.codes = codes
+        self.partition_count = 2
+        self.is_silent = False
         super().__init__(
             {
                 ApiKey.METADATA: self._metadata,
@@ -43,7 +45,9 @@ class OneTopicBroker(ScriptedBroker):
         )
 
     def _metadata(self, request: Any, version: int) -> MetadataResponse:
-        partitions = [MetadataResponsePartition(0, index, 1, 0, [1], [1]) for index in range(2)]
+        partitions = [
+            MetadataResponsePartition(0, index, 1, 0, [1], [1]) for index in range(self.partition_count)
+        ]
         return MetadataResponse(
             brokers=[MetadataResponseBroker(1, "127.0.0.1", self.port)],
             topics=[MetadataResponseTopic(0, "t", partitions=partitions)],
@@ -54,6 +58,8 @@ class OneTopicBroker(ScriptedBroker):
         if code == ErrorCode.NETWORK_EXCEPTION:
             return None
         topic = request.topic_data[0]
+        if self.is_silent:
+            return ProduceResponse([TopicProduceResponse("t", topic.topic_id, [])])
         rows = [PartitionProduceResponse(p.index, code, 100 + p.index) for p in topic.partition_data]
         return ProduceResponse([TopicProduceResponse("t", topic.topic_id, rows)])
 
@@ -118,3 +124,17 @@ def test_acks_1_has_no_producer_id() -> None:
         BatchSender(cluster, cluster.topic("t"), acks=ACKS_LEADER).send({0: records(1)})
         ((_, header),) = broker.headers()
     assert (header.producer_id, header.base_sequence) == (-1, -1)
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_partition_without_an_answer_is_an_error(is_gone: bool) -> None:
+    """Its topic was created again without it, or the response leaves it out."""
+    with OneTopicBroker([]) as broker, Cluster(broker.bootstrap, timeout_s=0.5) as cluster:
+        sender = BatchSender(cluster, cluster.topic("t"))
+        if is_gone:
+            broker.partition_count = 1
+            sender.topic = cluster.topic("t")
+        broker.is_silent = not is_gone
+        with pytest.raises(KafkaError, match="topic 't' partition 1: UNKNOWN_TOPIC_OR_PARTITION"):
+            sender.send({1: records(1)})
+        assert len(broker.requests_of(ProduceRequest)) < 20
