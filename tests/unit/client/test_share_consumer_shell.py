@@ -11,6 +11,7 @@ import pytest
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.membership import HeartbeatAnswered
 from tidelog.client.core.share_consumer import ShareAnswered, SharedPartition
+from tidelog.client.core.share_session import AcknowledgeType
 from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -29,6 +30,7 @@ class Calls:
 
     def __init__(self) -> None:
         self.acknowledged: set[int] = set()
+        self.types: set[int] = set()
         self.heartbeats = self.fetches = 0
         self.coordinator = cast("Any", self)
 
@@ -62,27 +64,38 @@ class Calls:
         for batches in acknowledgements.values():
             for batch in batches:
                 self.acknowledged.update(range(batch.first_offset, batch.last_offset + 1))
+                self.types.update(batch.types)
+
+
+def subscribed(
+    monkeypatch: pytest.MonkeyPatch, mode: str = "implicit"
+) -> tuple[ShareConsumer[bytes, bytes], Calls]:
+    consumer = ShareConsumer[bytes, bytes](
+        "127.0.0.1:1",
+        {"group.id": "g", "share.acknowledgement.mode": mode, "default.api.timeout.ms": 100},
+    )
+    calls = Calls()
+    shell = cast("Any", consumer)
+    shell._tasks.start()
+    shell._calls = calls
+    topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
+
+    async def metadata(*arguments: Any, **options: Any) -> MetadataReceived:
+        return MetadataReceived((Node(1, "h", 1),), (topic,))
+
+    async def close() -> None: ...
+
+    monkeypatch.setattr(shell._network, "metadata", metadata)
+    monkeypatch.setattr(shell._network, "close", close)
+    consumer.subscribe(["t"])
+    return consumer, calls
 
 
 def iterate(until: int, monkeypatch: pytest.MonkeyPatch) -> tuple[Calls, set[int], int]:
     """Reads `until` records and closes. Returns the broker, and what it had been told before the close."""
 
     async def scenario() -> tuple[Calls, set[int], int]:
-        consumer = ShareConsumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"})
-        calls = Calls()
-        shell = cast("Any", consumer)
-        shell._tasks.start()
-        shell._calls = calls
-        topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
-
-        async def metadata(*arguments: Any, **options: Any) -> MetadataReceived:
-            return MetadataReceived((Node(1, "h", 1),), (topic,))
-
-        async def close() -> None: ...
-
-        monkeypatch.setattr(shell._network, "metadata", metadata)
-        monkeypatch.setattr(shell._network, "close", close)
-        consumer.subscribe(["t"])
+        consumer, calls = subscribed(monkeypatch)
         seen = 0
         async for _ in consumer:
             seen += 1
@@ -109,3 +122,20 @@ def test_close_sends_what_was_accepted(monkeypatch: pytest.MonkeyPatch, until: i
     """All but the last record, which the application has not returned for."""
     calls, _, _ = iterate(until, monkeypatch)
     assert calls.acknowledged >= set(range(until - 1))
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_records_that_were_delivered_in_vain_go_to_other_members(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    async def scenario() -> Calls:
+        consumer, calls = subscribed(monkeypatch, mode)
+        records = await consumer.poll(5)
+        consumer.release(records)
+        await consumer.poll(0.01)
+        await consumer.close()
+        return calls
+
+    calls = asyncio.run(scenario())
+    assert calls.acknowledged == set(range(RECORDS))
+    assert calls.types == {AcknowledgeType.RELEASE}

@@ -247,6 +247,12 @@ class ShareConsumerCore:
             raise RuntimeError(f"{place} offset {offset} is not a record that waits for an acknowledgement")
         self._delivered[place, offset] = (found[0], found[1], kind)
 
+    def release(self, place: TopicPartition, offset: int) -> None:
+        """Lets another member have a record that was delivered in vain, in both modes."""
+        found = self._delivered.get((place, offset))
+        if found is not None:
+            self._delivered[place, offset] = (found[0], found[1], AcknowledgeType.RELEASE)
+
     def commit(self, now_ms: int) -> list[Effect]:
         """Sends all acknowledgements. In the implicit mode it accepts all records that were delivered."""
         effects: list[Effect] = []

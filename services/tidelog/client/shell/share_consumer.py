@@ -241,6 +241,13 @@ class ShareConsumer(Generic[K, V]):
         """
         self._core.acknowledge(record.place, record.offset, kind)
 
+    def release(self, records: Iterable[SharedRecord[K, V]]) -> None:
+        """Gives back records that the application got and did not use, in both modes. The next poll or commit
+        sends it.
+        """
+        for record in records:
+            self._core.release(record.place, record.offset)
+
     async def commit(self) -> dict[TopicPartition, KafkaError | None]:
         """Sends all acknowledgements and waits for the brokers. In the implicit mode it accepts all records
         that were delivered.

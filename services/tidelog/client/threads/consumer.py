@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
@@ -158,11 +158,14 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
 
     def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:
         """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.Consumer.poll`."""
-        return self._call(self._running().poll(timeout_s, max_records=max_records))
+        return self._poll(
+            lambda consumer: consumer.poll(timeout_s, max_records=max_records),
+            lambda consumer, records: consumer.read_again(_first_offsets(records)),
+        )
 
     def poll_batch(self, timeout_s: float | None = 1.0) -> ConsumerBatch[K, V] | None:
         """Returns the records of one fetch in one piece. See `tidelog.aio.Consumer.poll_batch`."""
-        return self._call(self._running().poll_batch(timeout_s))
+        return self._poll(lambda consumer: consumer.poll_batch(timeout_s), _give_back_batch)
 
     def batches(self) -> Iterator[ConsumerBatch[K, V]]:
         """Yields the records in pieces for ever. See `tidelog.aio.Consumer.batches`."""
@@ -192,7 +195,7 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
 
     def _left_offsets(self) -> dict[TopicPartition, int]:
         """Returns the offset of the first record of each partition that was not yielded."""
-        return {record.place: record.offset for record in reversed(self._left)}
+        return _first_offsets(self._left)
 
     def _drop_left(self, places: Iterable[TopicPartition] | None) -> None:
         """Does not yield the records of partitions whose positions were set."""
@@ -208,3 +211,13 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
     def metrics(self) -> dict[str, float]:
         """Returns totals since the start, and the present lag."""
         return self._in_loop(lambda consumer: consumer.metrics())
+
+
+def _first_offsets(records: Sequence[ConsumerRecord[Any, Any]]) -> dict[TopicPartition, int]:
+    """Returns the offset of the first of these records in each partition."""
+    return {record.place: record.offset for record in reversed(records)}
+
+
+def _give_back_batch(consumer: asynchronous.Consumer[K, V], batch: ConsumerBatch[K, V] | None) -> None:
+    if batch is not None:
+        consumer.read_again({batch.place: batch.start_offset})

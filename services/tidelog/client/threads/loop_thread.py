@@ -122,6 +122,30 @@ class ThreadedConsumer(Generic[C]):
         assert self._thread is not None
         return self._thread.call(work)
 
+    def _poll(self, poll: Callable[[C], Coroutine[Any, Any, T]], give_back: Callable[[C, T], None]) -> T:
+        """Returns what a poll of the consumer returns. If an exception interrupts the wait for it, as Ctrl-C
+        does, `give_back` gets what the poll has found, because the application does not.
+        """
+        consumer = self._running()
+        assert self._thread is not None
+        self._thread.check_caller()
+        found: list[T] = []
+
+        async def work() -> T:
+            found.append(await poll(consumer))
+            return found[0]
+
+        async def undo() -> None:
+            for each in found:
+                give_back(consumer, each)
+
+        try:
+            return self._call(work())
+        except BaseException:
+            if self._thread is not None:
+                self._call(undo())  # an interrupted poll has been cancelled, and ends first
+            raise
+
     def _in_loop(self, function: Callable[[C], T]) -> T:
         """Calls a method that does not wait, in the thread of the loop."""
         consumer = self._running()

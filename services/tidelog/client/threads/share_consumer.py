@@ -67,7 +67,10 @@ class ShareConsumer(ThreadedConsumer[asynchronous.ShareConsumer[K, V]], Generic[
 
     def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[SharedRecord[K, V]]:
         """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.ShareConsumer`."""
-        return self._call(self._running().poll(timeout_s, max_records=max_records))
+        return self._poll(
+            lambda consumer: consumer.poll(timeout_s, max_records=max_records),
+            lambda consumer, records: consumer.release(records),
+        )
 
     def __iter__(self) -> Iterator[SharedRecord[K, V]]:
         """Yields records for ever. In the implicit mode a record is accepted when the next is asked for."""
