@@ -14,6 +14,7 @@ import pytest
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
 from brokerlab.command_line import InProcessTools
+from tidelog.client import Consumer
 
 pytestmark = pytest.mark.integration
 
@@ -44,6 +45,26 @@ def test_a_group_reads_each_record_once(tools: InProcessTools, filled: str) -> N
     assert sorted(first + rest) == sorted(f"{p}/{o}" for p in range(2) for o in range(10))
     assert [row[2:5] for row in tools.rows("group", "describe", group)[2:]] == [["10", "10", "0"]] * 2
     assert tools.output(*start, 1, "--timeout-ms", 300) == ""
+
+
+def test_a_member_without_partitions_ends_after_the_timeout(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
+    """Another member has the only partition."""
+    name = new_topic()
+    with Consumer[bytes, bytes](bootstrap, {"group.id": name}) as owner:
+        owner.subscribe([name])
+        while not owner.assignment():
+            owner.poll(0.1)
+        ended = subprocess.run(
+            [*tidelog_command(), "consume", name, "--group", name, "--timeout-ms", "300"],
+            capture_output=True,
+            env={**os.environ, "TIDELOG_BOOTSTRAP_SERVER": bootstrap},
+            timeout=CLIENT_TIMEOUT_S,
+            check=True,
+        )
+        assert (ended.stdout, ended.stderr) == (b"", f"0 records read from {name}.\n".encode())
+        assert owner.assignment()
 
 
 def test_records_as_json_and_templates(tools: InProcessTools, filled: str) -> None:

@@ -411,6 +411,9 @@ class Cluster:
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.heartbeat.interval.ms": "100",
             "group.consumer.min.session.timeout.ms": "500",
+            "group.share.min.heartbeat.interval.ms": "100",
+            "group.share.heartbeat.interval.ms": "100",
+            "group.share.min.session.timeout.ms": "500",
         }
         for topic in _INTERNAL_TOPICS:
             given[f"{topic}.num.partitions"] = str(count)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
 import tidelog.client as threads
-from tidelog.aio import Consumer, Producer, TopicPartition
+from tidelog.aio import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from tidelog.client.core.delivery_errors import InvalidTransactionStateError
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
 EARLIEST = {"auto.offset.reset": "earliest"}
 DEADLINE_S = 60.0
+PROMPTLY_S = 3.0
+"""A call that waits for a rebalance or for a timeout of the client takes far longer."""
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +191,82 @@ def test_a_send_during_a_commit_raises_and_harms_no_later_transaction(cluster: C
 
     run(send())
     assert [record.value for record in cluster.records("late")] == [b"0", b"1", b"2"]
+
+
+def test_a_close_during_a_rebalance_does_not_wait_for_its_end(cluster: Cluster) -> None:
+    """The coordinator refuses commits while the leader of a classic group has not assigned partitions."""
+    cluster.create_topic("closing", 2)
+    settings = {
+        **EARLIEST,
+        "group.id": "closing",
+        "group.protocol": "classic",
+        "partition.assignment.strategy": "cooperative-sticky",
+        "heartbeat.interval.ms": 100,
+        "auto.commit.interval.ms": 600_000,
+    }
+
+    async def poll(consumer: Consumer[bytes, bytes]) -> None:
+        while True:
+            await consumer.poll(0.1)
+
+    async def state_of_group(admin: Admin) -> tuple[str, int]:
+        group = await admin.describe_group("closing")
+        return group.state, len(group.members)
+
+    async def work() -> None:
+        async with (
+            Admin(cluster.bootstrap) as admin,
+            Consumer[bytes, bytes](cluster.bootstrap, {**settings, "client.id": "leader"}) as leader,
+        ):
+            leader.subscribe(["closing"])
+            while len(leader.assignment()) < 2:
+                await leader.poll(0.1)
+            polling = asyncio.create_task(poll(leader))
+            follower = Consumer[bytes, bytes](cluster.bootstrap, settings)
+            await follower.start()
+            follower.subscribe(["closing"])
+            while not (follower.assignment() and await state_of_group(admin) == ("Stable", 2)):
+                await follower.poll(0.1)
+            (place,) = follower.assignment()
+            sync = cluster.delay("SyncGroup", DEADLINE_S, times=None, client_id="leader")
+            await asyncio.to_thread(cluster.rebalance, "closing")
+            while (await state_of_group(admin))[0] != "CompletingRebalance":
+                await follower.poll(0.1)
+            await asyncio.to_thread(cluster.produce, "closing", "a", partition=place.partition)
+            assert await follower.poll(DEADLINE_S)
+            await follower.poll(0.1)  # the application has dealt with the record, so the close commits it
+            began_s = time.monotonic()
+            await follower.close()
+            assert time.monotonic() - began_s < PROMPTLY_S
+            _, members = await state_of_group(admin)
+            assert members == 2, "the leader and the member that caused the rebalance"
+            sync.end()
+            polling.cancel()
+
+    run(work())
+
+
+@pytest.mark.parametrize("mode", ["implicit", "explicit"])
+def test_a_share_consumer_goes_on_with_a_topic_that_was_created_again(cluster: Cluster, mode: str) -> None:
+    """The broker knows the partitions of a share session by the id of the topic, which is a new one then."""
+    cluster.produce("recreated", "old")
+    settings = {"group.id": "recreated", "share.acknowledgement.mode": mode, "metadata.max.age.ms": 500}
+
+    async def read_one(consumer: ShareConsumer[bytes, bytes]) -> bytes | None:
+        while True:
+            for record in await consumer.poll(0.2):
+                if mode == "explicit":
+                    consumer.acknowledge(record)
+                return record.value
+
+    async def work() -> None:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.alter_group_configs("recreated", {"share.auto.offset.reset": "earliest"})
+            async with ShareConsumer[bytes, bytes](cluster.bootstrap, settings) as consumer:
+                consumer.subscribe(["recreated"])
+                assert await read_one(consumer) == b"old"
+                await admin.delete_topic("recreated")
+                await asyncio.to_thread(cluster.produce, "recreated", "new")
+                assert await read_one(consumer) == b"new"
+
+    run(work())

@@ -105,6 +105,27 @@ def test_acknowledged_records_are_stored_once_and_in_order(seed: int, faults: Fa
     run(seed, faults)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([1, 3]))
+def test_too_large_batches_are_split_although_responses_are_lost(seed: int, most_records: int) -> None:
+    """The refusal of a batch whose first response was lost says that no broker has stored it."""
+    patient = replace(SETTINGS, delivery_timeout_ms=10 * HEALING_MS)
+    cluster = ModelCluster(patient, seed, Faults(lost_response=0.3, most_records=most_records))
+    history = History()
+    for number in range(SENDS):
+        partition = number % len(cluster.partitions)
+        batch = cluster.core.append("t", partition, 1_000, None, b"%d" % number, (), cluster.now_ms)
+        if batch is not None:
+            history.watch(batch, batch.count - 1, b"%d" % number)
+        cluster.run(cluster.now_ms + cluster.chance.choice((0, 0, 0, 20)))
+    cluster.is_healed = True
+    cluster.run(cluster.now_ms + HEALING_MS)
+    assert cluster.core.counts.batch_split_total > 0
+    assert not history.failed
+    stored = [value for partition in cluster.partitions for value in partition.records]
+    assert sorted(stored) == sorted(history.acknowledged), "each acknowledged record is stored once"
+
+
 def test_without_faults_everything_is_acknowledged() -> None:
     cluster = ModelCluster(SETTINGS, 1, Faults())
     cluster.core.append("t", 0, 0, None, b"first", (), 0)
