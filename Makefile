@@ -95,11 +95,12 @@ test-all: check-setup lab-setup ## run all tests, in half an hour or more
 	  echo "Spark cannot be set up, for the reason above. Its tests are skipped."
 	@$(PYTEST) $(PYTEST_ARGS)
 
-check: check-setup lab-setup ## run ruff, mypy, import-linter and the docstring check; check generated files and the chart
+check: check-setup lab-setup ## run ruff, mypy, pyright, import-linter and the docstring check; check generated files and the chart
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/docs/check_examples.py
 	@$(BIN)/python tools/language/check.py
 	@$(BIN)/python tools/imports/graph.py --check
 	@$(BIN)/python tools/codec/generate.py --check

@@ -64,10 +64,10 @@ class ConsumerBatch(Generic[K, V]):
         next_offset: int,
         count: int,
     ) -> None:
-        self.place = place
-        self.start_offset = start_offset
+        self.place: TopicPartition = place
+        self.start_offset: int = start_offset
         """No record has a lower offset."""
-        self.next_offset = next_offset
+        self.next_offset: int = next_offset
         """The offset to commit when all records are dealt with."""
         self._raw = raw
         self._batches = batches

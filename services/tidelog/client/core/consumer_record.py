@@ -45,12 +45,12 @@ class ConsumerRecord(Generic[K, V]):
         value: bytes | None,
         headers: tuple[Header, ...],
     ) -> None:
-        self.place = place
-        self.offset = offset
-        self.timestamp = timestamp
-        self.key_bytes = key
-        self.value_bytes = value
-        self.headers = headers
+        self.place: TopicPartition = place
+        self.offset: int = offset
+        self.timestamp: int = timestamp
+        self.key_bytes: bytes | None = key
+        self.value_bytes: bytes | None = value
+        self.headers: tuple[Header, ...] = headers
         self.error: DeserializationError | None = None
         self._key: Any = key
         self._value: Any = value
@@ -95,7 +95,7 @@ class SharedRecord(ConsumerRecord[K, V]):
         delivery_count: int,
     ) -> None:
         super().__init__(place, offset, timestamp, key, value, headers)
-        self.delivery_count = delivery_count
+        self.delivery_count: int = delivery_count
 
 
 def deserialize(

@@ -23,31 +23,31 @@ class RequestError(KafkaError):
 class LeaderNotAvailableError(RequestError):
     """The partition has no leader."""
 
-    CODE = ErrorCode.LEADER_NOT_AVAILABLE
+    CODE: ClassVar[ErrorCode] = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class NotLeaderError(RequestError):
     """The broker is not the leader of the partition any more."""
 
-    CODE = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    CODE: ClassVar[ErrorCode] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class NotControllerError(RequestError):
     """The broker is not the controller."""
 
-    CODE = ErrorCode.NOT_CONTROLLER
+    CODE: ClassVar[ErrorCode] = ErrorCode.NOT_CONTROLLER
 
 
 class NetworkError(RequestError):
     """The connection failed or ended before the response arrived."""
 
-    CODE = ErrorCode.NETWORK_EXCEPTION
+    CODE: ClassVar[ErrorCode] = ErrorCode.NETWORK_EXCEPTION
 
 
 class RequestTimeoutError(RequestError):
     """Something did not happen in its time: a response, a delivery, or free space in the buffer."""
 
-    CODE = ErrorCode.REQUEST_TIMED_OUT
+    CODE: ClassVar[ErrorCode] = ErrorCode.REQUEST_TIMED_OUT
 
 
 class DeliveryTimeoutError(RequestTimeoutError):
@@ -65,67 +65,67 @@ class MetadataTimeoutError(RequestTimeoutError):
 class UnknownTopicError(RequestError):
     """The topic or partition does not exist."""
 
-    CODE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    CODE: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class NotEnoughReplicasError(RequestError):
     """The partition has fewer replicas in sync than `min.insync.replicas`."""
 
-    CODE = ErrorCode.NOT_ENOUGH_REPLICAS
+    CODE: ClassVar[ErrorCode] = ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 class RecordTooLargeError(RequestError):
     """The record exceeds `max.request.size`, `buffer.memory` or the broker's `max.message.bytes`."""
 
-    CODE = ErrorCode.MESSAGE_TOO_LARGE
+    CODE: ClassVar[ErrorCode] = ErrorCode.MESSAGE_TOO_LARGE
 
 
 class InvalidRecordError(RequestError):
     """The broker does not accept the content of the record."""
 
-    CODE = ErrorCode.INVALID_RECORD
+    CODE: ClassVar[ErrorCode] = ErrorCode.INVALID_RECORD
 
 
 class TopicAuthorizationError(RequestError):
     """The user may not use the topic."""
 
-    CODE = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    CODE: ClassVar[ErrorCode] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 class GroupAuthorizationError(RequestError):
     """The user may not use the group."""
 
-    CODE = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    CODE: ClassVar[ErrorCode] = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 class OutOfOrderSequenceError(RequestError):
     """The broker misses records that it acknowledged before."""
 
-    CODE = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    CODE: ClassVar[ErrorCode] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class ProducerFencedError(RequestError):
     """A newer producer uses the transactional id. This producer must be closed."""
 
-    CODE = ErrorCode.PRODUCER_FENCED
+    CODE: ClassVar[ErrorCode] = ErrorCode.PRODUCER_FENCED
 
 
 class TransactionAbortableError(RequestError):
     """The transaction cannot be committed. The application must abort it and may begin another one."""
 
-    CODE = ErrorCode.TRANSACTION_ABORTABLE
+    CODE: ClassVar[ErrorCode] = ErrorCode.TRANSACTION_ABORTABLE
 
 
 class InvalidTransactionStateError(RequestError):
     """The call does not fit the state of the transaction."""
 
-    CODE = ErrorCode.INVALID_TXN_STATE
+    CODE: ClassVar[ErrorCode] = ErrorCode.INVALID_TXN_STATE
 
 
 class OffsetOutOfRangeError(RequestError):
     """The partition does not have the offset, and `auto.offset.reset` is `none`."""
 
-    CODE = ErrorCode.OFFSET_OUT_OF_RANGE
+    CODE: ClassVar[ErrorCode] = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class LogTruncationError(OffsetOutOfRangeError):
@@ -143,7 +143,7 @@ class LogTruncationError(OffsetOutOfRangeError):
 class StaleMemberError(RequestError):
     """The group has given the partitions to other members, so the commit was not stored."""
 
-    CODE = ErrorCode.STALE_MEMBER_EPOCH
+    CODE: ClassVar[ErrorCode] = ErrorCode.STALE_MEMBER_EPOCH
 
 
 class ClosedError(RuntimeError):

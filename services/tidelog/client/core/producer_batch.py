@@ -88,24 +88,26 @@ class ProducerBatch:
     def __init__(
         self, place: TopicPartition, base_timestamp: int, compression: Compression, now_ms: int, reserved: int
     ) -> None:
-        self.place = place
-        self.state = BatchState.OPEN
-        self.created_ms = now_ms
-        self.not_before_ms = now_ms
-        self.base_timestamp = self.max_timestamp = base_timestamp
-        self.compression = compression
-        self.reserved_bytes = reserved
-        self.count = 0
-        self.attempts = 0
-        self.ordinal = 0
+        self.place: TopicPartition = place
+        self.state: BatchState = BatchState.OPEN
+        self.created_ms: int = now_ms
+        self.not_before_ms: int = now_ms
+        self.base_timestamp: int = base_timestamp
+        self.max_timestamp: int = base_timestamp
+        self.compression: Compression = compression
+        self.reserved_bytes: int = reserved
+        self.count: int = 0
+        self.attempts: int = 0
+        self.ordinal: int = 0
         """The number of batches of the partition that were first sent before this one."""
-        self.is_on_wire = False
-        self.is_fate_unknown = False
+        self.is_on_wire: bool = False
+        self.is_fate_unknown: bool = False
         """Whether a broker may have stored the batch although no response says so."""
-        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
-        self.base_sequence = NO_SEQUENCE
-        self.base_offset = UNKNOWN_OFFSET
-        self.log_append_time_ms = UNKNOWN_TIMESTAMP
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.base_sequence: int = NO_SEQUENCE
+        self.base_offset: int = UNKNOWN_OFFSET
+        self.log_append_time_ms: int = UNKNOWN_TIMESTAMP
         self.error: KafkaError | None = None
         self.callbacks: list[Callable[[ProducerBatch], None]] = []
         """Functions to call when the batch is DONE. `when_done` adds one."""

@@ -55,7 +55,11 @@ from tidelog.client.core.consumer import (
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
-from tidelog.client.core.consumer_settings import READ_COMMITTED, parse_consumer_settings
+from tidelog.client.core.consumer_settings import (
+    READ_COMMITTED,
+    ConsumerSettings,
+    parse_consumer_settings,
+)
 from tidelog.client.core.delivery_errors import (
     ClosedError,
     RequestTimeoutError,
@@ -150,7 +154,7 @@ class Consumer(Generic[K, V]):
         values are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
         """
         properties = settings or {}
-        self.settings = parse_consumer_settings(properties)
+        self.settings: ConsumerSettings = parse_consumer_settings(properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,

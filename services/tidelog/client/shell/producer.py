@@ -116,7 +116,7 @@ class Producer(Generic[K, V]):
         are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
         """
         properties = settings or {}
-        self.settings = parse_settings(ProducerSettings, properties)
+        self.settings: ProducerSettings = parse_settings(ProducerSettings, properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,
@@ -127,7 +127,9 @@ class Producer(Generic[K, V]):
         self._value_serializer = value_serializer
         self._partitioner = partitioner
         self._interceptors = tuple(interceptors)
-        self.sends_bytes = key_serializer is None and value_serializer is None and not self._interceptors
+        self.sends_bytes: bool = (
+            key_serializer is None and value_serializer is None and not self._interceptors
+        )
         """Whether keys and values need no `serialize`."""
         self._thread_id = 0
         self._is_closed = False

@@ -77,7 +77,7 @@ class ShareConsumer(Generic[K, V]):
         BadAddressError, SecurityConfigError.
         """
         properties = settings or {}
-        self.settings = parse_settings(ShareConsumerSettings, properties)
+        self.settings: ShareConsumerSettings = parse_settings(ShareConsumerSettings, properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,
