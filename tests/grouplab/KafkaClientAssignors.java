@@ -27,7 +27,8 @@ import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Asks the assignors of Kafka's clients. A line is "strategy topics members": topics as "a:4,b:6" (name and partitions), members
+ * Asks the assignors of Kafka's clients. A line is "strategy topics members": topics as "a:xy/x,b:" (name, and the
+ * racks of each partition's replicas, one letter each, none for a replica without one), members
  * as "m1/instance=HEX|m2/=HEX", where HEX is the subscription of JoinGroup. The answer: "m1=a.0,a.1|m2=...".
  *
  * Or it is "say strategy generation topics partitions", answered with the subscription in HEX of a member that had the partitions.
@@ -72,14 +73,19 @@ public class KafkaClientAssignors {
     }
 
     private static String assign(String strategy, String topics, String members) {
-        Node node = new Node(1, "h", 1);
+        Map<String, Node> nodes = new TreeMap<>();
+        nodes.put("", new Node(1, "h", 1));
         List<PartitionInfo> partitions = new ArrayList<>();
         for (String part : topics.split(",")) {
-            for (int index = 0; index < Integer.parseInt(part.split(":")[1]); index++) {
-                partitions.add(new PartitionInfo(part.split(":")[0], index, node, new Node[] {node}, new Node[] {node}));
+            String[] racks = part.split(":", -1)[1].split("/", -1);
+            for (int index = 0; index < racks.length; index++) {
+                Node[] replicas = racks[index].chars().mapToObj(Character::toString)
+                    .map(rack -> nodes.computeIfAbsent(rack, key -> new Node(key.charAt(0), "h", 1, key))).toArray(Node[]::new);
+                Node[] some = replicas.length == 0 ? new Node[] {nodes.get("")} : replicas;
+                partitions.add(new PartitionInfo(part.split(":")[0], index, some[0], some, some));
             }
         }
-        Cluster cluster = new Cluster("c", List.of(node), partitions, Set.of(), Set.of());
+        Cluster cluster = new Cluster("c", nodes.values(), partitions, Set.of(), Set.of());
         Map<String, Subscription> subscriptions = new LinkedHashMap<>();
         for (String member : members.split("\\|")) {
             String[] name = member.split("=")[0].split("/", -1);

@@ -12,8 +12,9 @@ joins again.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from enum import Enum
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 from tidelog.client.core.assignors import STRATEGIES, Assigned, Subscriber
@@ -118,6 +119,12 @@ ClassicRequest = JoinGroup | SyncGroup | GroupHeartbeat
 ClassicAnswer = JoinAnswered | SyncAnswered | GroupHeartbeatAnswered
 
 
+_Replicas = Mapping[str, tuple[frozenset[int], ...]]
+"""The brokers with replicas of each partition, by topic. They are left out if no member names its rack. Racks
+are not compared, so that a broker that is away for a moment causes no rebalance.
+"""
+
+
 class _Next(Enum):
     """The next step of the protocol."""
 
@@ -149,8 +156,8 @@ class ClassicMembership(Membership):
         """All members, if this one is the leader."""
         self._shares: tuple[tuple[str, bytes], ...] = ()
         self._metadata_attempts = 0
-        self._assigned_counts: dict[str, int] | None = None
-        """The numbers of partitions that the leader assigned, None if they are unknown."""
+        self._assigned_replicas: _Replicas | None = None
+        """The partitions that the leader assigned, None if they are unknown."""
         self._had: frozenset[TopicPartition] = frozenset()
         """The last assignment, and its generation, which `sticky` tells the leader."""
         self._had_generation = NO_GENERATION
@@ -288,7 +295,7 @@ class ClassicMembership(Membership):
         self._protocol = answer.protocol
         self._members, self._shares = (), ()
         self._next = _Next.SYNC
-        self._assigned_counts = None
+        self._assigned_replicas = None
         if answer.leader != answer.member_id:
             return
         if answer.protocol not in STRATEGIES:
@@ -343,7 +350,7 @@ class ClassicMembership(Membership):
         self.epoch = NO_GENERATION
         self._next = _Next.JOIN
         self._members, self._shares = (), ()
-        self._assigned_counts = None
+        self._assigned_replicas = None
         self._had, self._had_generation = frozenset(), NO_GENERATION
 
     # -- the leader
@@ -358,10 +365,10 @@ class ClassicMembership(Membership):
             self._metadata_attempts += 1
             return not self._assign(view, now_ms)
         if self._members:
-            counts = _counts(self.group_topics, view)
-            if self._assigned_counts is None:
-                self._assigned_counts = counts  # the coordinator kept the assignment
-            elif counts != self._assigned_counts:
+            replicas = self._replicas(view)
+            if self._assigned_replicas is None:
+                self._assigned_replicas = replicas  # the coordinator kept the assignment
+            elif replicas != self._assigned_replicas:
                 self._must_rejoin = True
         return False
 
@@ -387,16 +394,36 @@ class ClassicMembership(Membership):
 
     def _assign(self, view: ClusterView, now_ms: int) -> bool:
         """Returns False if a topic is not in the metadata, and may be in the next ones."""
-        topics = self.group_topics
-        counts = _counts(topics, view)
-        if len(counts) < len(topics) and self._metadata_attempts < METADATA_ATTEMPTS:
+        replicas = self._replicas(view)
+        if len(replicas) < len(self.group_topics) and self._metadata_attempts < METADATA_ATTEMPTS:
             return False
-        assigned: Assigned = STRATEGIES[self._protocol].assign(self._members, counts)
+        counts = {topic: len(partitions) for topic, partitions in replicas.items()}
+        racks: dict[TopicPartition, frozenset[str]] = {}
+        for topic in replicas if self._names_racks else ():
+            racks.update(view.racks(topic))
+        assigned: Assigned = STRATEGIES[self._protocol].assign(self._members, counts, racks)
         self._shares = tuple((member_id, encode_assignment(own)) for member_id, own in assigned.items())
-        self._assigned_counts = counts
+        self._assigned_replicas = replicas
         self._next = _Next.SYNC
         self._due_ms = now_ms
         return True
+
+    @property
+    def _names_racks(self) -> bool:
+        return any(member.rack for member in self._members)
+
+    def _replicas(self, view: ClusterView) -> _Replicas:
+        """Returns the partitions of the group's topics that exist."""
+        topics = [view.topics[topic] for topic in self.group_topics if topic in view.topics]
+        if not self._names_racks:
+            return {topic.name: (frozenset(),) * len(topic.partitions) for topic in topics}
+        return {
+            topic.name: tuple(
+                frozenset(replicas)
+                for _, replicas in zip_longest(topic.partitions, topic.replicas, fillvalue=())
+            )
+            for topic in topics
+        }
 
     # -- the steps of a rebalance
 
@@ -429,7 +456,3 @@ class ClassicMembership(Membership):
 
     def _say_owned(self, now_ms: int) -> None:
         """The coordinator learns in the next JoinGroup what the member owns."""
-
-
-def _counts(topics: Sequence[str], view: ClusterView) -> dict[str, int]:
-    return {topic: len(view.topics[topic].partitions) for topic in topics if topic in view.topics}

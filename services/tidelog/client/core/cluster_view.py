@@ -36,6 +36,8 @@ class TopicView(NamedTuple):
     topic_id: UUID
     partitions: tuple[PartitionLeader, ...]
     error_code: int = ErrorCode.NONE
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """The brokers with replicas of each partition."""
 
 
 class MetadataReceived(NamedTuple):
@@ -81,6 +83,17 @@ class ClusterView:
         known = self.topics.pop(name, None)
         if known is not None:
             self.names_by_id.pop(known.topic_id, None)
+
+    def racks(self, name: str) -> dict[TopicPartition, frozenset[str]]:
+        """Returns the racks of the replicas of each partition of a topic."""
+        return {
+            TopicPartition(name, index): frozenset(
+                rack
+                for each in replicas
+                if each in self.nodes and (rack := self.nodes[each].rack) is not None
+            )
+            for index, replicas in enumerate(self.topics[name].replicas)
+        }
 
     def leader(self, place: TopicPartition) -> PartitionLeader:
         topic = self.topics.get(place.topic)

@@ -67,7 +67,7 @@ def decode_subscription(
         owned, generation = _decode_sticky(bytes(told.user_data or b""))
     elif strategy == "cooperative-sticky" and generation == NO_GENERATION and told.user_data is not None:
         generation = _decode_generation(bytes(told.user_data))
-    return Subscriber(member_id, instance_id, frozenset(told.topics), owned, generation)
+    return Subscriber(member_id, instance_id, frozenset(told.topics), owned, generation, told.rack_id)
 
 
 def encode_assignment(places: Iterable[TopicPartition]) -> bytes:

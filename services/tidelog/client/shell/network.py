@@ -114,13 +114,12 @@ class Network:
                 TopicView(
                     topic.name or "",
                     topic.topic_id,
-                    tuple(
-                        PartitionLeader(row.leader_id, row.leader_epoch)
-                        for row in sorted(topic.partitions, key=lambda row: row.partition_index)
-                    ),
+                    tuple(PartitionLeader(row.leader_id, row.leader_epoch) for row in rows),
                     topic.error_code,
+                    tuple(tuple(row.replica_nodes) for row in rows),
                 )
                 for topic in answer.topics
+                for rows in (sorted(topic.partitions, key=lambda row: row.partition_index),)
             ),
         )
         self._learn_nodes(received.nodes)

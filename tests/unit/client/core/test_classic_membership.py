@@ -17,7 +17,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, MetadataReceived, PartitionLeader, TopicView
+from tidelog.client.core.cluster_view import ClusterView, MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer_protocol import decode_assignment, encode_subscription
 from tidelog.client.core.consumer_settings import ConsumerSettings, parse_consumer_settings
 from tidelog.client.core.membership import MemberState
@@ -78,6 +78,36 @@ def test_a_leader_waits_for_metadata_of_the_topics_of_others() -> None:
     assert isinstance(sync, SyncGroup)
     given = {member: decode_assignment(data) for member, data in sync.assignments}
     assert given == {"a": {PLACE, TopicPartition("t", 1)}, "b": {TopicPartition("u", 0)}}
+
+
+def test_a_leader_assigns_by_racks_and_joins_again_when_replicas_move_but_not_when_a_broker_stops() -> None:
+    nodes = tuple(Node(node_id, "h", 1, rack) for node_id, rack in ((1, "x"), (2, "y")))
+    view = ClusterView()
+
+    def update(brokers: tuple[Node, ...], *replicas: tuple[int, ...]) -> None:
+        topic = TopicView("t", UUID(int=1), (PartitionLeader(1, 0),) * 2, replicas=replicas)
+        view.update(MetadataReceived(brokers, (topic,)))
+
+    update(nodes, (2,), (1,))
+    membership, request = joining(client_rack="x")
+    other = encode_subscription("range", ("t",), frozenset(), frozenset(), -1, "y")
+    members = (GroupMember("a", None, dict(request.protocols)["range"]), GroupMember("b", None, other))
+    membership.answered(JoinAnswered(request, 0, "a", 1, "range", "a", members), 1)
+    membership.assign_if_known(view, 1)
+    sync = membership.request(1)
+    assert isinstance(sync, SyncGroup)
+    given = {member: decode_assignment(data) for member, data in sync.assignments}
+    assert given == {"a": {TopicPartition("t", 1)}, "b": {PLACE}}
+    membership.answered(SyncAnswered(sync, 0, dict(sync.assignments)["a"]), 2)
+    membership.take(frozenset(given["a"]), 2)
+    update(nodes[:1], (2,), (1,))
+    membership.took_metadata(view, 3)
+    membership.prepare(3)
+    assert membership.state is MemberState.STABLE
+    update(nodes, (1,), (2,))
+    membership.took_metadata(view, 4)
+    membership.prepare(4)
+    assert membership.state is not MemberState.STABLE
 
 
 def test_a_leader_does_not_wait_for_ever_for_a_topic_that_does_not_exist() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
 from grouplab.kafka_answers import ask_java
 from tidelog.client.core.assignors import (
+    NO_RACKS,
     STRATEGIES,
     Assigned,
+    Racks,
     Subscriber,
     assign_cooperatively,
     assign_in_turn,
@@ -79,6 +82,53 @@ def test_the_newer_of_two_claims_counts() -> None:
     assert given == {"m0": places("t.1"), "m1": places("t.0")}
 
 
+def racks_of(**told: str) -> Racks:
+    """Returns the racks of the replicas of partitions, one letter each: `t="ab,b"` for t.0 and t.1."""
+    return {
+        TopicPartition(topic, index): frozenset(letters)
+        for topic, text in told.items()
+        for index, letters in enumerate(text.split(","))
+    }
+
+
+def in_racks(members: Sequence[Subscriber], racks: str) -> list[Subscriber]:
+    return [member._replace(rack=rack) for member, rack in zip(members, racks, strict=True)]
+
+
+def test_range_prefers_members_in_the_racks_of_the_replicas() -> None:
+    members = in_racks(subscribers("", ""), "ab")
+    assert assign_ranges(members, {"t": 4}, racks_of(t="b,b,a,a")) == {
+        "m0": places("t.2,t.3"),
+        "m1": places("t.0,t.1"),
+    }
+
+
+def test_range_gives_the_same_numbers_of_topics_that_are_alike() -> None:
+    members = in_racks(subscribers("", ""), "ab")
+    given = assign_ranges(members, {"t": 2, "u": 2}, racks_of(t="b,a", u="ab,ab"))
+    assert given == {"m0": places("t.1,u.1"), "m1": places("t.0,u.0")}
+
+
+@pytest.mark.parametrize("strategy", STICKY)
+def test_sticky_moves_a_partition_closer_only_if_another_one_comes_in_exchange(strategy: str) -> None:
+    assign, counts = STRATEGIES[strategy].assign, {"t": 4}
+    members = in_racks(subscribers("t.0,t.1", "t.2,t.3"), "ab")
+    assert assign(members, counts, racks_of(t="a,b,b,b")) == {
+        "m0": places("t.0,t.1"),
+        "m1": places("t.2,t.3"),
+    }
+    given = STRATEGIES["sticky"].assign(members, counts, racks_of(t="a,b,b,a"))
+    assert given == {"m0": places("t.0,t.3"), "m1": places("t.1,t.2")}
+
+
+@pytest.mark.parametrize("strategy", ["range", *STICKY])
+@pytest.mark.parametrize("racks", [{}, {"t": "ab,ab,ab"}, {"t": "c,c,"}])
+def test_racks_that_cannot_help_change_nothing(strategy: str, racks: Mapping[str, str]) -> None:
+    assign = STRATEGIES[strategy].assign
+    members = subscribers("t.2", "")
+    assert assign(in_racks(members, "ab"), {"t": 3}, racks_of(**racks)) == assign(members, {"t": 3})
+
+
 # -- random groups
 
 
@@ -106,6 +156,30 @@ def group(seed: int, beyond: int = 1) -> tuple[list[Subscriber], dict[str, int]]
         )
         for name in now or ["m0"]
     ], counts
+
+
+def with_racks(
+    seed: int, members: Sequence[Subscriber], counts: Mapping[str, int]
+) -> tuple[list[Subscriber], Racks]:
+    """Returns the members and the partitions in random racks; some have none."""
+    chance = random.Random(seed)
+    letters = "abc"[: chance.randint(1, 3)]
+    replicas = chance.randint(1, 3)
+    placed = [
+        member._replace(rack=None if chance.random() < 0.15 else chance.choice(letters)) for member in members
+    ]
+    return placed, {
+        TopicPartition(topic, index): frozenset(
+            "" if chance.random() < 0.05 else chance.sample(letters, min(replicas, len(letters)))
+        )
+        for topic, count in counts.items()
+        for index in range(count)
+    }
+
+
+def close(members: Sequence[Subscriber], given: Assigned, racks: Racks) -> int:
+    """Returns the number of partitions that a member in a rack of their replicas has."""
+    return sum(member.rack in racks[place] for member in members for place in given[member.member_id])
 
 
 def kept(members: Sequence[Subscriber], given: Assigned) -> int:
@@ -150,6 +224,31 @@ def test_cooperative_rounds_end_where_sticky_does_and_nothing_moves_then(strateg
         assert sum(map(len, given.values())) == sum(counts[topic] for topic in subscribed), seed
 
 
+def loads(strategy: str, given: Assigned) -> list[list[int]]:
+    """Returns the numbers of partitions of the members in order. `range` balances each topic alone."""
+    if strategy != "range":
+        return [sorted(map(len, given.values()))]
+    topics = sorted({place.topic for own in given.values() for place in own})
+    return [sorted(sum(place.topic == topic for place in own) for own in given.values()) for topic in topics]
+
+
+@pytest.mark.parametrize("strategy", ["range", *STICKY])
+def test_racks_do_not_change_the_balance(strategy: str) -> None:
+    assign = STRATEGIES[strategy].assign
+    gained = 0
+    for seed in range(CASES):
+        members, counts = group(seed)
+        placed, racks = with_racks(seed, members, counts)
+        plain, given = assign(members, counts), assign(placed, counts, racks)
+        if strategy != "cooperative-sticky":
+            assert loads(strategy, given) == loads(strategy, plain), seed
+            everything = sorted(place for own in plain.values() for place in own)
+            assert sorted(place for own in given.values() for place in own) == everything, seed
+        assert assign(placed[::-1], counts, racks) == given, seed
+        gained += close(placed, given, racks) - close(placed, plain, racks)
+    assert gained > CASES / 2
+
+
 # -- the bytes
 
 
@@ -159,7 +258,8 @@ def test_a_subscription_survives_its_encoding(strategy: str) -> None:
     owned = had if strategy == "cooperative-sticky" else frozenset()
     data = encode_subscription(strategy, ("u", "t"), owned, had, 7, "rack")
     told = decode_subscription(strategy, "m", "i", data)
-    assert told == Subscriber("m", "i", frozenset({"t", "u"}), had if strategy in STICKY else frozenset(), 7)
+    kept_ones = had if strategy in STICKY else frozenset()
+    assert told == Subscriber("m", "i", frozenset({"t", "u"}), kept_ones, 7, "rack")
 
 
 def test_an_assignment_survives_its_encoding_and_empty_bytes_are_none() -> None:
@@ -190,12 +290,20 @@ def jars() -> Path:
         pytest.skip(str(error))
 
 
-def as_line(strategy: str, members: Sequence[Subscriber], counts: Mapping[str, int]) -> str:
-    topics = ",".join(f"{topic}:{count}" for topic, count in counts.items())
+def as_line(
+    strategy: str, members: Sequence[Subscriber], counts: Mapping[str, int], racks: Racks = NO_RACKS
+) -> str:
+    topics = ",".join(
+        f"{topic}:"
+        + "/".join("".join(sorted(racks.get(TopicPartition(topic, at), ""))) for at in range(count))
+        for topic, count in counts.items()
+    )
     told = []
     for member in members:
         owned = member.owned if strategy == "cooperative-sticky" else frozenset()
-        data = encode_subscription(strategy, member.topics, owned, member.owned, member.generation, None)
+        data = encode_subscription(
+            strategy, member.topics, owned, member.owned, member.generation, member.rack
+        )
         told.append(f"{member.member_id}/{member.instance_id or ''}={data.hex()}")
     return f"{strategy} {topics} {'|'.join(told)}"
 
@@ -229,6 +337,35 @@ def test_assignments_are_those_of_kafkas_clients(jars: Path) -> None:
             if unevenness(ours) == unevenness(theirs):
                 moved += kept(members, theirs) - kept(members, ours)
     assert moved <= 0, "ours move more than Kafka's if the topics of the members differ"
+
+
+@pytest.mark.java
+def test_assignments_with_racks_are_those_of_kafkas_clients(jars: Path) -> None:
+    """The sticky assignors break ties otherwise, so the test compares how many partitions are in the racks of
+    their members. Neither Kafka's nor ours always find the most.
+    """
+    questions = []
+    for strategy in ("range", "roundrobin", *STICKY):
+        for seed in range(CASES):
+            members, counts = group(seed, beyond=0)
+            placed, racks = with_racks(seed, members, counts)
+            questions.append((strategy, placed, counts, racks))
+    answers = ask_java(jars, ORACLE, [as_line(*question) for question in questions])
+    ours_close: Counter[tuple[str, bool]] = Counter()
+    theirs_close: Counter[tuple[str, bool]] = Counter()
+    for (strategy, members, counts, racks), line in zip(questions, answers, strict=True):
+        theirs = from_line(line, members)
+        given = STRATEGIES[strategy].assign(members, counts, racks)
+        ours = {name: sorted(own) for name, own in given.items()}
+        if strategy in ("range", "roundrobin"):
+            assert ours == theirs, (members, counts, racks)
+        else:
+            kind = strategy, len({member.topics for member in members}) == 1
+            assert strategy != "sticky" or not kind[1] or unevenness(ours) == unevenness(theirs)
+            ours_close[kind] += close(members, ours, racks)
+            theirs_close[kind] += close(members, theirs, racks)
+    for kind, count in theirs_close.items():
+        assert ours_close[kind] >= 0.98 * count, (kind, ours_close, theirs_close)
 
 
 @pytest.mark.java
