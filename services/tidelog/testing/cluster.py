@@ -127,9 +127,9 @@ class Cluster:
         self._call(self._reset())
 
     def clean(self) -> None:
-        """Deletes all topics and groups, and ends all faults, as the fixture does after each test. If a group
-        still has members, a transaction is open, a broker is down, a setting of the brokers was changed or
-        the clock was moved, it resets. It keeps users, ACLs and quotas; `reset` deletes them, too.
+        """Deletes all topics, groups, users, ACLs and quotas, and ends all faults, as the fixture does after
+        each test. If a group still has members, a transaction is open, a broker is down, a setting of the
+        brokers was changed or the clock was moved, it resets.
         """
         self._call(self._clean())
 
@@ -305,7 +305,10 @@ class Cluster:
             if names:
                 await self._requests.delete_topics(names)
             if internal and not await self._requests.delete_all_groups():
-                await self._reset()
+                return await self._reset()
+            await self._requests.delete_users()
+            await self._requests.delete_acls()
+            await self._requests.delete_quotas()
         except RequestFailedError:
             await self._reset()
 

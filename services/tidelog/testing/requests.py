@@ -7,12 +7,13 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
+from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
@@ -23,11 +24,17 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
 from tidelog.wire.messages import (
+    alter_client_quotas,
+    alter_user_scram_credentials,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_configs,
+    describe_user_scram_credentials,
     fetch,
     list_groups,
     list_offsets,
@@ -58,7 +65,14 @@ _WITHOUT_MEMBER_ID: Final = {ApiKey.JOIN_GROUP: 3, ApiKey.FIND_COORDINATOR: 3, A
 """The newest versions in which a member joins with one request, and names one key or member."""
 _VERSIONS: Final = {**_LAST_BY_NAME, **_WITHOUT_MEMBER_ID}
 
+_ALL_ACLS: Final = (
+    *(ResourceType.ANY, None, PatternType.ANY),
+    *(None, None, AclOperation.ANY, PermissionType.ANY),
+)
+"""The fields of a filter that all ACLs match."""
+
 R = TypeVar("R", bound=Message)
+F = TypeVar("F")
 Value = str | bytes | None
 Keyed = Value | tuple[Value, Value]
 
@@ -359,6 +373,97 @@ class Requests:
             if any(result.error_code for result in deleted.results):
                 return False
         return True
+
+    async def delete_users(self) -> None:
+        """Deletes the SCRAM credentials of all users. Raises RequestFailedError."""
+
+        async def found(broker_id: int) -> list[alter_user_scram_credentials.ScramCredentialDeletion]:
+            answer = await self.ask(
+                describe_user_scram_credentials.DescribeUserScramCredentialsRequest(None),
+                describe_user_scram_credentials.DescribeUserScramCredentialsResponse,
+                broker_id,
+            )
+            _require(answer.error_code, "users", answer.error_message)
+            return [
+                alter_user_scram_credentials.ScramCredentialDeletion(result.user, info.mechanism)
+                for result in answer.results
+                for info in result.credential_infos
+            ]
+
+        async def delete(rows: list[alter_user_scram_credentials.ScramCredentialDeletion]) -> None:
+            answer = await self.ask(
+                alter_user_scram_credentials.AlterUserScramCredentialsRequest(rows),
+                alter_user_scram_credentials.AlterUserScramCredentialsResponse,
+            )
+            for result in answer.results:
+                if result.error_code != ErrorCode.RESOURCE_NOT_FOUND:  # it is deleted already
+                    _require(result.error_code, f"user {result.user}", result.error_message)
+
+        await self._until_gone("users", found, delete)
+
+    async def delete_acls(self) -> None:
+        """Deletes all ACLs. Raises RequestFailedError."""
+
+        async def found(broker_id: int) -> list[describe_acls.DescribeAclsResource]:
+            answer = await self.ask(
+                describe_acls.DescribeAclsRequest(*_ALL_ACLS), describe_acls.DescribeAclsResponse, broker_id
+            )
+            if answer.error_code == ErrorCode.SECURITY_DISABLED:
+                return []
+            _require(answer.error_code, "ACLs", answer.error_message)
+            return answer.resources
+
+        async def delete(_: list[describe_acls.DescribeAclsResource]) -> None:
+            request = delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*_ALL_ACLS)])
+            (result,) = (await self.ask(request, delete_acls.DeleteAclsResponse)).filter_results
+            for row in (result, *result.matching_acls):
+                _require(row.error_code, "ACLs", row.error_message)
+
+        await self._until_gone("ACLs", found, delete)
+
+    async def delete_quotas(self) -> None:
+        """Deletes the quotas of all clients. Raises RequestFailedError."""
+
+        async def found(broker_id: int) -> list[describe_client_quotas.EntryData]:
+            answer = await self.ask(
+                describe_client_quotas.DescribeClientQuotasRequest(),
+                describe_client_quotas.DescribeClientQuotasResponse,
+                broker_id,
+            )
+            _require(answer.error_code, "quotas", answer.error_message)
+            return answer.entries or []
+
+        async def delete(rows: list[describe_client_quotas.EntryData]) -> None:
+            entries = [
+                alter_client_quotas.RequestEntryData(
+                    [
+                        alter_client_quotas.EntityData(part.entity_type, part.entity_name)
+                        for part in row.entity
+                    ],
+                    [alter_client_quotas.OpData(value.key, remove=True) for value in row.values],
+                )
+                for row in rows
+            ]
+            request = alter_client_quotas.AlterClientQuotasRequest(entries)
+            for result in (await self.ask(request, alter_client_quotas.AlterClientQuotasResponse)).entries:
+                _require(result.error_code, "quotas", result.error_message)
+
+        await self._until_gone("quotas", found, delete)
+
+    async def _until_gone(
+        self,
+        what: str,
+        found: Callable[[int], Awaitable[list[F]]],
+        delete: Callable[[list[F]], Awaitable[None]],
+    ) -> None:
+        """Deletes what a broker has, and waits until all brokers know that it is gone."""
+        until_s = time.monotonic() + TIMEOUT_S
+        for broker in self.brokers:
+            while rows := await found(broker.broker_id):
+                if time.monotonic() > until_s:
+                    raise RequestFailedError(f"broker {broker.broker_id} still has {what}")
+                await delete(rows)
+                await asyncio.sleep(RETRY_S)
 
     async def has_broker_settings(self) -> bool:
         """Returns whether a setting of the brokers was changed since their start."""

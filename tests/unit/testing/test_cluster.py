@@ -6,17 +6,41 @@ import asyncio
 import socket
 import subprocess
 import sys
+import time
 import unittest
 from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
 
+from tidelog.client.acls import create_acls, list_acls
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.client.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType, alter_configs
 from tidelog.client.partitioner import partition_for_key
+from tidelog.client.users import describe_users, set_password
+from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType
+from tidelog.model.acl import ResourceType as AclResourceType
+from tidelog.model.principal import Principal
+from tidelog.sasl.scram import MECHANISM_BY_NUMBER
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.testing import Cluster, ErrorCode, RequestFailedError, TidelogMixin
 from tidelog.testing.requests import MAX_BATCH_BYTES
+from tidelog.wire.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    EntityData,
+    OpData,
+    RequestEntryData,
+)
+from tidelog.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
+
+DEADLINE_S = 60.0
+ALL_ACLS = AclFilter(
+    AclResourceType.ANY, PatternType.ANY, None, None, None, AclOperation.ANY, PermissionType.ANY
+)
 
 
 def is_open(address: str) -> bool:
@@ -100,6 +124,42 @@ def test_changed_settings_of_brokers_are_gone_in_the_next_test(tidelog: Cluster)
         alter_configs(client, ConfigResource(ResourceType.BROKER, ""), [change])
     tidelog.clean()
     tidelog.produce("flights", "x" * 500)
+
+
+def test_users_acls_and_quotas_are_gone_in_the_next_test(tidelog_cluster: Callable[..., Cluster]) -> None:
+    cluster = tidelog_cluster(
+        brokers=2, settings={"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    )
+    started = cluster._cluster
+    binding = AclBinding(
+        AclResourceType.TOPIC,
+        PatternType.LITERAL,
+        "flights",
+        Principal("User:ada"),
+        "*",
+        AclOperation.READ,
+        PermissionType.ALLOW,
+    )
+    quota = RequestEntryData([EntityData("user", "ada")], [OpData("producer_byte_rate", 1.0)])
+    with BrokerCluster(cluster.bootstrap, client_id="test") as client:
+        set_password(client, "ada", "secret", [MECHANISM_BY_NUMBER[1]], 4096)
+        create_acls(client, [binding])
+        client.controller().call(AlterClientQuotasRequest([quota]), AlterClientQuotasResponse)
+
+        def left() -> tuple[int, int, int]:
+            quotas = client.any_broker().call(DescribeClientQuotasRequest(), DescribeClientQuotasResponse)
+            return (
+                len(describe_users(client)),
+                len(list_acls(client, ALL_ACLS)),
+                len(quotas.entries or ()),
+            )
+
+        until_s = time.monotonic() + DEADLINE_S
+        while left() != (1, 1, 1):
+            assert time.monotonic() < until_s, left()
+        cluster.clean()
+        assert left() == (0, 0, 0)
+    assert cluster._cluster is started, "the cluster was not reset"
 
 
 def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) -> None:
