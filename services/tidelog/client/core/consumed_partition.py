@@ -114,7 +114,7 @@ class FetchedBatches:
             self._failure = error
         count = sum(header.record_count for _, header in batches)
         if batches and batches[0][1].base_offset < start:
-            earlier = read_batch(self._place, self._raw, *batches[0])
+            earlier = read_batch(self._place, self._raw, *batches[0], 0)
             count -= sum(record.offset < start for record in earlier)
         if not count:
             return None

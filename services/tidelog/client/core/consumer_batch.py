@@ -97,10 +97,22 @@ class ConsumerBatch(Generic[K, V]):
         """Returns the number of records."""
         return self._count
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the batches in the log, which may be compressed."""
+        return sum(header.size_bytes for _, header in self._batches)
+
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Yields the records. It decodes one batch of the log after another."""
+        return self.iterate()
+
+    def iterate(self, *, max_headers: int | None = None) -> Iterator[ConsumerRecord[K, V]]:
+        """Yields the records with at most `max_headers` headers each, None for all.
+
+        A compressed batch of two kilobytes can have ten million headers.
+        """
         for position, header in self._batches:
-            found = read_batch(self.place, self._raw, position, header)
+            found = read_batch(self.place, self._raw, position, header, max_headers)
             while chunk := list(islice(found, RECORDS_A_CHUNK)):
                 if chunk[0].offset < self.start_offset:
                     chunk = [record for record in chunk if record.offset >= self.start_offset]

@@ -31,6 +31,7 @@ class ConsumerRecord(Generic[K, V]):
         "headers",
         "key_bytes",
         "offset",
+        "omitted_headers",
         "place",
         "timestamp",
         "value_bytes",
@@ -51,6 +52,8 @@ class ConsumerRecord(Generic[K, V]):
         self.key_bytes: bytes | None = key
         self.value_bytes: bytes | None = value
         self.headers: tuple[Header, ...] = headers
+        self.omitted_headers: int = 0
+        """The number of headers that the reader of a batch did not want (`ConsumerBatch.iterate`)."""
         self.error: DeserializationError | None = None
         self._key: Any = key
         self._value: Any = value

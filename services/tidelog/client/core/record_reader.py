@@ -23,11 +23,16 @@ _NO_HEADERS: Final[tuple[Header, ...]] = ()
 
 
 def read_batch(
-    place: TopicPartition, raw: memoryview, position: int, header: BatchHeader
+    place: TopicPartition,
+    raw: memoryview,
+    position: int,
+    header: BatchHeader,
+    max_headers: int | None = None,
 ) -> Iterator[ConsumerRecord[Any, Any]]:
     """Returns an iterator over the records of the batch at `position`. It decodes a usual batch at once.
 
-    This function or the iterator raises ValueError for damaged bytes.
+    It builds at most `max_headers` headers of a record, as `iterate_records` does. This function or the
+    iterator raises ValueError for damaged bytes.
     """
     plain = read_plain_records(
         place,
@@ -37,12 +42,18 @@ def read_batch(
         header.base_timestamp,
         header.max_timestamp if header.is_log_append_time else None,
     )
-    return iter(plain) if plain is not None else _read_any(place, raw, position)
+    return iter(plain) if plain is not None else _read_any(place, raw, position, max_headers)
 
 
-def _read_any(place: TopicPartition, raw: memoryview, position: int) -> Iterator[ConsumerRecord[Any, Any]]:
-    for record in iterate_records(raw, position):
-        yield ConsumerRecord(place, record.offset, record.timestamp, record.key, record.value, record.headers)
+def _read_any(
+    place: TopicPartition, raw: memoryview, position: int, max_headers: int | None
+) -> Iterator[ConsumerRecord[Any, Any]]:
+    for record in iterate_records(raw, position, max_headers=max_headers):
+        found: ConsumerRecord[Any, Any] = ConsumerRecord(
+            place, record.offset, record.timestamp, record.key, record.value, record.headers
+        )
+        found.omitted_headers = record.omitted_headers
+        yield found
 
 
 def read_plain_records(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from tidelog.client.core.consumed_partition import ConsumedPartition, FetchedBat
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError
 from tidelog.client.serializers import json_deserializer
 from tidelog.model.topics import TopicPartition
+from tidelog.records import record as record_module
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record, iterate_records
+from tidelog.records.record_writer import Header
 
 PLACE = TopicPartition("t", 3)
 NULLABLE = st.none() | st.binary(max_size=100)
@@ -145,3 +148,30 @@ def test_deserializers_read_each_record_of_a_piece() -> None:
     assert first.value == 1 and first.value_bytes == b"1"
     with pytest.raises(DeserializationError, match="t-3 offset 1"):
         _ = second.value
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 3), (0, 0), (2, 2)])
+def test_a_reader_gets_the_headers_that_it_wants(limit: int | None, kept: int) -> None:
+    headers = (("a", b"1"), ("b", None), ("c", b"3"))
+    raw = build_batch([Record(0, 1, None, b"x", headers), Record(1, 1, None, b"y")])
+    batch = partition_with(memoryview(bytes(raw)), 0).take_batch()
+    assert batch is not None and batch.size_bytes == len(raw)
+    first, second = batch.iterate(max_headers=limit)
+    assert (first.headers, first.omitted_headers) == (headers[:kept], 3 - kept)
+    assert (second.headers, second.omitted_headers) == ((), 0)
+
+
+def test_counting_from_the_middle_of_a_batch_builds_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Header] = []
+    iterate_headers = record_module.iterate_headers
+
+    def noted(*place: Any) -> Iterator[Header]:
+        for header in iterate_headers(*place):
+            built.append(header)
+            yield header
+
+    monkeypatch.setattr(record_module, "iterate_headers", noted)
+    raw = build_batch([Record(number, 1, None, b"x", (("a", b"1"),)) for number in range(3)])
+    batch = partition_with(memoryview(bytes(raw)), 1).take_batch()
+    assert batch is not None and len(batch) == 2
+    assert built == []
