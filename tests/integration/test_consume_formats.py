@@ -35,9 +35,13 @@ def filled(bootstrap: str, new_topic: Callable[..., str]) -> str:
     return name
 
 
-def test_a_group_reads_each_record_once(tools: InProcessTools, filled: str) -> None:
+@pytest.mark.parametrize("protocol", ["consumer", pytest.param("classic", marks=pytest.mark.slow)])
+def test_a_group_reads_each_record_once(tools: InProcessTools, filled: str, protocol: str) -> None:
     group = f"consume-{uuid.uuid4().hex[:10]}"
-    start = ("consume", filled, "--group", group, "-f", r"%p/%o\n", "--max-messages")
+    start = (
+        *("consume", filled, "--group", group, "--consumer-property", f"group.protocol={protocol}"),
+        *("-f", r"%p/%o\n", "--max-messages"),
+    )
     first = tools.output(*start, 7, "--from-beginning").splitlines()
     # The rest comes without --from-beginning, because the positions of both partitions were committed.
     rest = tools.output(*start, 13).splitlines()
@@ -45,6 +49,16 @@ def test_a_group_reads_each_record_once(tools: InProcessTools, filled: str) -> N
     assert sorted(first + rest) == sorted(f"{p}/{o}" for p in range(2) for o in range(10))
     assert [row[2:5] for row in tools.rows("group", "describe", group)[2:]] == [["10", "10", "0"]] * 2
     assert tools.output(*start, 1, "--timeout-ms", 300) == ""
+    (listed,) = [row for row in tools.rows("group", "list") if row[0] == group]
+    assert protocol in listed
+
+
+def test_a_member_without_commits_leaves_the_group_as_it_is(tools: InProcessTools, filled: str) -> None:
+    group = f"consume-{uuid.uuid4().hex[:10]}"
+    read = ("consume", filled, "--group", group, "--from-beginning", "--max-messages", 20)
+    for _ in range(2):
+        printed = tools.output(*read, "--consumer-property", "enable.auto.commit=false", "-f", r"%o\n")
+        assert len(printed.splitlines()) == 20
 
 
 def test_a_member_without_partitions_ends_after_the_timeout(

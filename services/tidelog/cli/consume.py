@@ -4,40 +4,55 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import click
 
-from tidelog.cli.group_consumption import member_settings, read_with_group
+from tidelog.cli.group_consumption import print_with_group
 from tidelog.cli.output import note
-from tidelog.cli.record_formats import ColumnFormat, JsonFormat, RecordFormatter, TemplateFormat
+from tidelog.cli.record_formats import (
+    ColumnFormat,
+    JsonFormat,
+    PrintedRecord,
+    RecordFormatter,
+    TemplateFormat,
+)
+from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
     chosen_topic,
     cluster_options,
     connect,
+    parse_assignments,
     topic_option,
 )
 from tidelog.client.admin import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
     list_offsets,
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
-from tidelog.client.fetch_loop import DEFAULT_MAX_WAIT_MS, FetchedRecords, FetchLoop
-from tidelog.records.record import Record
+from tidelog.client.core.consumer_settings import parse_consumer_settings
+from tidelog.client.core.properties import BOOTSTRAP, SECURITY_PREFIXES, Properties, SettingsError
+from tidelog.client.threads.topic_reader import reading
+from tidelog.model.errors import ErrorCode, KafkaError
 
 MAX_PRINTED_HEADERS: Final = 1_000
 """The number of headers of a record that are printed."""
 _STARTS: Final[Mapping[str, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
-_ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+_ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+_OPTIONS: Final[Mapping[str, str]] = {
+    BOOTSTRAP: "--bootstrap-server",
+    "group.id": "--group",
+    "auto.offset.reset": "--from-beginning",
+    "isolation.level": "--isolation-level",
+    "request.timeout.ms": "--request-timeout-ms",
+}
+"""The options that take the place of consumer properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +70,7 @@ class RecordFormat:
     null_literal: str = "null"
     timestamp_type: str = "CreateTime"
 
-    def line_of(self, record: Record, partition: int) -> bytes:
+    def line_of(self, record: PrintedRecord, partition: int) -> bytes:
         null = self.null_literal.encode()
         parts: list[bytes] = []
         if self.prints_timestamp:
@@ -118,6 +133,7 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
         "tidelog consume flights --from-beginning --max-messages 10",
         "tidelog consume flights --partition 0 --offset -5 -f '%p %o %k %v\\n'",
         "tidelog consume flights --group billing --from-beginning --format json",
+        "tidelog consume flights --group billing --consumer-property group.protocol=classic",
     ),
 )
 @topic_option
@@ -132,14 +148,23 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
 @click.option("--timeout-ms", type=click.IntRange(min=1), help="Stop when no record arrives for this time.")
 @click.option(
     "--isolation-level",
-    type=click.Choice(list(_ISOLATION_LEVELS)),
+    type=click.Choice(_ISOLATION_LEVELS),
     default="read_uncommitted",
     show_default=True,
 )
 @click.option(
     "--group",
     metavar="GROUP",
-    help="Read as a member of this group (KIP-848), from its committed offsets, and commit what was printed.",
+    help="Read as a member of this group, from its committed offsets, and commit what was printed. The "
+    "protocol is that of KIP-848, or with --consumer-property group.protocol=classic the older one.",
+)
+@click.option(
+    "--consumer-property",
+    "--command-property",
+    "consumer_properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the consumer by Kafka's name, such as max.partition.fetch.bytes=65536. Repeatable.",
 )
 @click.option(
     "--format",
@@ -189,6 +214,7 @@ def command(
     key_separator: str,
     properties: tuple[str, ...],
     group: str | None,
+    consumer_properties: tuple[str, ...],
     output_format: str,
     template: str | None,
     bootstrap_server: str,
@@ -203,6 +229,15 @@ def command(
     if group is not None and (partition is not None or offset):
         raise click.UsageError("--group reads from committed offsets: give neither --partition nor --offset.")
     start = _start(from_beginning, offset, partition)
+    settings: Properties = {
+        "isolation.level": isolation_level,
+        "allow.auto.create.topics": False,  # a topic that is deleted meanwhile stays deleted
+        **_given_settings(consumer_properties),
+    }
+    if group is not None:
+        reset = "earliest" if from_beginning else "latest"
+        settings = {**settings, "group.id": group, "auto.offset.reset": reset}
+    commits = _commits(settings)
     formatter: RecordFormatter = record_format
     if template is not None:
         formatter = TemplateFormat(template, name, null=_null_of(record_format, properties))
@@ -216,34 +251,37 @@ def command(
         topic = cluster.topic(name)
         if formatter is record_format and record_format.prints_timestamp:
             formatter = replace(record_format, timestamp_type=_timestamp_type(cluster, name))
-        printer = _RecordPrinter(formatter, sys.stdout.buffer, max_messages)
+        printer = RecordPrinter(
+            formatter, sys.stdout.buffer, max_messages=max_messages, max_headers=max_headers
+        )
         if group is not None:
-            settings = member_settings(
-                group,
-                from_beginning=from_beginning,
-                isolation_level=isolation_level,
-                timeout_ms=request_timeout_ms,
-            )
-            read_with_group(
-                bootstrap_server,
-                settings,
-                name,
-                printer.take_and_flush,
-                max_records=max_messages,
-                max_headers=max_headers,
-                idle_ms=timeout_ms,
-            )
+            print_with_group(cluster, name, settings, printer, timeout_ms, commits=commits)
         else:
-            loop = FetchLoop(
-                cluster,
-                topic,
-                starting_positions(cluster, topic, partition, start),
-                isolation_level=_ISOLATION_LEVELS[isolation_level],
-                max_headers=max_headers,
-            )
-            with contextlib.suppress(KeyboardInterrupt):
-                _print_until_done(loop, printer, timeout_ms)
+            positions = starting_positions(cluster, topic, partition, start)
+            with (
+                contextlib.suppress(KeyboardInterrupt),
+                reading(cluster, name, positions, settings) as reader,
+            ):
+                print_until_done(reader, printer, timeout_ms)
     note(f"{printer.printed} records read from {name}.")
+
+
+def _given_settings(properties: tuple[str, ...]) -> dict[str, str]:
+    """Returns the settings of --consumer-property. Raises ToolError for those that an option sets."""
+    given = parse_assignments("--consumer-property", properties)
+    for name in given:
+        option = "--command-config" if name.startswith(SECURITY_PREFIXES) else _OPTIONS.get(name)
+        if option is not None:
+            raise ToolError(f"--consumer-property {name}: use {option} instead")
+    return given
+
+
+def _commits(settings: Properties) -> bool:
+    """Returns whether a member commits. Raises ToolError if a setting is unknown or not valid."""
+    try:
+        return parse_consumer_settings(settings).enable_auto_commit
+    except SettingsError as error:
+        raise ToolError(f"--consumer-property: {error}") from None
 
 
 def _start(from_beginning: bool, offset: str | None, partition: int | None) -> str:
@@ -285,53 +323,13 @@ def starting_positions(cluster: Cluster, topic: Topic, partition: int | None, st
     except ValueError as error:
         raise ToolError(f"--offset {start}: expected earliest, latest or a number") from error
     assert partition is not None
-    if number >= 0:
-        return {partition: number}
-    ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=wanted)
-    starts = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, partitions=wanted)
-    return {partition: max(starts[partition].offset, ends[partition].offset + number)}
-
-
-class _RecordPrinter:
-    def __init__(self, record_format: RecordFormatter, output: BinaryIO, max_messages: int | None) -> None:
-        self._format = record_format
-        self._output = output
-        if isinstance(record_format, ColumnFormat):
-            output.write(ColumnFormat.HEADING)
-        self._max_messages = max_messages
-        self.printed = 0
-
-    @property
-    def is_done(self) -> bool:
-        return self.printed == self._max_messages
-
-    def take(self, fetched: FetchedRecords) -> None:
-        left = None if self._max_messages is None else self._max_messages - self.printed
-        self._print(fetched.partition, fetched.records[:left])
-
-    def take_and_flush(self, partition: int, records: Sequence[Record]) -> None:
-        self._print(partition, records)
-        self.flush()
-
-    def _print(self, partition: int, records: Sequence[Record]) -> None:
-        self._output.write(b"".join(self._format.line_of(record, partition) for record in records))
-        self.printed += len(records)
-
-    def flush(self) -> None:
-        self._output.flush()
-
-
-def _print_until_done(loop: FetchLoop, printer: _RecordPrinter, timeout_ms: int | None) -> None:
-    """Prints records until enough are printed, or until none arrives for `timeout_ms`."""
-    wait_ms = DEFAULT_MAX_WAIT_MS if timeout_ms is None else min(DEFAULT_MAX_WAIT_MS, timeout_ms)
-    last_seen_s = time.monotonic()
-    while not printer.is_done:
-        fetched = loop.poll(wait_ms)
-        for rows in fetched:
-            printer.take(rows)
-        printer.flush()
-        now_s = time.monotonic()
-        if fetched:
-            last_seen_s = now_s
-        elif timeout_ms is not None and (now_s - last_seen_s) * 1000 >= timeout_ms:
-            return
+    end = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=wanted)[partition].offset
+    beginning = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, partitions=wanted)[partition].offset
+    if number < 0:
+        return {partition: max(beginning, end + number)}
+    if not beginning <= number <= end:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"topic '{topic.name}' partition {partition} has no offset {number}",
+        )
+    return {partition: number}

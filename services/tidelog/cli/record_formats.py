@@ -10,17 +10,39 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from tidelog.cli.tool_command import ToolError
-from tidelog.records.record import Record
+from tidelog.records.record_writer import Header
 
 _ESCAPES: Final[Mapping[str, str]] = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
 _TOKEN: Final = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([%\\])$", re.DOTALL)
 _LONGEST_CELL: Final = 60
 
 
+class PrintedRecord(Protocol):
+    """A record. `timestamp` is in milliseconds since 1970, `omitted_headers` the number of other headers."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def timestamp(self) -> int: ...
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> tuple[Header, ...]: ...
+
+    @property
+    def omitted_headers(self) -> int: ...
+
+
 class RecordFormatter(Protocol):
     """A format of records."""
 
-    def line_of(self, record: Record, partition: int) -> bytes: ...
+    def line_of(self, record: PrintedRecord, partition: int) -> bytes: ...
 
 
 def _length(content: bytes | None) -> bytes:
@@ -39,7 +61,7 @@ class TemplateFormat:
         """Raises ToolError that names the unknown part."""
         self._topic = topic.encode()
         self._null = null
-        self._parts: list[bytes | Callable[[Record, int], bytes]] = []
+        self._parts: list[bytes | Callable[[PrintedRecord, int], bytes]] = []
         position = 0
         for match in _TOKEN.finditer(template):
             self._parts.append(template[position : match.start()].encode())
@@ -47,10 +69,10 @@ class TemplateFormat:
             self._parts.append(self._part(template, match))
         self._parts.append(template[position:].encode())
 
-    def line_of(self, record: Record, partition: int) -> bytes:
+    def line_of(self, record: PrintedRecord, partition: int) -> bytes:
         return b"".join(part if isinstance(part, bytes) else part(record, partition) for part in self._parts)
 
-    def _part(self, template: str, match: re.Match[str]) -> bytes | Callable[[Record, int], bytes]:
+    def _part(self, template: str, match: re.Match[str]) -> bytes | Callable[[PrintedRecord, int], bytes]:
         token, code, escape, _ = match.groups()
         if code:
             return bytes((int(code, 16),))
@@ -64,10 +86,10 @@ class TemplateFormat:
             )
         return found
 
-    def _tokens(self) -> Mapping[str, bytes | Callable[[Record, int], bytes]]:
+    def _tokens(self) -> Mapping[str, bytes | Callable[[PrintedRecord, int], bytes]]:
         null = self._null
 
-        def value(record: Record, partition: int) -> bytes:
+        def value(record: PrintedRecord, partition: int) -> bytes:
             return null if record.value is None else record.value
 
         return {
@@ -98,7 +120,7 @@ class JsonFormat:
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
-    def line_of(self, record: Record, partition: int) -> bytes:
+    def line_of(self, record: PrintedRecord, partition: int) -> bytes:
         fields: dict[str, object] = {
             "topic": self._topic,
             "partition": partition,
@@ -118,7 +140,7 @@ class ColumnFormat:
 
     HEADING: Final = f"{'PARTITION':>9}  {'OFFSET':>10}  {'TIME':<24}  {'KEY':<20}  VALUE\n".encode()
 
-    def line_of(self, record: Record, partition: int) -> bytes:
+    def line_of(self, record: PrintedRecord, partition: int) -> bytes:
         line = (
             f"{partition:>9}  {record.offset:>10}  {time_text(record.timestamp):<24}  "
             f"{_cell(record.key):<20}  {_cell(record.value)}\n"

@@ -85,9 +85,10 @@ class Cluster:
 
         `timeout_s` limits a connection attempt, the wait for each response, and all retries of one call.
         """
-        self._bootstrap = parse_bootstrap(bootstrap)
-        self._client_id = client_id
-        self._security = security
+        self._addresses = parse_bootstrap(bootstrap)
+        self.bootstrap = bootstrap
+        self.client_id = client_id
+        self.security = security
         self.timeout_s = timeout_s
         self._connections: dict[int, BrokerConnection] = {}
         self._brokers: dict[int, Broker] = {}
@@ -191,14 +192,14 @@ class Cluster:
 
     def _connect(self, address: Address) -> BrokerConnection:
         connection = BrokerConnection(
-            address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
+            address, client_id=self.client_id, timeout_s=self.timeout_s, security=self.security
         )
         self._reached.add(address)
         return connection
 
     def _connect_first(self) -> BrokerConnection:
         failures: list[ClientError] = []
-        for address in self._bootstrap:
+        for address in self._addresses:
             try:
                 return self._connect(address)
             except ClientError as error:

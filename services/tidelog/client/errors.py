@@ -45,3 +45,7 @@ class NotKafkaError(ClientError):
 
 class UnsupportedApiError(ClientError):
     """The broker does not serve the API, or not in a version that supports the call."""
+
+
+class CorruptFetchError(ClientError):
+    """The response has a batch with a wrong CRC, or records that their producer damaged."""

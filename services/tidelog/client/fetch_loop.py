@@ -12,7 +12,7 @@ from tidelog.client.answers import error_of, raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.connection import BrokerConnection, PendingAnswer
 from tidelog.client.core.fetched_records import iterate_visible
-from tidelog.client.errors import ClientError, ConnectionLostError, UnreachableError
+from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetchError, UnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FINAL_EPOCH, NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID
@@ -35,10 +35,6 @@ _HEADER_BYTES: Final = 150
 _FETCH_SINCE: Final = 4  # magic 2 and isolation levels
 _LAST_BY_NAME: Final = 12
 _CONSUMER: Final = -1
-
-
-class CorruptFetchError(ClientError):
-    """The response contains a batch with a wrong CRC or layout."""
 
 
 @dataclass(frozen=True, slots=True)

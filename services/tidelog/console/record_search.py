@@ -8,8 +8,7 @@ from typing import Final
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.errors import NoAnswerError
-from tidelog.client.fetch_loop import CorruptFetchError
+from tidelog.client.errors import CorruptFetchError, NoAnswerError
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic

@@ -10,7 +10,8 @@ from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.client import fetch_loop
 from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster
-from tidelog.client.fetch_loop import CorruptFetchError, FetchLoop
+from tidelog.client.errors import CorruptFetchError
+from tidelog.client.fetch_loop import FetchLoop
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker

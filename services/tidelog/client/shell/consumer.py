@@ -69,7 +69,7 @@ from tidelog.client.core.delivery_errors import (
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
 from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
 from tidelog.client.errors import ClientError
-from tidelog.client.security import parse_security
+from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.group_calls import (
@@ -149,16 +149,18 @@ class Consumer(Generic[K, V]):
         *,
         key_deserializer: Deserializer[K] | None = None,
         value_deserializer: Deserializer[V] | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         """`bootstrap` is HOST:PORT,... and precedes `bootstrap.servers`. Without deserializers, keys and
-        values are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
+        values are bytes. `security` replaces the settings of TLS and SASL. Raises SettingsError,
+        BadAddressError, SecurityConfigError.
         """
         properties = settings or {}
         self.settings: ConsumerSettings = parse_consumer_settings(properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,
-            parse_security(security_texts(properties)),
+            parse_security(security_texts(properties)) if security is None else security,
         )
         self._core = ConsumerCore(self.settings, jitter=random.random)
         self._calls = GroupCalls(self._network, self.settings, self._core.view)

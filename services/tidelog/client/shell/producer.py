@@ -44,7 +44,7 @@ from tidelog.client.core.transaction import Transaction, TransactionState
 from tidelog.client.errors import ClientError
 from tidelog.client.handshake import Reply
 from tidelog.client.partitioners import Partitioner, by_key
-from tidelog.client.security import parse_security
+from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
@@ -111,16 +111,18 @@ class Producer(Generic[K, V]):
         value_serializer: Serializer[V] | None = None,
         partitioner: Partitioner = by_key,
         interceptors: Sequence[ProducerInterceptor] = (),
+        security: ClientSecurity | None = None,
     ) -> None:
         """`bootstrap` is HOST:PORT,... and precedes `bootstrap.servers`. Without serializers, keys and values
-        are bytes. Raises SettingsError, BadAddressError, SecurityConfigError.
+        are bytes. `security` replaces the settings of TLS and SASL. Raises SettingsError, BadAddressError,
+        SecurityConfigError.
         """
         properties = settings or {}
         self.settings: ProducerSettings = parse_settings(ProducerSettings, properties)
         self._network = Network(
             bootstrap or str(properties.get(BOOTSTRAP, "")),
             self.settings,
-            parse_security(security_texts(properties)),
+            parse_security(security_texts(properties)) if security is None else security,
         )
         self._core = ProducerCore(self.settings, choose=random.randrange, jitter=random.random)
         self._key_serializer = key_serializer

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
+from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell import consumer as asynchronous
 from tidelog.client.shell.transactions import GroupMetadata
@@ -40,12 +41,17 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         *,
         key_deserializer: Deserializer[K] | None = None,
         value_deserializer: Deserializer[V] | None = None,
+        security: ClientSecurity | None = None,
     ) -> None:
         """The parameters are those of `tidelog.aio.Consumer`."""
         super().__init__(
             "consumer",
             lambda: asynchronous.Consumer(
-                bootstrap, settings, key_deserializer=key_deserializer, value_deserializer=value_deserializer
+                bootstrap,
+                settings,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                security=security,
             ),
         )
         self._left: deque[ConsumerRecord[K, V]] = deque()

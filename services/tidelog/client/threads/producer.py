@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
 from tidelog.client.partitioners import Partitioner, by_key
+from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Serializer
 from tidelog.client.shell import producer as asynchronous
 from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
@@ -42,6 +43,7 @@ class Producer(Generic[K, V]):
         value_serializer: Serializer[V] | None = None,
         partitioner: Partitioner = by_key,
         interceptors: Sequence[asynchronous.ProducerInterceptor] = (),
+        security: ClientSecurity | None = None,
     ) -> None:
         """The parameters are those of `tidelog.aio.Producer`."""
         self._producer: asynchronous.Producer[K, V] = asynchronous.Producer(
@@ -51,6 +53,7 @@ class Producer(Generic[K, V]):
             value_serializer=value_serializer,
             partitioner=partitioner,
             interceptors=interceptors,
+            security=security,
         )
         self._thread: LoopThread | None = None
 

@@ -1,0 +1,115 @@
+"""Reads one topic for commands, which end with an error if brokers do not answer.
+
+The client's consumer waits for brokers for ever, as Kafka's does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
+from tidelog.client.cluster import Cluster
+from tidelog.client.core.consumer_batch import ConsumerBatch
+from tidelog.client.core.consumer_record import ConsumerRecord
+from tidelog.client.core.properties import Properties
+from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetchError, UnreachableError
+from tidelog.client.threads.cluster_clients import consumer_of
+from tidelog.client.threads.consumer import Consumer
+from tidelog.model.topics import TopicPartition
+
+POLL_S: Final = 0.5
+QUIET_CHECK_S: Final = 5.0
+"""The time without records after which the reader asks the leaders whether they answer, again and again."""
+
+
+class TopicReader:
+    """Reads the partitions of a topic with a consumer that was given them, or that is in a group.
+
+    It is not thread-safe.
+    """
+
+    def __init__(
+        self,
+        consumer: Consumer[bytes, bytes],
+        cluster: Cluster,
+        topic: str,
+        partitions: list[int] | None = None,
+    ) -> None:
+        """`partitions` are those whose leaders must answer, None for all."""
+        self._consumer = consumer
+        self._cluster = cluster
+        self._topic = topic
+        self._partitions = partitions
+        self._quiet_since_s = time.monotonic()
+        self._failing_since_s: float | None = None
+
+    def poll(self, wait_s: float = POLL_S) -> ConsumerBatch[bytes, bytes] | None:
+        """Returns the records of one fetch, and waits up to `wait_s` for them.
+
+        While there are none, temporary failures (a leader has moved, a broker restarts) are raised if they
+        last for the cluster's timeout. Raises KafkaError, ClientError.
+        """
+        batch = self._consumer.poll_batch(wait_s)
+        now_s = time.monotonic()
+        if batch is not None:
+            self._quiet_since_s, self._failing_since_s = now_s, None
+        elif now_s - self._quiet_since_s >= min(QUIET_CHECK_S, self._cluster.timeout_s):
+            self._quiet_since_s = now_s
+            self._ask_leaders(now_s)
+        return batch
+
+    def positions(self) -> dict[int, int]:
+        """Returns the next offset of each partition, if it is known."""
+        return {place.partition: offset for place, offset in self._consumer.positions().items()}
+
+    def _ask_leaders(self, now_s: float) -> None:
+        try:
+            topic = self._cluster.topic(self._topic)
+            list_offsets(self._cluster, topic, LATEST_TIMESTAMP, partitions=self._partitions)
+            self._failing_since_s = None
+        except (ConnectionLostError, UnreachableError) as error:
+            self._tolerate(error, now_s)
+
+    def _tolerate(self, error: ClientError, now_s: float) -> None:
+        self._failing_since_s = self._failing_since_s or now_s
+        if now_s - self._failing_since_s > self._cluster.timeout_s:
+            raise error
+        self._cluster.close()  # responses may be outstanding, so open new connections
+
+
+@contextlib.contextmanager
+def reading(
+    cluster: Cluster, topic: str, positions: Mapping[int, int], settings: Properties | None = None
+) -> Iterator[TopicReader]:
+    """Reads partitions from these offsets on. An offset that does not exist is an error."""
+    own: Properties = {
+        "auto.offset.reset": "none",
+        "enable.auto.commit": False,
+        "allow.auto.create.topics": False,  # a topic that was deleted stays deleted
+    }
+    with consumer_of(cluster, {**own, **(settings or {})}) as consumer:
+        consumer.assign(TopicPartition(topic, index) for index in positions)
+        for index, offset in positions.items():
+            consumer.seek(TopicPartition(topic, index), offset)
+        yield TopicReader(consumer, cluster, topic, sorted(positions))
+
+
+def sound_records(
+    batch: ConsumerBatch[bytes, bytes], *, max_headers: int | None = None
+) -> Iterator[ConsumerRecord[bytes, bytes]]:
+    """Yields the records of a batch with at most `max_headers` headers each, None for all.
+
+    Raises CorruptFetchError for records that their producer damaged.
+    """
+    following = batch.start_offset
+    try:
+        for record in batch.iterate(max_headers=max_headers):
+            following = record.offset + 1
+            yield record
+    except ValueError as error:
+        raise CorruptFetchError(
+            f"topic '{batch.topic}' partition {batch.partition} near offset {following}: {error}"
+        ) from error
