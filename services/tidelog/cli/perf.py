@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Final
 
 import click
 
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
-from tidelog.cli.record_batcher import RECORD_OVERHEAD_BYTES
+from tidelog.cli.producing import ACKS, CODECS, batch_producer
 from tidelog.cli.tool_command import (
     ToolCommand,
     chosen_topic,
@@ -18,15 +19,14 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.batch_sender import ACKS_ALL, ACKS_LEADER, ACKS_NONE, BatchSender
-from tidelog.client.fetch_loop import FetchLoop
+from tidelog.client.threads.topic_reader import reading, sound_records
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.batch import BATCH_HEADER_BYTES
-from tidelog.records.compression import Compression
-from tidelog.records.record import Record
+from tidelog.settings.setting import INT_MAX
 
 MIB: Final = 1 << 20
-_ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NONE}
+RECORD_OVERHEAD_BYTES: Final = 21
+"""The assumed size of a record's own fields. An exact size is not needed."""
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
@@ -63,10 +63,8 @@ def command() -> None:
     show_default=True,
     help="Size of a batch in bytes.",
 )
-@click.option("--acks", type=click.Choice(list(_ACKS)), default="all", show_default=True)
-@click.option(
-    "--compression-codec", "codec", type=click.Choice([c.name.lower() for c in Compression]), default="none"
-)
+@click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True)
+@click.option("--compression-codec", "codec", type=click.Choice(CODECS), default="none")
 @cluster_options
 def perf_produce(
     topic_name: str | None,
@@ -87,21 +85,21 @@ def perf_produce(
     latencies_ms: list[float] = []
     sent = 0
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        topic = cluster.topic(name)
-        sender = BatchSender(cluster, topic, acks=_ACKS[acks], compression=Compression[codec.upper()])
-        began_s = time.monotonic()
-        while sent < num_records:
-            count = min(batch_records, num_records - sent)
-            if throughput > 0:
-                count = min(count, throughput)
-                time.sleep(max(0.0, began_s + sent / throughput - time.monotonic()))
-            now_ms = time.time_ns() // 1_000_000
-            records = [Record(i, now_ms, None, values[i % len(values)]) for i in range(count)]
-            asked_s = time.monotonic()
-            sender.send({len(latencies_ms) % len(topic.partitions): records})
-            latencies_ms.append((time.monotonic() - asked_s) * 1000)
-            sent += count
-        elapsed_s = time.monotonic() - began_s
+        num_partitions = len(cluster.topic(name).partitions)
+        with batch_producer(cluster, acks=acks, codec=codec, batch_bytes=batch_size) as producer:
+            producer.partitions_for(name)  # so that the first batch does not wait for metadata
+            began_s = time.monotonic()
+            while sent < num_records:
+                count = min(batch_records, num_records - sent)
+                if throughput > 0:
+                    count = min(count, throughput)
+                    time.sleep(max(0.0, began_s + sent / throughput - time.monotonic()))
+                batch = [values[i % len(values)] for i in range(count)]
+                asked_s = time.monotonic()
+                producer.send_batch(name, batch, partition=len(latencies_ms) % num_partitions).result()
+                latencies_ms.append((time.monotonic() - asked_s) * 1000)
+                sent += count
+            elapsed_s = time.monotonic() - began_s
     latencies_ms.sort()
     _show_rates(sent, sent * record_size, elapsed_s)
     print_table(
@@ -155,25 +153,26 @@ def perf_consume(
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         topic = cluster.topic(name)
         ends = starting_positions(cluster, topic, None, "latest")
-        loop = FetchLoop(
-            cluster,
-            topic,
-            starting_positions(cluster, topic, None, "earliest"),
-            partition_max_bytes=fetch_size,
-            max_headers=0,
-        )
-        began_s = seen_s = time.monotonic()
-        while (
-            time.monotonic() - seen_s < timeout_ms / 1000
-            and (num_records is None or read < num_records)
-            and (num_records is not None or any(loop.positions[index] < end for index, end in ends.items()))
-        ):
-            for rows in loop.poll():
-                read += len(rows.records)
-                size_bytes += rows.size_bytes
-                seen_s = time.monotonic()
-        elapsed_s = seen_s - began_s
+        starts = starting_positions(cluster, topic, None, "earliest")
+        settings = {"max.partition.fetch.bytes": min(fetch_size, INT_MAX)}
+        with reading(cluster, name, starts, settings) as reader:
+            began_s = seen_s = time.monotonic()
+            while (
+                time.monotonic() - seen_s < timeout_ms / 1000
+                and (num_records is None or read < num_records)
+                and (num_records is not None or _is_before(starts | reader.positions(), ends))
+            ):
+                batch = reader.poll()
+                if batch is not None:
+                    read += sum(1 for _ in sound_records(batch, max_headers=0))
+                    size_bytes += batch.size_bytes
+                    seen_s = time.monotonic()
+            elapsed_s = seen_s - began_s
     _show_rates(read, size_bytes, elapsed_s)
+
+
+def _is_before(positions: Mapping[int, int], ends: Mapping[int, int]) -> bool:
+    return any(positions[index] < end for index, end in ends.items())
 
 
 def records_of_a_batch(batch_size: int, record_size: int) -> int:

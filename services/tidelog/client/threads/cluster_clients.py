@@ -10,6 +10,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.producer import Producer
+from tidelog.settings.setting import INT_MAX
 
 
 def consumer_of(cluster: Cluster, settings: Properties) -> Consumer[bytes, bytes]:
@@ -32,7 +33,7 @@ def producer_of(
 
 
 def _connection_settings(cluster: Cluster) -> Properties:
-    timeout_ms = max(1, int(cluster.timeout_s * 1000))
+    timeout_ms = min(INT_MAX, max(1, int(cluster.timeout_s * 1000)))
     return {
         "client.id": cluster.client_id,
         "request.timeout.ms": timeout_ms,
