@@ -11,7 +11,7 @@ import click
 
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
-from tidelog.cli.producing import ACKS, CODECS, batch_producer
+from tidelog.cli.producer_options import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
     chosen_topic,
@@ -19,6 +19,7 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
+from tidelog.client.threads.cluster_clients import batch_producer_of
 from tidelog.client.threads.topic_reader import reading, sound_records
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.batch import BATCH_HEADER_BYTES
@@ -86,7 +87,7 @@ def perf_produce(
     sent = 0
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         num_partitions = len(cluster.topic(name).partitions)
-        with batch_producer(cluster, acks=acks, codec=codec, batch_bytes=batch_size) as producer:
+        with batch_producer_of(cluster, acks=acks, compression=codec, batch_bytes=batch_size) as producer:
             producer.partitions_for(name)  # so that the first batch does not wait for metadata
             began_s = time.monotonic()
             while sent < num_records:

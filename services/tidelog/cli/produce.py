@@ -11,8 +11,9 @@ from typing import Final, cast
 import click
 
 from tidelog.cli.line_records import LineFormat, LineSplitter
+from tidelog.cli.line_sender import LineSender
 from tidelog.cli.output import note
-from tidelog.cli.record_batcher import RecordBatcher
+from tidelog.cli.producer_options import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -22,14 +23,11 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.client.batch_sender import ACKS_ALL, ACKS_LEADER, ACKS_NONE, BatchSender
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.records.compression import Compression
+from tidelog.client.threads.cluster_clients import batch_producer_of
 
 CHUNK_BYTES: Final = 1 << 16
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-_ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NONE}
-_CODECS: Final = [codec.name.lower() for codec in Compression]
 
 
 @click.command(
@@ -63,7 +61,7 @@ _CODECS: Final = [codec.name.lower() for codec in Compression]
 )
 @click.option(
     "--acks",
-    type=click.Choice(list(_ACKS)),
+    type=click.Choice(ACKS),
     default="all",
     show_default=True,
     help="Replicas that must have a record before it is acknowledged.",
@@ -72,7 +70,7 @@ _CODECS: Final = [codec.name.lower() for codec in Compression]
     "--compression-codec",
     "--compression",
     "codec",
-    type=click.Choice(_CODECS),
+    type=click.Choice(CODECS),
     default="none",
     show_default=True,
     help="Compression of the batches.",
@@ -110,12 +108,12 @@ def command(
             raise ToolError(
                 f"topic '{name}' has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
             )
-        sender = BatchSender(cluster, topic, acks=_ACKS[acks], compression=Compression[codec.upper()])
-        batcher = RecordBatcher(sender, batch_bytes=batch_size, partition=partition)
-        if sys.stdin.isatty():
-            note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
-        _send_lines(batcher, line_format)
-    note(f"{batcher.sent_records} records sent to {name}.")
+        with batch_producer_of(cluster, acks=acks, compression=codec, batch_bytes=batch_size) as producer:
+            sender = LineSender(producer, name, partition)
+            if sys.stdin.isatty():
+                note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
+            _send_lines(sender, line_format)
+    note(f"{sender.sent_records} records sent to {name}.")
 
 
 def _existing_or_created(cluster: Cluster, name: str) -> Topic:
@@ -127,7 +125,7 @@ def _existing_or_created(cluster: Cluster, name: str) -> Topic:
     return topic
 
 
-def _send_lines(batcher: RecordBatcher, line_format: LineFormat) -> None:
+def _send_lines(sender: LineSender, line_format: LineFormat) -> None:
     # Unbuffered, so that select reports all waiting input.
     source = cast(io.RawIOBase, cast(io.BufferedReader, sys.stdin.buffer).raw)
     splitter = LineSplitter(MAX_LINE_BYTES)
@@ -138,11 +136,15 @@ def _send_lines(batcher: RecordBatcher, line_format: LineFormat) -> None:
         except KeyboardInterrupt:
             chunk = b""
         now_ms = time.time_ns() // 1_000_000
-        for line in splitter.lines(chunk):
-            line_number += 1
-            batcher.add(line_format.record_of(line, now_ms, line_number))
+        lines = splitter.lines(chunk)
+        records = [
+            line_format.record_of(line, now_ms, number) for number, line in enumerate(lines, line_number + 1)
+        ]
+        line_number += len(lines)
+        if records:
+            sender.send(records, now_ms)
         if not chunk:
-            batcher.flush()
+            sender.flush()
             return
         if not select.select([source], [], [], 0)[0]:
-            batcher.flush()
+            sender.flush()

@@ -90,6 +90,21 @@ def test_a_batch_with_keys_goes_to_the_partitions_of_the_keys(
     assert values_of(served, topic, 2, 10) == [b"v%d" % number for number in range(2, 40, 4)]
 
 
+def test_a_batch_with_headers(served: str, served_topic: Callable[..., str]) -> None:
+    topic = served_topic()
+    headers = [[("h", b"1"), ("i", None)], [], [("h", b"3")]]
+    with ThreadProducer[bytes, bytes](served) as producer:
+        producer.send_batch(topic, [b"a", b"b", b"c"], headers=headers).result(60)
+        with pytest.raises(ValueError, match="headers of 1 records for 2 values"):
+            producer.send_batch(topic, [b"a", b"b"], headers=[[]])
+    found = consume_messages(served, topic, 3)
+    assert [(message.value(), message.headers() or []) for message in found] == [
+        (b"a", headers[0]),
+        (b"b", []),
+        (b"c", headers[2]),
+    ]
+
+
 def test_the_records_before_an_error_of_a_batch_are_sent(
     served: str, served_topic: Callable[..., str]
 ) -> None:

@@ -69,11 +69,13 @@ K = TypeVar("K")
 V = TypeVar("V")
 T = TypeVar("T")
 logger: Final = logging.getLogger("tidelog.client")
-EncodedRows: TypeAlias = tuple[Sequence[bytes | None] | None, Sequence[bytes | None]]
-"""The keys, None if no record has one, and the values."""
+EncodedRows: TypeAlias = tuple[
+    Sequence[bytes | None] | None, Sequence[bytes | None], Sequence[tuple[Header, ...]] | None
+]
+"""The keys, None if no record has one, the values, and the headers, None if no record has any."""
 
 MAX_ROWS_AT_ONCE: Final = 1_000
-"""The most records with keys that `send_batch` adds before requests get their turn."""
+"""The most records with keys or headers that `send_batch` adds before requests get their turn."""
 _PRODUCE_SINCE: Final = 3
 _PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
@@ -229,18 +231,19 @@ class Producer(Generic[K, V]):
         values: Sequence[V | None],
         *,
         keys: Sequence[K | None] | None = None,
+        headers: Sequence[Iterable[Header]] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> BatchDelivery:
         """Adds many records to the buffer, with less work for each than `send`. Their order is kept.
 
-        Await the result to get their offsets. `keys` has a key for each value. The other parameters, the wait
-        and the errors are those of `send`; if an error is raised, the records before it stay in the buffer.
-        Raises ValueError if `keys` and `values` have different lengths.
+        Await the result to get their offsets. `keys` and `headers` have an element for each value. The other
+        parameters, the wait and the errors are those of `send`; if an error is raised, the records before it
+        stay in the buffer. Raises ValueError if `keys` or `headers` and `values` have different lengths.
         """
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         delivery = BatchDelivery()
-        rows = self.serialize_batch(topic, keys, values)
+        rows = self.serialize_batch(topic, keys, values, headers)
         start = 0
         while start < len(values):
             count = self.append_batch(delivery, topic, partition, stamp, rows, start)
@@ -423,19 +426,31 @@ class Producer(Generic[K, V]):
         )
 
     def serialize_batch(
-        self, topic: str, keys: Sequence[K | None] | None, values: Sequence[V | None]
+        self,
+        topic: str,
+        keys: Sequence[K | None] | None,
+        values: Sequence[V | None],
+        headers: Sequence[Iterable[Header]] | None,
     ) -> EncodedRows:
-        """Returns the bytes of keys, None if there are none, and values, after the interceptors."""
+        """Returns the bytes of keys and values, after the interceptors, and the headers."""
         if keys is not None and len(keys) != len(values):
             raise ValueError(f"there are {len(keys)} keys for {len(values)} values")
+        if headers is not None and len(headers) != len(values):
+            raise ValueError(f"there are headers of {len(headers)} records for {len(values)} values")
+        given = None if headers is None else [tuple(pairs) for pairs in headers]
         if self.sends_bytes:
-            return cast("EncodedRows", (keys, values))
-        pairs = [
-            self.serialize(topic, None if keys is None else keys[index], value, ())
+            return cast("EncodedRows", (keys, values, given))
+        rows = [
+            self.serialize(
+                topic,
+                None if keys is None else keys[index],
+                value,
+                () if given is None else given[index],
+            )
             for index, value in enumerate(values)
         ]
-        has_keys = any(key is not None for key, _ in pairs)
-        return [key for key, _ in pairs] if has_keys else None, [value for _, value in pairs]
+        has_keys = any(key is not None for key, _ in rows)
+        return [key for key, _ in rows] if has_keys else None, [value for _, value in rows], given
 
     def append_batch(
         self,
@@ -447,8 +462,13 @@ class Producer(Generic[K, V]):
         start: int,
     ) -> int:
         """Adds the record at `start` and some that follow. Returns their number, 0 if they have to wait."""
-        keys, values = rows
-        if keys is not None or self._interceptors or (partition is None and self._partitioner is not by_key):
+        keys, values, headers = rows
+        if (
+            keys is not None
+            or headers is not None
+            or self._interceptors
+            or (partition is None and self._partitioner is not by_key)
+        ):
             return self._append_each(delivery, topic, partition, timestamp, rows, start)
         if self._is_closed:
             raise ClosedError("the producer is closed")
@@ -475,17 +495,33 @@ class Producer(Generic[K, V]):
         rows: EncodedRows,
         start: int,
     ) -> int:
-        """Adds up to MAX_ROWS_AT_ONCE records that have keys, or that a function has to see one by one."""
-        keys, values = rows
+        """Adds up to MAX_ROWS_AT_ONCE records with keys or headers, or that a function has to see."""
+        keys, values, headers = rows
+        if self._is_closed:
+            raise ClosedError("the producer is closed")
+        core, partitioner = self._core, self._partitioner
+        at_ms = time.monotonic_ns() // 1_000_000
         count = 0
-        for index in range(start, min(len(values), start + MAX_ROWS_AT_ONCE)):
-            key = None if keys is None else keys[index]
-            one = self.append(topic, partition, timestamp, key, values[index], ())
-            if one is None:
-                break
-            delivery.add_one(one)
-            self.watch(one, None)
-            count += 1
+        try:
+            with self._lock:
+                if self._transaction_calls is not None:
+                    self._transaction.check_open()
+                    self._transaction.has_content = True
+                for index in range(start, min(len(values), start + MAX_ROWS_AT_ONCE)):
+                    key, value, place = None if keys is None else keys[index], values[index], partition
+                    if place is None and (key is not None or partitioner is not by_key):
+                        place = self._partition_of(topic, key, value)
+                    pairs = () if headers is None else headers[index]
+                    batch = core.append(topic, place, timestamp, key, value, pairs, at_ms)
+                    if batch is None:
+                        break
+                    delivery.add(batch, batch.count - 1, 1)
+                    if self._interceptors:
+                        self.watch(Delivery(batch, batch.count - 1, timestamp), None)
+                    count += 1
+        finally:
+            if core.is_due and not self._is_pump_scheduled:
+                self._schedule()
         return count
 
     async def append_batch_later(

@@ -5,12 +5,18 @@ They have its bootstrap addresses, security, client id and timeout, so that a co
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog.client.cluster import Cluster
 from tidelog.client.core.properties import Properties
-from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.producer import Producer
 from tidelog.settings.setting import INT_MAX
+
+DEFAULT_BATCH_BYTES: Final = 16_384
+MAX_REQUEST_BYTES: Final = 65 * 1024 * 1024
+"""The largest request, and the most bytes that wait. Brokers accept requests of 100 MiB by default."""
+_EVERY_REPLICA: Final = ("all", "-1")
 
 
 def consumer_of(cluster: Cluster, settings: Properties) -> Consumer[bytes, bytes]:
@@ -20,14 +26,34 @@ def consumer_of(cluster: Cluster, settings: Properties) -> Consumer[bytes, bytes
     )
 
 
-def producer_of(
-    cluster: Cluster, settings: Properties, *, partitioner: Partitioner = by_key
+def batch_producer_of(
+    cluster: Cluster,
+    *,
+    acks: str = "all",
+    compression: str = "none",
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    is_idempotent: bool | None = None,
 ) -> Producer[bytes, bytes]:
-    """Returns a producer that is not started. Raises SettingsError; starting it raises ClientError."""
+    """Returns a producer, not started, whose batches do not wait for more records.
+
+    It retries until the cluster's timeout. `is_idempotent` None means that it is with acks=all. Starting it
+    raises ClientError.
+    """
+    connection = _connection_settings(cluster)
     return Producer(
         cluster.bootstrap,
-        {**_connection_settings(cluster), **settings},
-        partitioner=partitioner,
+        {
+            **connection,
+            "acks": acks,
+            "enable.idempotence": acks in _EVERY_REPLICA if is_idempotent is None else is_idempotent,
+            "compression.type": compression,
+            "batch.size": min(batch_bytes, INT_MAX),
+            "linger.ms": 0,
+            "max.request.size": MAX_REQUEST_BYTES,
+            "buffer.memory": MAX_REQUEST_BYTES,
+            "max.block.ms": connection["request.timeout.ms"],
+            "delivery.timeout.ms": connection["request.timeout.ms"],
+        },
         security=cluster.security,
     )
 

@@ -127,6 +127,7 @@ class Producer(Generic[K, V]):
         values: Sequence[V | None],
         *,
         keys: Sequence[K | None] | None = None,
+        headers: Sequence[Iterable[Header]] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> BatchDelivery:
@@ -135,7 +136,7 @@ class Producer(Generic[K, V]):
         producer = self._producer
         stamp = time.time_ns() // 1_000_000 if timestamp is None else timestamp
         delivery = BatchDelivery()
-        rows = producer.serialize_batch(topic, keys, values)
+        rows = producer.serialize_batch(topic, keys, values, headers)
         start = 0
         while start < len(values):
             count = producer.append_batch(delivery, topic, partition, stamp, rows, start)
