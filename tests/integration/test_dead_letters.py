@@ -28,8 +28,8 @@ from tidelog.client import dead_letters
 from tidelog.client.cluster import Cluster
 from tidelog.client.dead_letters import MAX_BATCH_RECORDS, Redrive, summarize
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_loop import FetchLoop
 from tidelog.client.offset_commits import commit_offsets
+from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.model.dead_letters import HEADERS
 from tidelog.records.record import Record
 
@@ -234,11 +234,12 @@ def test_an_interrupted_redrive_leaves_nothing_out(
         assert not last.sent
         twice = sum(first.sent.values()) + sum(second.sent.values()) - count
         assert 0 < twice <= MAX_BATCH_RECORDS
-        loop = FetchLoop(cluster, cluster.topic(source), {0: 0, 1: 0})
         found: dict[int, list[Record]] = {0: [], 1: []}
-        while sum(map(len, found.values())) < count + twice:
-            for fetched in loop.poll():
-                found[fetched.partition] += fetched.records
+        with reading(cluster, source, {0: 0, 1: 0}) as reader:
+            while sum(map(len, found.values())) < count + twice:
+                batch = reader.poll()
+                if batch is not None:
+                    found[batch.partition] += map(plain_record, sound_records(batch))
         summaries = {summary.group: summary for summary in summarize(cluster, dead)}
     for partition, records in found.items():
         seen = list(dict.fromkeys(int(record.value or b"") for record in records))

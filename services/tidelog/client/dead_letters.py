@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.client.answers import raise_on_error
-from tidelog.client.batch_sender import BatchSender
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
 from tidelog.client.coordinators import committed_offsets
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_loop import FetchLoop
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.threads.producer import Producer
+from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -176,15 +178,16 @@ def _records(
 ) -> Iterator[tuple[int, Record]]:
     """Yields the records of each partition from the first to before the second offset, in order."""
     for partition, (first, end) in sorted(bounds.items()):
-        loop = FetchLoop(cluster, topic, {partition: first})
-        empty_polls = 0
-        while loop.positions[partition] < end and empty_polls < MAX_EMPTY_POLLS:
-            found = loop.poll()
-            empty_polls = 0 if found else empty_polls + 1
-            for fetched in found:
-                for record in fetched.records:
+        if first >= end:
+            continue
+        with reading(cluster, topic.name, {partition: first}) as reader:
+            empty_polls = 0
+            while reader.positions().get(partition, first) < end and empty_polls < MAX_EMPTY_POLLS:
+                batch = reader.poll()
+                empty_polls = 0 if batch is not None else empty_polls + 1
+                for record in () if batch is None else sound_records(batch):
                     if record.offset < end:
-                        yield partition, record
+                        yield partition, plain_record(record)
 
 
 # -- sending them back
@@ -218,7 +221,8 @@ class Redrive:
         self._left = limit
         self._is_dry = is_dry
         self._skips_missing = skips_missing
-        self._senders: dict[str, BatchSender] = {}
+        self._producer: Producer[bytes, bytes] | None = None
+        self._partition_counts: dict[str, int] = {}
         self.sent: dict[TopicPartition, int] = {}
         """The number of records by partition of their source topics."""
         self.missing: list[DeadLetter] = []
@@ -228,6 +232,13 @@ class Redrive:
         """Sends the dead letters with the timestamp `now_ms`. Raises KafkaError, ClientError and
         MissingRecordError; what was sent before is committed.
         """
+        with contextlib.ExitStack() as stack:
+            if not self._is_dry:
+                producer = batch_producer_of(self._cluster, batch_bytes=2 * MAX_BATCH_BYTES)
+                self._producer = stack.enter_context(producer)
+            self._run(now_ms)
+
+    def _run(self, now_ms: int) -> None:
         committed = committed_offsets(self._cluster, REDRIVE_GROUP_PREFIX + self._group)
         for partition, (first, end) in sorted(_bounds(self._cluster, self._topic).items()):
             begin = max(first, committed.get(TopicPartition(self._topic.name, partition), 0))
@@ -276,27 +287,33 @@ class Redrive:
             size = len(original.key or b"") + len(original.value or b"")
             batch = batches.setdefault(letter.source, [])
             if batch and sizes[letter.source] + size > MAX_BATCH_BYTES:
-                self._send_to(letter.source, batch)
+                self._send_to(letter.source, batch, now_ms)
                 batch = batches[letter.source] = []
                 sizes[letter.source] = 0
-            batch.append(original._replace(offset=len(batch), timestamp=now_ms))
+            batch.append(original)
             sizes[letter.source] = sizes.get(letter.source, 0) + size
         for source, batch in batches.items():
-            self._send_to(source, batch)
+            self._send_to(source, batch, now_ms)
 
-    def _send_to(self, source: TopicPartition, batch: list[Record]) -> None:
-        if not self._is_dry:
-            sender = self._senders.get(source.topic)
-            if sender is None:
-                sender = self._senders[source.topic] = BatchSender(
-                    self._cluster, self._cluster.topic(source.topic)
-                )
-            if source.partition >= len(sender.topic.partitions):
+    def _send_to(self, source: TopicPartition, batch: list[Record], now_ms: int) -> None:
+        if self._producer is not None:
+            count = self._partition_counts.get(source.topic)
+            if count is None:
+                count = len(self._cluster.topic(source.topic).partitions)
+                self._partition_counts[source.topic] = count
+            if source.partition >= count:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"topic '{source.topic}' has no partition {source.partition}",
                 )
-            sender.send({source.partition: batch})
+            self._producer.send_batch(
+                source.topic,
+                [record.value for record in batch],
+                keys=[record.key for record in batch],
+                headers=[record.headers for record in batch],
+                partition=source.partition,
+                timestamp=now_ms,
+            ).result()
         self.sent[source] = self.sent.get(source, 0) + len(batch)
 
     def _original(self, letter: DeadLetter) -> Record | None:

@@ -19,6 +19,7 @@ from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetch
 from tidelog.client.threads.cluster_clients import consumer_of
 from tidelog.client.threads.consumer import Consumer
 from tidelog.model.topics import TopicPartition
+from tidelog.records.record import Record
 
 POLL_S: Final = 0.5
 QUIET_CHECK_S: Final = 5.0
@@ -64,6 +65,10 @@ class TopicReader:
     def positions(self) -> dict[int, int]:
         """Returns the next offset of each partition, if it is known."""
         return {place.partition: offset for place, offset in self._consumer.positions().items()}
+
+    def finish(self, partition: int) -> None:
+        """Reads no more of a partition."""
+        self._consumer.pause([TopicPartition(self._topic, partition)])
 
     def _ask_leaders(self, now_s: float) -> None:
         try:
@@ -113,3 +118,8 @@ def sound_records(
         raise CorruptFetchError(
             f"topic '{batch.topic}' partition {batch.partition} near offset {following}: {error}"
         ) from error
+
+
+def plain_record(found: ConsumerRecord[bytes, bytes]) -> Record:
+    """Returns a record without its place."""
+    return Record(found.offset, found.timestamp, found.key_bytes, found.value_bytes, found.headers)
