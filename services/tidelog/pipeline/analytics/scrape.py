@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.admin import create_topic
-from tidelog.client.batch_sender import BatchSender
 from tidelog.client.cluster import Cluster
-from tidelog.client.partitioner import partition_for_key
+from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.threads.producer import Producer
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.analytics.snapshots import kept_lines, snapshot_record
 from tidelog.pipeline.errors import PipelineError
-from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 
 MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
+MAX_BATCH_BYTES: Final = 16 * 1024 * 1024
+"""The most bytes of snapshots that are compressed together."""
 _AT_ONCE: Final = 16
 
 
@@ -93,8 +95,9 @@ def failure_of(record: Record) -> str | None:
     return next((value or b"" for _, value in record.headers[-1:]), b"").decode(errors="replace")
 
 
-def snapshot_sender(cluster: Cluster, topic: str) -> BatchSender:
-    """Returns a producer for the topic, which is created with the broker's defaults if it does not exist.
+@contextlib.contextmanager
+def snapshot_producer(cluster: Cluster, topic: str) -> Iterator[Producer[bytes, bytes]]:
+    """Yields a producer for the topic, which is created with the broker's defaults if it does not exist.
     Raises KafkaError, ClientError.
     """
     if topic not in cluster.topics([topic]):
@@ -105,20 +108,21 @@ def snapshot_sender(cluster: Cluster, topic: str) -> BatchSender:
                 raise
     # A snapshot that is stored twice does no harm, but an abandoned one must not make the broker reject the
     # next ones.
-    return BatchSender(cluster, cluster.topic(topic), compression=Compression.ZSTD, is_idempotent=False)
+    with batch_producer_of(
+        cluster, compression="zstd", batch_bytes=MAX_BATCH_BYTES, is_idempotent=False
+    ) as producer:
+        yield producer
 
 
-def send_snapshots(sender: BatchSender, records: Sequence[Record]) -> None:
-    """Sends the snapshots. Those of one target stay in order, in the partition of its key. Raises KafkaError,
-    ClientError.
+def send_snapshots(producer: Producer[bytes, bytes], topic: str, records: Sequence[Record]) -> None:
+    """Sends snapshots, which all have the same time. Those of one target stay in order, in the partition of
+    its key. Raises KafkaError, ClientError.
     """
-    by_partition: dict[int, list[Record]] = {}
-    count = len(sender.topic.partitions)
-    for record in records:
-        by_partition.setdefault(partition_for_key(record.key or b"", count), []).append(record)
-    sender.send(
-        {
-            partition: [record._replace(offset=index) for index, record in enumerate(rows)]
-            for partition, rows in by_partition.items()
-        }
-    )
+    if records:
+        producer.send_batch(
+            topic,
+            [record.value for record in records],
+            keys=[record.key for record in records],
+            headers=[record.headers for record in records],
+            timestamp=records[0].timestamp,
+        ).result()

@@ -65,13 +65,15 @@ def command(
         parse_target,
         scrape,
         send_snapshots,
-        snapshot_sender,
+        snapshot_producer,
     )
 
     chosen = [parse_target(text) for text in targets]
     interval_s = parse_span("--interval", interval) / 1000
-    with Cluster(bootstrap_server, client_id="tidelog-scrape", security=environment_security()) as cluster:
-        sender = snapshot_sender(cluster, topic)
+    with (
+        Cluster(bootstrap_server, client_id="tidelog-scrape", security=environment_security()) as cluster,
+        snapshot_producer(cluster, topic) as producer,
+    ):
         click.echo(f"{len(chosen)} targets, each {interval_s:g} s, to {topic}; Ctrl-C ends.", err=True)
         began_s = time.monotonic()
         silent: dict[bytes, str] = {}
@@ -88,7 +90,7 @@ def command(
                 for record in records:
                     _tell(record.key or b"", failure_of(record), silent)
                 try:
-                    send_snapshots(sender, records)
+                    send_snapshots(producer, topic, records)
                 except (ClientError, KafkaError) as error:
                     if count is not None:
                         raise

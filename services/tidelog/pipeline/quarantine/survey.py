@@ -9,14 +9,13 @@ from typing import Final
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, list_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.client.fetch_loop import FetchLoop
+from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.quarantine.headers import Origin, Quarantined, quarantined_of, replayed_origin
 from tidelog.records.record import Record
 
 MAX_WAITING: Final = 5_000_000
 """The maximum number of waiting records. Each origin takes a few hundred bytes of memory during a survey."""
-_WAIT_MS: Final = 500
 _PARTITION_MAX_BYTES: Final = 8 << 20
 
 Place = tuple[int, int]
@@ -126,22 +125,22 @@ def records_of(
 ) -> Iterator[tuple[Place, Record]]:
     """Yields the committed records between the survey's starts and ends."""
     positions = {index: start for index, start in found.starts.items() if start < found.ends[index]}
-    loop = FetchLoop(
-        cluster,
-        cluster.topic(topic),
-        positions,
-        isolation_level=READ_COMMITTED,
-        partition_max_bytes=_PARTITION_MAX_BYTES,
-    )
-    while loop.positions:
-        before = sum(loop.positions.values())
-        for fetched in loop.poll(_WAIT_MS):
-            for record in fetched.records:
-                if record.offset < found.ends[fetched.partition]:
-                    yield (fetched.partition, record.offset), record
-        on_records(sum(loop.positions.values()) - before)
-        for index in [i for i, position in loop.positions.items() if position >= found.ends[i]]:
-            del loop.positions[index]
+    if not positions:
+        return
+    settings = {"isolation.level": "read_committed", "max.partition.fetch.bytes": _PARTITION_MAX_BYTES}
+    with reading(cluster, topic, positions, settings) as reader:
+        while positions:
+            batch = reader.poll()
+            for record in () if batch is None else sound_records(batch):
+                if record.offset < found.ends[record.partition]:
+                    yield (record.partition, record.offset), plain_record(record)
+            known = reader.positions()
+            following = {index: known.get(index, position) for index, position in positions.items()}
+            on_records(sum(following.values()) - sum(positions.values()))
+            for index in [index for index, position in following.items() if position >= found.ends[index]]:
+                reader.finish(index)
+                del following[index]
+            positions = following
 
 
 def _without_value(quarantined: Quarantined) -> Quarantined:

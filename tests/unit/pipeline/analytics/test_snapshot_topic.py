@@ -13,7 +13,7 @@ from observabilitylab import synthetic
 from tidelog.client.cluster import Cluster
 from tidelog.pipeline.analytics import history
 from tidelog.pipeline.analytics.facts import Fact, facts_of, node_ids
-from tidelog.pipeline.analytics.scrape import send_snapshots, snapshot_sender
+from tidelog.pipeline.analytics.scrape import send_snapshots, snapshot_producer
 from tidelog.pipeline.analytics.snapshots import snapshot_record
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def test_facts_of_a_topic_are_those_of_its_pages(
 ) -> None:
     told = [sample for sample in synthetic.samples(BEGAN_MS) if sample.at_ms <= BEGAN_MS + SPAN_MS]
     topic = new_topic(2, **{"retention.ms": "-1"})
-    with Cluster(broker.bootstrap) as client:
-        sender = snapshot_sender(client, topic)
+    with Cluster(broker.bootstrap) as client, snapshot_producer(client, topic) as producer:
         for (instance, at_ms), page in synthetic.pages(told).items():
-            send_snapshots(sender, [snapshot_record(instance, {}, at_ms, page, None)])
+            send_snapshots(producer, topic, [snapshot_record(instance, {}, at_ms, page, None)])
         send_snapshots(
-            sender,
+            producer,
+            topic,
             [
                 snapshot_record("down:1", {}, BEGAN_MS, None, "refused"),
                 snapshot_record("odd:1", {}, BEGAN_MS, "kafka_log_log_size{ 1", None),

@@ -22,12 +22,13 @@ from tidelog.client.admin import create_topic as create_assigned
 from tidelog.client.cluster import Cluster
 from tidelog.client.reassignments import alter_reassignments, standing_of
 from tidelog.client.rebalance_plan import plan_json
+from tidelog.client.threads.producer import Producer
 from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
 from tidelog.pipeline.analytics.facts import Fact
 from tidelog.pipeline.analytics.job import load_of, write_plan
 from tidelog.pipeline.analytics.partitions import HistoryView, Row, partition_rows
 from tidelog.pipeline.analytics.plan import Proposal, propose
-from tidelog.pipeline.analytics.scrape import Target, scrape, send_snapshots, snapshot_sender
+from tidelog.pipeline.analytics.scrape import Target, scrape, send_snapshots, snapshot_producer
 from tidelog.pipeline.analytics.skew import PartitionLoad
 from tidelog.pipeline.analytics.snapshots import snapshot_facts
 
@@ -58,9 +59,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster
 class Watch:
     """Scrapes into the topic and reads the topic's content."""
 
-    def __init__(self, cluster: TidelogCluster, client: Cluster) -> None:
+    def __init__(self, cluster: TidelogCluster, producer: Producer[bytes, bytes]) -> None:
         self._cluster = cluster
-        self._sender = snapshot_sender(client, SNAPSHOTS)
+        self._producer = producer
         self.targets = self.current_targets()
 
     def current_targets(self) -> list[Target]:
@@ -76,7 +77,7 @@ class Watch:
         deadline_s = time.monotonic() + WAIT_S
         while True:
             records = scrape(self.targets, time.time_ns() // 1_000_000, 5.0)
-            send_snapshots(self._sender, records)
+            send_snapshots(self._producer, SNAPSHOTS, records)
             now = [
                 fact
                 for record in records
@@ -88,7 +89,7 @@ class Watch:
             time.sleep(INTERVAL_S)
 
     def all_facts(self) -> list[Fact]:
-        partitions = range(len(self._sender.topic.partitions))
+        partitions = self._producer.partitions_for(SNAPSHOTS)
         return [
             fact
             for partition in partitions
@@ -142,8 +143,11 @@ def test_a_killed_broker_is_an_episode_with_its_name(cluster: TidelogCluster) ->
     for partition in range(4):
         produce_values(cluster.bootstrap, LOPSIDED, [b"x" * 100_000] * 20, partition=partition)
     fall_behind(cluster.bootstrap)
-    with Cluster(cluster.bootstrap) as client:
-        watch = Watch(cluster, client)
+    with (
+        Cluster(cluster.bootstrap) as client,
+        snapshot_producer(client, SNAPSHOTS) as producer,
+    ):
+        watch = Watch(cluster, producer)
         watch.until(
             lambda facts: in_sync_counts(facts) == {3} and any(f.consumer_group == GROUP for f in facts),
             "all in sync and a lag",
