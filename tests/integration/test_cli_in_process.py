@@ -15,7 +15,9 @@ from tidelog.cli.main import main
 from tidelog.cli.tool_command import sentence_of
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.errors import BrokerGoneError
-from tidelog.client.group_member import GroupMember
+from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.threads.consumer import Consumer
+from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -30,10 +32,7 @@ def bootstrap() -> Iterator[str]:
         cluster.create_topic(TOPIC, 2)
         cluster.produce(TOPIC, b"a", b"b", b"c")
         with Client(cluster.bootstrap, client_id="reader") as client:
-            member = GroupMember(client, GROUP)
-            member.join()
-            member.commit(TOPIC, {0: 1})
-            member.leave()
+            commit_offsets(client, GROUP, {TopicPartition(TOPIC, 0): CommittedOffset(1)})
         yield cluster.bootstrap
 
 
@@ -147,11 +146,11 @@ def test_names_that_do_not_exist(bootstrap: str, arguments: list[str], message: 
 
 
 def test_a_group_with_members_is_not_deleted(bootstrap: str) -> None:
-    with Client(bootstrap, client_id="reader") as client:
-        member = GroupMember(client, "busy")
-        member.join()
+    with Consumer[bytes, bytes](bootstrap, {"group.id": "busy"}) as member:
+        member.subscribe([TOPIC])
+        while not member.assignment():
+            member.poll(0.1)
         result = run(bootstrap, "group", "delete", "--group", "busy")
-        member.leave()
     assert result.exit_code == 1
     assert result.stderr.startswith("tidelog: group 'busy' has members; stop its members first")
     assert document(bootstrap, "group", "delete", "busy") == [

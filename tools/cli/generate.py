@@ -21,8 +21,9 @@ from click.testing import CliRunner
 
 from tidelog.cli.main import main
 from tidelog.client.cluster import Cluster as Client
-from tidelog.client.group_member import GroupMember
+from tidelog.client.threads.consumer import Consumer
 from tidelog.metadata.entries import encode_uuid
+from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -124,11 +125,13 @@ class Session:
         cluster.create_topic(TOPIC, 2)
         for partition, count in ((0, 3), (1, 2)):
             cluster.produce(TOPIC, *(b"%d" % number for number in range(count)), partition=partition)
+        settings = {"group.id": GROUP, "group.protocol": "classic", "enable.auto.commit": False}
+        with Consumer[bytes, bytes](cluster.bootstrap, settings) as member:
+            member.subscribe([TOPIC])
+            while not member.assignment():
+                member.poll(0.1)
+            member.commit({TopicPartition(TOPIC, 0): 1, TopicPartition(TOPIC, 1): 2})
         with Client(cluster.bootstrap) as client:
-            member = GroupMember(client, GROUP)
-            member.join()
-            member.commit(TOPIC, {0: 1, 1: 2})
-            member.leave()
             self._replaced[encode_uuid(client.topic(TOPIC).topic_id)] = "T" * _ID_LETTERS
             self._replaced[client.describe().cluster_id or ""] = "C" * _ID_LETTERS
 

@@ -13,13 +13,12 @@ import click
 
 from tidelog.cli.output import note, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect, sentence_of
-from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED, create_topic, delete_topic
-from tidelog.client.batch_sender import BatchSender
+from tidelog.client.admin import create_topic, delete_topic
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.coordinators import committed_offsets, delete_group
+from tidelog.client.coordinators import delete_group
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_loop import FetchLoop
-from tidelog.client.group_member import GroupMember
+from tidelog.client.threads.cluster_clients import batch_producer_of, consumer_of
+from tidelog.client.threads.topic_reader import reading, sound_records
 from tidelog.client.transactional_writer import TransactionalWriter
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -29,6 +28,7 @@ PARTITIONS: Final = 3
 RECORDS: Final = 100
 REPLICAS: Final = 3
 TOPIC_PREFIX: Final = "tidelog-check-"
+JOIN_POLL_S: Final = 0.1
 
 
 @dataclass(slots=True)
@@ -44,25 +44,37 @@ class _Check:
             partition.index: [b"%d-%d" % (partition.index, number) for number in range(RECORDS)]
             for partition in self.topic.partitions
         }
-        sender = BatchSender(self.cluster, self.topic)
-        sender.send({partition: _records(values) for partition, values in self.written.items()})
+        with batch_producer_of(self.cluster) as producer:
+            sent = [
+                producer.send_batch(self.topic.name, values, partition=partition)
+                for partition, values in self.written.items()
+            ]
+            for delivery in sent:
+                delivery.result()
         return f"{RECORDS * len(self.written)} records to {len(self.written)} partitions, acks=all"
 
     def consume(self) -> str:
-        self._expect(self.written, READ_UNCOMMITTED)
+        self._expect(self.written, "read_uncommitted")
         return f"all {RECORDS * len(self.written)} records read back in order"
 
     def group(self) -> str:
         group_id = self.topic.name
-        offsets = {partition: len(values) for partition, values in self.written.items()}
-        member = GroupMember(self.cluster, group_id)
-        member.join()
-        try:
-            member.commit(self.topic.name, offsets)
-            found = committed_offsets(self.cluster, group_id)
-        finally:
-            member.leave()
-        wanted = {TopicPartition(self.topic.name, partition): offset for partition, offset in offsets.items()}
+        wanted = {
+            TopicPartition(self.topic.name, partition): len(values)
+            for partition, values in self.written.items()
+        }
+        settings = {"group.id": group_id, "group.protocol": "classic", "enable.auto.commit": False}
+        with consumer_of(self.cluster, settings) as consumer:
+            consumer.subscribe([self.topic.name])
+            deadline_s = time.monotonic() + self.cluster.timeout_s
+            while not consumer.assignment():
+                if time.monotonic() > deadline_s:
+                    raise ToolError(
+                        f"group '{group_id}' gave no partitions to its member: {consumer.health().reason}"
+                    )
+                consumer.poll(JOIN_POLL_S)
+            consumer.commit(wanted)
+            found = consumer.committed(wanted)
         if found != wanted:
             raise ToolError(f"group '{group_id}' committed {wanted}, but fetched {found}")
         delete_group(self.cluster, group_id)
@@ -76,18 +88,19 @@ class _Check:
                 if commits:
                     values.append(verdict)
             writer.end(commits=commits)
-        self._expect(self.written, READ_COMMITTED)
+        self._expect(self.written, "read_committed")
         return "one aborted, one committed; read_committed returns only the second"
 
-    def _expect(self, wanted: dict[int, list[bytes]], isolation_level: int) -> None:
+    def _expect(self, wanted: dict[int, list[bytes]], isolation_level: str) -> None:
         """Reads the topic from the beginning and compares it with `wanted`. Raises ToolError."""
-        positions = dict.fromkeys(wanted, 0)
-        loop = FetchLoop(self.cluster, self.topic, positions, isolation_level=isolation_level)
+        starts = dict.fromkeys(wanted, 0)
         found: dict[int, list[bytes]] = {partition: [] for partition in wanted}
         deadline_s = time.monotonic() + self.cluster.timeout_s
-        while _count(found) < _count(wanted) and time.monotonic() < deadline_s:
-            for fetched in loop.poll():
-                found[fetched.partition] += [record.value or b"" for record in fetched.records]
+        with reading(self.cluster, self.topic.name, starts, {"isolation.level": isolation_level}) as reader:
+            while _count(found) < _count(wanted) and time.monotonic() < deadline_s:
+                batch = reader.poll()
+                if batch is not None:
+                    found[batch.partition] += [record.value or b"" for record in sound_records(batch)]
         for partition, values in wanted.items():
             if found[partition] != values:
                 raise ToolError(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,33 +12,42 @@ import pytest
 
 from tidelog.cli import cluster_check
 from tidelog.cli.tool_command import ToolError
-from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.fetch_loop import FetchedRecords
+from tidelog.client.core.consumer_batch import ConsumerBatch
+from tidelog.client.core.properties import Properties
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import parse_header
+from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
 TOPIC = Topic("t", uuid.uuid4(), False, (Partition(0, 1, 0, (1,), (1,), ()),))
 
 
 class _Answers:
-    """A FetchLoop that returns these values of partition 0, and then nothing."""
+    """A reader that returns these values of partition 0, and then nothing."""
 
     def __init__(self, *values: bytes) -> None:
         self.values = list(values)
-        self.isolation_levels: list[int] = []
+        self.isolation_levels: list[object] = []
 
-    def __call__(self, *_: Any, isolation_level: int) -> _Answers:
-        self.isolation_levels.append(isolation_level)
-        return self
+    @contextlib.contextmanager
+    def reading(
+        self, cluster: Cluster, topic: str, positions: dict[int, int], settings: Properties
+    ) -> Iterator[_Answers]:
+        self.isolation_levels.append(settings["isolation.level"])
+        yield self
 
-    def poll(self) -> list[FetchedRecords]:
+    def poll(self) -> ConsumerBatch[bytes, bytes] | None:
         values, self.values = self.values, []
-        records = [Record(offset, -1, None, value) for offset, value in enumerate(values)]
-        return [FetchedRecords(0, records, 0, len(records))] if records else []
+        if not values:
+            return None
+        raw = bytes(build_batch([Record(offset, 1, None, value) for offset, value in enumerate(values)]))
+        batches = [(0, parse_header(raw))]
+        return ConsumerBatch(TopicPartition("t", 0), memoryview(raw), batches, 0, len(values), len(values))
 
 
 def check_of(monkeypatch: pytest.MonkeyPatch, answers: _Answers, *written: bytes) -> Any:
-    monkeypatch.setattr(cluster_check, "FetchLoop", answers)
+    monkeypatch.setattr(cluster_check, "reading", answers.reading)
     cluster = cast("Cluster", SimpleNamespace(timeout_s=0.05))
     return cluster_check._Check(cluster, TOPIC, {0: list(written)})
 
@@ -44,7 +55,7 @@ def check_of(monkeypatch: pytest.MonkeyPatch, answers: _Answers, *written: bytes
 def test_written_records_are_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = _Answers(b"a", b"b")
     assert check_of(monkeypatch, answers, b"a", b"b").consume()
-    assert answers.isolation_levels == [READ_UNCOMMITTED]
+    assert answers.isolation_levels == ["read_uncommitted"]
 
 
 @pytest.mark.parametrize(
@@ -78,6 +89,6 @@ def test_a_visible_aborted_record_fails_the_transaction(monkeypatch: pytest.Monk
     monkeypatch.setattr(cluster_check, "TransactionalWriter", Writer)
     right = _Answers(b"a", b"committed")
     assert check_of(monkeypatch, right, b"a").transaction()
-    assert right.isolation_levels == [READ_COMMITTED]
+    assert right.isolation_levels == ["read_committed"]
     with pytest.raises(ToolError, match="b'aborted' instead of b'committed'"):
         check_of(monkeypatch, _Answers(b"a", b"aborted", b"committed"), b"a").transaction()
