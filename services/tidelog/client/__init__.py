@@ -1,6 +1,6 @@
 """The Kafka client for threads: `from tidelog.client import Producer`. `tidelog.aio` is the one for asyncio.
 
-The modules of this package that do not belong to it are the small synchronous client of the commands.
+The modules beside `core`, `shell` and `threads` are mostly the admin functions, which block.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _MODULES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a class when it is first used, because the commands need none of them."""
+    """Imports a class when it is first used, because most commands need none of them."""
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
