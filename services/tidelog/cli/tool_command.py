@@ -51,6 +51,7 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "'tidelog transactions list' shows the existing ones",
+    ErrorCode.REQUEST_TIMED_OUT: "'tidelog cluster describe' shows the brokers that run",
     ErrorCode.NOT_ENOUGH_REPLICAS: "'tidelog topic describe' shows which replicas are in sync",
 }
 _MISSING: Final[Mapping[ErrorCode, str]] = {

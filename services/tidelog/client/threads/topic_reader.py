@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
@@ -44,6 +44,7 @@ class TopicReader:
         self._cluster = cluster
         self._topic = topic
         self._partitions = partitions
+        self._described: Topic | None = None
         self._quiet_since_s = time.monotonic()
         self._failing_since_s: float | None = None
 
@@ -72,17 +73,21 @@ class TopicReader:
 
     def _ask_leaders(self, now_s: float) -> None:
         try:
-            topic = self._cluster.topic(self._topic)
-            list_offsets(self._cluster, topic, LATEST_TIMESTAMP, partitions=self._partitions)
-            self._failing_since_s = None
+            known = self._described or self._cluster.topic(self._topic)
+            list_offsets(self._cluster, known, LATEST_TIMESTAMP, partitions=self._partitions)
         except (ConnectionLostError, UnreachableError) as error:
             self._tolerate(error, now_s)
+            return
+        self._described, self._failing_since_s = known, None
 
     def _tolerate(self, error: ClientError, now_s: float) -> None:
+        """Raises `error` if it has lasted too long. Otherwise looks up the leaders again."""
         self._failing_since_s = self._failing_since_s or now_s
         if now_s - self._failing_since_s > self._cluster.timeout_s:
             raise error
         self._cluster.close()  # responses may be outstanding, so open new connections
+        with contextlib.suppress(ConnectionLostError, UnreachableError):  # the next check reports it
+            self._described = self._cluster.topic(self._topic)
 
 
 @contextlib.contextmanager
