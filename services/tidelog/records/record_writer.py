@@ -134,9 +134,12 @@ def append_values(
 
 def headers_size_bound(headers: tuple[Header, ...]) -> int:
     """Returns an upper bound of the bytes that the headers need in a record."""
-    return sum(
-        MAX_HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"") for name, content in headers
-    )
+    size = MAX_HEADER_OVERHEAD_BYTES * len(headers)
+    for name, content in headers:
+        size += len(name.encode())
+        if content is not None:
+            size += len(content)
+    return size
 
 
 def counted_headers(headers: tuple[Header, ...]) -> bytes:

@@ -507,10 +507,11 @@ class Producer(Generic[K, V]):
                 if self._transaction_calls is not None:
                     self._transaction.check_open()
                     self._transaction.has_content = True
+                num_partitions = None if partition is not None else core.partition_count(topic)
                 for index in range(start, min(len(values), start + MAX_ROWS_AT_ONCE)):
                     key, value, place = None if keys is None else keys[index], values[index], partition
-                    if place is None and (key is not None or partitioner is not by_key):
-                        place = self._partition_of(topic, key, value)
+                    if num_partitions is not None and (key is not None or partitioner is not by_key):
+                        place = partitioner(topic, key, value, num_partitions)
                     pairs = () if headers is None else headers[index]
                     batch = core.append(topic, place, timestamp, key, value, pairs, at_ms)
                     if batch is None:
