@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -19,9 +18,13 @@ from tidelog.pipeline.formats.avro_types import AvroSchema, Reshape, UnusableSch
 from tidelog.pipeline.formats.columns import Fields, folded, is_kept, merged
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.value_format import Framing, NamedSchema, ValueFormat
+from tidelog.records.schema_framing import (
+    SCHEMA_ID_BYTES,
+    SINGLE_OBJECT_BYTES,
+    SINGLE_OBJECT_MARK,
+    schema_id_of,
+)
 
-SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
-CONFLUENT_MARK: Final = b"\x00"
 _FINGERPRINT: Final = "CRC-64-AVRO"
 _MAX_PROBLEM_CHARACTERS: Final = 200
 
@@ -107,23 +110,23 @@ def _writer_of(given: NamedSchema) -> _Writer:
 
 
 def _by_schema_id(value: bytes, writers: dict[int | None, _Writer]) -> tuple[_Writer, int]:
-    if len(value) < 5 or value[:1] != CONFLUENT_MARK:
+    schema_id = schema_id_of(value)
+    if schema_id is None:
         raise Misfit("is not Avro in Confluent's framing: it does not begin with 0 and a schema id")
-    (schema_id,) = struct.unpack_from(">I", value, 1)
     writer = writers.get(schema_id)
     if writer is None:
         raise Misfit(f"is Avro of the schema with id {schema_id}, which was not given")
-    return writer, 5
+    return writer, SCHEMA_ID_BYTES
 
 
 def _by_fingerprint(value: bytes, writers: dict[bytes, _Writer]) -> tuple[_Writer, int]:
-    if len(value) < 10 or value[:2] != SINGLE_OBJECT_MARK:
+    if len(value) < SINGLE_OBJECT_BYTES or not value.startswith(SINGLE_OBJECT_MARK):
         raise Misfit("is not Avro in single-object encoding: it does not begin with C3 01 and a fingerprint")
-    found = value[2:10]
+    found = value[len(SINGLE_OBJECT_MARK) : SINGLE_OBJECT_BYTES]
     writer = writers.get(found)
     if writer is None:
         raise Misfit(f"is Avro of the schema with fingerprint {found.hex()}, which was not given")
-    return writer, 10
+    return writer, SINGLE_OBJECT_BYTES
 
 
 def _problem_of(error: Exception) -> str:

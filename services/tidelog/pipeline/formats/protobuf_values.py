@@ -19,11 +19,10 @@ from tidelog.pipeline.formats.columns import DecodedValue, Fields, folded, is_ke
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.observed import MAX_DEPTH
 from tidelog.pipeline.formats.value_format import Framing, ValueFormat
+from tidelog.records.schema_framing import SCHEMA_ID_BYTES, message_indexes, schema_id_of
 
 Take = Callable[[DecodedValue], DecodedValue]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_VARINT_BYTES: Final = 5
-_MAX_INDEXES: Final = 100
 
 _SCALARS: Final[dict[int, pa.DataType]] = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
@@ -181,20 +180,9 @@ def _timestamp(value: DecodedValue) -> datetime:
 
 def _end_of_frame(value: bytes) -> int:
     """Returns the position after 0, the schema id and the message's indexes. The schema id is not checked."""
-    if len(value) < 6 or value[0]:
+    if schema_id_of(value) is None or len(value) == SCHEMA_ID_BYTES:
         raise Misfit("is not Protobuf in Confluent's framing: it does not begin with 0 and a schema id")
-    count, end = _zigzag(value, 5)
-    if not 0 <= count <= _MAX_INDEXES:
-        raise Misfit("is not Protobuf in Confluent's framing: the message's index is malformed")
-    for _ in range(count):
-        _, end = _zigzag(value, end)
-    return end
-
-
-def _zigzag(value: bytes, at: int) -> tuple[int, int]:
-    number = 0
-    for position, byte in enumerate(value[at : at + _MAX_VARINT_BYTES]):
-        number |= (byte & 0x7F) << (7 * position)
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at + position + 1
-    raise Misfit("is not Protobuf in Confluent's framing: the message's index is malformed")
+    try:
+        return message_indexes(value)[1]
+    except ValueError as error:
+        raise Misfit(f"is not Protobuf in Confluent's framing: {error}") from None
