@@ -27,6 +27,7 @@ from tidelog.console.core.record_filter import FilterError
 from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.console.group_reader import GroupReader
+from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import Reading, SharedReadings
@@ -94,6 +95,7 @@ class Console:
         *,
         interval_ms: int,
         budget: Budget = DEFAULT_BUDGET,
+        schemas: RecordDecoder = NO_SCHEMAS,
         is_stopping: Callable[[], bool] = lambda: False,
         wall: Callable[[], WallMs] = lambda: WallMs(time.time_ns() // 1_000_000),
         monotonic: Callable[[], MonotonicMs] = lambda: MonotonicMs(time.monotonic_ns() // 1_000_000),
@@ -107,6 +109,7 @@ class Console:
         self._connect = connect
         self._monotonic = monotonic
         self._budget = budget
+        self._schemas = schemas
         self._readings = SharedReadings(interval_ms, self._run, wall, monotonic)
         self._renderer = Renderer()
         self._is_stopping = is_stopping
@@ -290,7 +293,8 @@ class Console:
         values["query"] = query
 
         def search(cluster: Cluster) -> RecordsFound:
-            return find_records(cluster, name, query, self._budget, self._monotonic)
+            decode = self._schemas.of_topic(name)
+            return find_records(cluster, name, query, self._budget, self._monotonic, decode=decode)
 
         found, error, status = await self._search(search)
         if found is not None:
@@ -311,7 +315,7 @@ class Console:
         partition, offset = query.partition, query.offset
 
         def search(cluster: Cluster) -> ShownRecord | None:
-            return find_record(cluster, name, query, self._monotonic)
+            return find_record(cluster, name, query, self._monotonic, decode=self._schemas.of_topic(name))
 
         record, error, status = await self._search(search)
         is_found = record is not None and record.offset == offset

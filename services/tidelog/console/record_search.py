@@ -13,6 +13,7 @@ from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.budget import MIB, Budget, Spent
+from tidelog.console.core.decoded import Decode
 from tidelog.console.core.record_query import RecordQuery
 from tidelog.console.core.record_scan import RecordScan, record_order
 from tidelog.console.core.record_text import ShownRecord
@@ -52,10 +53,11 @@ def find_records(
     budget: Budget,
     clock: Callable[[], MonotonicMs],
     *,
+    decode: Decode | None = None,
     is_whole: bool = False,
 ) -> RecordsFound:
-    """Returns the records that a query finds within a budget, shortened unless `is_whole`. Raises KafkaError,
-    ClientError.
+    """Returns the records that a query finds within a budget, shortened unless `is_whole`. `decode` decodes
+    keys and values. Raises KafkaError, ClientError.
     """
     began_ms = clock()
     topic = existing_topic(cluster, name)
@@ -83,6 +85,7 @@ def find_records(
         began_ms,
         is_whole=is_whole,
         keeps_latest=is_newest and not query.wanted.is_empty,
+        decode=decode,
     )
     while (index := scan.next_partition(clock())) is not None:
         raw = fetch_batches(
@@ -115,13 +118,18 @@ def find_records(
 
 
 def find_record(
-    cluster: Cluster, name: str, query: RecordQuery, clock: Callable[[], MonotonicMs]
+    cluster: Cluster,
+    name: str,
+    query: RecordQuery,
+    clock: Callable[[], MonotonicMs],
+    *,
+    decode: Decode | None = None,
 ) -> ShownRecord | None:
     """Returns the first record that a query finds, with its whole content, or None if there is none. Raises
     KafkaError, ClientError.
     """
     only_one = replace(query, limit=1)
-    found = find_records(cluster, name, only_one, Budget(), clock, is_whole=True)
+    found = find_records(cluster, name, only_one, Budget(), clock, decode=decode, is_whole=True)
     if found.silent:
         raise NoAnswerError(f"no leader answers for partition {query.partition} of topic '{name}'")
     return found.records[0] if found.records else None

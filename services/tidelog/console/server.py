@@ -13,6 +13,7 @@ import uvicorn
 from tidelog.client.address import Address
 from tidelog.console.cluster_reader import Connect
 from tidelog.console.pages import Console
+from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 
 MAX_CONNECTIONS: Final = 128
 LOCAL_HOSTS: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -32,7 +33,13 @@ class ConsoleServer:
     """A console at an address. It listens from its creation, and answers while `run` runs."""
 
     def __init__(
-        self, listen: Address, connect: Connect, *, interval_ms: int, allowed_hosts: Sequence[str] = ()
+        self,
+        listen: Address,
+        connect: Connect,
+        *,
+        interval_ms: int,
+        allowed_hosts: Sequence[str] = (),
+        schemas: RecordDecoder = NO_SCHEMAS,
     ) -> None:
         """Port 0 selects a free port. `allowed_hosts` are further host names by which browsers call the
         console. Raises OSError if the address is not available.
@@ -41,7 +48,10 @@ class ConsoleServer:
         self._listener = socket.create_server((listen.host, listen.port), family=family)
         self.address = Address(listen.host, self._listener.getsockname()[1])
         self._console = Console(
-            connect, interval_ms=interval_ms, is_stopping=lambda: self._server.should_exit
+            connect,
+            interval_ms=interval_ms,
+            schemas=schemas,
+            is_stopping=lambda: self._server.should_exit,
         )
         hosts = [*LOCAL_HOSTS, *allowed_hosts]
         if listen.host not in ("0.0.0.0", "::"):  # the addresses that mean all addresses

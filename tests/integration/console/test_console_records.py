@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import html
+import io
+import json
 import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 
 from tidelog.console.core.budget import Budget
+from tidelog.console.record_decoder import RecordDecoder
+from tidelog.console.schema_files import load_schemas
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -168,6 +174,33 @@ def test_only_committed_records_leave_out_an_open_and_an_aborted_transaction(
     values = re.findall(r"<td><pre>(\w+)</pre>", console.get(f"{path}&isolation=committed").text)
     assert values == ["committed"]
     producer.abort_transaction(TIMEOUT_S)
+
+
+def test_avro_is_decoded_shown_and_filtered(tidelog: Cluster, serve_console: Serve, tmp_path: Path) -> None:
+    fields = [{"name": "number", "type": "int"}, {"name": "to", "type": "string"}]
+    schema = {"type": "record", "name": "Flight", "fields": fields}
+    (tmp_path / f"{TOPIC}-value.avsc").write_text(json.dumps(schema))
+    parsed = fastavro.parse_schema(schema)
+    tidelog.create_topic(TOPIC)
+    values = []
+    for number in range(100):
+        body = io.BytesIO()
+        fastavro.schemaless_writer(body, parsed, {"number": number, "to": "Köln" if number % 2 else "Oslo"})
+        values.append(b"\0\0\0\0\7" + body.getvalue())
+    deep = b"\x02" * 100_000
+    tidelog.produce(TOPIC, *values, deep)
+    schemas = RecordDecoder(load_schemas(tmp_path), None)
+    console = serve_console(tidelog.bootstrap, schemas=schemas)
+    page = console.get(f"/topics/{TOPIC}/records?start=oldest&json=number%3D42").text
+    assert places(page) == [(0, 42)]
+    assert html.unescape(page).count('"to": "Oslo"') == 1
+    page = console.get(f"/topics/{TOPIC}/records?start=oldest&value={quote('Köln')}").text
+    assert places(page) == [(0, number) for number in range(1, 100, 2)]
+    record = html.unescape(console.get(f"/topics/{TOPIC}/records/0/42").text)
+    assert '{\n  "number": 42,\n  "to": "Oslo"\n}' in record
+    assert "Avro, 11 B. The schema is flights-value.avsc." in record
+    record = console.get(f"/topics/{TOPIC}/records/0/100").text
+    assert "It does not fit flights-value.avsc: " in record
 
 
 def test_wrong_searches_are_refused_with_a_sentence(flights: Cluster, serve_console: Serve) -> None:

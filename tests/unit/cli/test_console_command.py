@@ -29,6 +29,9 @@ def test_a_missing_extra_is_named_with_its_installation(monkeypatch: pytest.Monk
         (("--allowed-host", "*"), "--allowed-host *: expected a host name without *"),
         (("--bootstrap-server", "here"), "--bootstrap-server: 'here' is not a broker address"),
         (("--listen", "192.0.2.1:8080"), "the console cannot listen at 192.0.2.1:8080: "),
+        (("--topic-schema", "a-value=a.avsc"), "--topic-schema names files of --schema-dir: give that, too"),
+        (("--schema-dir", "/missing"), "--schema-dir: /missing: No such file or directory"),
+        (("--schema-registry", "here"), "--schema-registry: here is not an http or https URL, such as http"),
     ],
 )
 def test_wrong_options_are_one_sentence(arguments: tuple[str, ...], message: str) -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.console.core.decoded import Decoded, DecodedRecord, contains_text
 from tidelog.console.core.record_text import without_schema_id
 from tidelog.records.record import Record
 
@@ -53,13 +54,18 @@ class JsonCondition:
             wanted = value
         return cls(tuple(steps), wanted)
 
-    def matches(self, data: bytes | None) -> bool:
-        if data is None or len(data) > MAX_JSON_BYTES:
+    def matches(self, data: bytes | None, decoded: Decoded | None = None) -> bool:
+        """Looks into the decoded value, or else into the bytes as JSON."""
+        found: object
+        if decoded is not None and decoded.kind is not None:
+            found = decoded.value
+        elif data is None or len(data) > MAX_JSON_BYTES:
             return False
-        try:
-            found: object = json.loads(without_schema_id(data))
-        except (ValueError, RecursionError):  # no JSON, or nested too deeply
-            return False
+        else:
+            try:
+                found = json.loads(without_schema_id(data))
+            except (ValueError, RecursionError):  # no JSON, or nested too deeply
+                return False
         for step in self.steps:
             if isinstance(step, str):
                 if not isinstance(found, dict) or step not in found:
@@ -83,7 +89,8 @@ def _same_number(one: object, other: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """The conditions of which a record must meet all. Texts match bytes in UTF-8, with upper and lower case.
+    """The conditions of which a record must meet all. Texts match bytes in UTF-8 or the JSON of a decoded key
+    or value, with upper and lower case.
 
     `header` is a name, or `NAME=TEXT` for a header whose value contains the text.
     """
@@ -106,14 +113,23 @@ class RecordFilter:
     def is_empty(self) -> bool:
         return not (self.key or self.value or self.header or self.json)
 
-    def matches(self, record: Record) -> bool:
-        if self.key and self.key.encode() not in (record.key or b""):
-            return False
-        if self.value and self.value.encode() not in (record.value or b""):
-            return False
+    def matches(self, record: Record, decoded: DecodedRecord | None = None) -> bool:
+        decoded = decoded or DecodedRecord(record, None)
         if self.header and not self._has_header(record):
             return False
-        return self.json is None or self.json.matches(record.value)
+        if (
+            self.key
+            and self.key.encode() not in (record.key or b"")
+            and not contains_text(decoded.key, self.key)
+        ):
+            return False
+        if (
+            self.value
+            and self.value.encode() not in (record.value or b"")
+            and not contains_text(decoded.value, self.value)
+        ):
+            return False
+        return self.json is None or self.json.matches(record.value, decoded.value)
 
     def _has_header(self, record: Record) -> bool:
         name, equals, text = self.header.partition("=")

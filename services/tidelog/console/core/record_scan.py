@@ -8,6 +8,7 @@ from typing import Final
 
 from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.console.core.budget import Budget, Spent
+from tidelog.console.core.decoded import Decode, DecodedRecord
 from tidelog.console.core.record_filter import RecordFilter
 from tidelog.console.core.record_text import ShownRecord, show_record
 from tidelog.model.instants import MonotonicMs
@@ -42,11 +43,14 @@ class RecordScan:
         *,
         is_whole: bool = False,
         keeps_latest: bool = False,
+        decode: Decode | None = None,
     ) -> None:
         """`ends` holds the offset after the last one of each partition that is searched. `is_whole` shows
         keys and values as the page of one record does. `keeps_latest` reads up to the ends, and keeps
-        the latest records: at least `max_found` and less than twice as many.
+        the latest records: at least `max_found` and less than twice as many. `decode` decodes keys and values
+        for the filter and for the page.
         """
+        self._decode = decode
         self._is_whole = is_whole
         self.positions = dict(starts)
         self.found: list[ShownRecord] = []
@@ -132,13 +136,16 @@ class RecordScan:
             + len(record.value or b"")
             + sum(_HEADER_BYTES + len(name) + len(content or b"") for name, content in record.headers)
         )
-        if self._wanted.matches(record):
-            self.found.append(show_record(index, record, is_whole=self._is_whole))
+        decoded = DecodedRecord(record, self._decode)
+        if self._wanted.matches(record, decoded):
+            self.found.append(show_record(index, record, decoded, is_whole=self._is_whole))
             if self._keeps_latest and len(self.found) >= 2 * self._max_found:
                 self.found = sorted(self.found, key=record_order)[-self._max_found :]
 
     def _is_spent(self, clock: Callable[[], MonotonicMs], *, always: bool = False) -> bool:
-        """Returns whether the budget is used up. It looks at the clock only for some records."""
-        if not always and self.spent.records % _RECORDS_BETWEEN_CHECKS:
+        """Returns whether the budget is used up. It looks at the clock only for some records, but for each
+        one that may be decoded, because one can take as long as many others.
+        """
+        if not always and self._decode is None and self.spent.records % _RECORDS_BETWEEN_CHECKS:
             return False
         return self.spent.limit_reached(self._budget, clock()) is not None

@@ -1,11 +1,15 @@
-"""Shows the bytes of keys, values and headers as JSON, as text or as hexadecimal numbers."""
+"""Shows the bytes of keys, values and headers as JSON, as text or as hexadecimal numbers, and decoded ones as
+JSON.
+"""
 
 from __future__ import annotations
 
 import json
 from typing import Final, NamedTuple
 
+from tidelog.console.core.decoded import Decoded, DecodedRecord
 from tidelog.records.record import Record
+from tidelog.records.schema_framing import SCHEMA_ID_BYTES, schema_id_of
 
 PREVIEW_BYTES: Final = 2_000
 """The bytes of a key or value in a list of records."""
@@ -14,11 +18,12 @@ WHOLE_BYTES: Final = 1024 * 1024
 PREVIEW_HEADERS: Final = 20
 WHOLE_HEADERS: Final = 1_000
 _HEX_COLUMNS: Final = 16
-_CONFLUENT_PREFIX_BYTES: Final = 5
 
 
 class Shown(NamedTuple):
-    """Bytes as text. `kind` is null, json, text or hex. `omitted_bytes` counts those that are not shown."""
+    """Bytes as text. `kind` is null, json, avro, protobuf, text or hex. `omitted_bytes` counts those that are
+    not shown.
+    """
 
     kind: str
     text: str
@@ -39,7 +44,10 @@ class ShownRecord(NamedTuple):
     omitted_headers: int
 
 
-def show_record(partition: int, record: Record, *, is_whole: bool = False) -> ShownRecord:
+def show_record(
+    partition: int, record: Record, decoded: DecodedRecord | None = None, *, is_whole: bool = False
+) -> ShownRecord:
+    decoded = decoded or DecodedRecord(record, None)
     max_bytes = WHOLE_BYTES if is_whole else PREVIEW_BYTES
     max_headers = WHOLE_HEADERS if is_whole else PREVIEW_HEADERS
     headers = record.headers[:max_headers]
@@ -47,28 +55,42 @@ def show_record(partition: int, record: Record, *, is_whole: bool = False) -> Sh
         partition,
         record.offset,
         record.timestamp,
-        show(record.key, max_bytes),
-        show(record.value, max_bytes),
+        show(record.key, max_bytes, decoded.key),
+        show(record.value, max_bytes, decoded.value),
         tuple((name[:PREVIEW_BYTES], show(content, PREVIEW_BYTES)) for name, content in headers),
         len(record.headers) - len(headers) + record.omitted_headers,
     )
 
 
-def show(data: bytes | None, max_bytes: int) -> Shown:
+def show(data: bytes | None, max_bytes: int, decoded: Decoded | None = None) -> Shown:
     """Returns at most `max_bytes` of the bytes as text: indented JSON, text of printable characters, or a
-    hexadecimal dump.
+    hexadecimal dump. A decoded value is indented JSON of at most four times as many characters.
     """
     if data is None:
         return Shown("null", "null", 0)
     size = len(data)
+    if decoded is not None and decoded.kind is not None:
+        return _show_decoded(decoded.kind, decoded, size, 4 * max_bytes)
+    shown = _show_bytes(data, max_bytes)
+    return shown if decoded is None or shown.kind == "json" else shown._replace(note=decoded.note)
+
+
+def _show_decoded(kind: str, decoded: Decoded, size: int, max_chars: int) -> Shown:
+    text, is_cut = _indented(decoded.value, max_chars)
+    note = f"{decoded.note} The text ends after {max_chars:,} characters." if is_cut else decoded.note
+    return Shown(kind, text, size, note=note)
+
+
+def _show_bytes(data: bytes, max_bytes: int) -> Shown:
+    size = len(data)
     content = without_schema_id(data)
     if size <= max_bytes and content[:1] in (b"{", b"["):
         try:
-            pretty = _indented(json.loads(content), 4 * max_bytes)
+            pretty, is_cut = _indented(json.loads(content), 4 * max_bytes)
         except (ValueError, RecursionError):
-            pretty = ""
-        if pretty and _is_encodable(pretty):
-            note = "" if content is data else f"Its schema id is {_schema_id(data)}."
+            pretty, is_cut = "", True
+        if not is_cut and _is_encodable(pretty):
+            note = "" if content is data else f"Its schema id is {schema_id_of(data)}."
             return Shown("json", pretty, size, note=note)
     part = data[:max_bytes]
     text = _as_text(part, is_cut=size > max_bytes)
@@ -78,30 +100,26 @@ def show(data: bytes | None, max_bytes: int) -> Shown:
     return Shown("hex", _dump(part), size, size - len(part), _schema_note(data))
 
 
-def _indented(value: object, max_chars: int) -> str:
-    """Returns indented JSON, or nothing if it is longer. The indentation of deep arrays may be far longer
-    than the data.
+def _indented(value: object, max_chars: int) -> tuple[str, bool]:
+    """Returns indented JSON, and whether it ends after `max_chars` characters. The indentation of deep arrays
+    may be far longer than the data.
     """
     parts: list[str] = []
     size = 0
     for part in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
         size += len(part)
-        if size > max_chars:
-            return ""
         parts.append(part)
-    return "".join(parts)
+        if size > max_chars:
+            return "".join(parts)[:max_chars], True
+    return "".join(parts), False
 
 
 def without_schema_id(data: bytes) -> bytes:
     """Returns JSON without the schema id that the serializers of a registry write before it, and other bytes
     as they are.
     """
-    has_id = data[:1] == b"\0" and data[_CONFLUENT_PREFIX_BYTES : _CONFLUENT_PREFIX_BYTES + 1] in (b"{", b"[")
-    return data[_CONFLUENT_PREFIX_BYTES:] if has_id else data
-
-
-def _schema_id(data: bytes) -> int:
-    return int.from_bytes(data[1:_CONFLUENT_PREFIX_BYTES])
+    has_id = schema_id_of(data) is not None and data[SCHEMA_ID_BYTES : SCHEMA_ID_BYTES + 1] in (b"{", b"[")
+    return data[SCHEMA_ID_BYTES:] if has_id else data
 
 
 def _is_encodable(text: str) -> bool:
@@ -133,10 +151,10 @@ def _dump(data: bytes) -> str:
 
 
 def _schema_note(data: bytes) -> str:
-    """Returns what the prefix of Confluent's serializers says: a zero byte and the id of a schema."""
-    if len(data) > _CONFLUENT_PREFIX_BYTES and data[0] == 0:
-        return (
-            f"The first bytes look like schema id {_schema_id(data)} of a registry. "
-            "The console does not decode it."
-        )
-    return ""
+    schema_id = schema_id_of(data)
+    if schema_id is None or len(data) == SCHEMA_ID_BYTES:
+        return ""
+    return (
+        f"The first bytes look like schema id {schema_id} of a registry. The console decodes Avro and "
+        "Protobuf if it is started with --schema-registry or --schema-dir."
+    )

@@ -1,0 +1,247 @@
+"""Asks a schema registry with Confluent's HTTP API for the schemas that records name by their ids.
+
+Everything is bounded: the time, the size and the number of requests of a lookup, and the schemas that are
+kept. Requests go only to the configured host. Redirects and proxies are not followed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+from urllib.parse import quote, urlsplit
+
+from tidelog.console.core.avro_reader import AvroReader
+from tidelog.console.core.decoded import SchemaError
+from tidelog.console.core.protobuf_reader import ProtobufReader
+from tidelog.model.instants import MonotonicMs
+
+MAX_SCHEMAS: Final = 128
+"""The most schemas that are kept. The one that was used longest ago is forgotten first."""
+MAX_RESPONSE_BYTES: Final = 512 * 1024
+MAX_REQUESTS: Final = 32
+"""The most requests for one schema: one or two for itself and one for each schema that it imports."""
+LOOKUP_TIMEOUT_MS: Final = 3_000
+"""The time of all requests for one schema."""
+RETRY_MS: Final = 10_000
+"""The time in which a failed request is not repeated."""
+_ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_MAX_PROBLEM_CHARS: Final = 200
+
+Reader: TypeAlias = AvroReader | ProtobufReader | None
+"""The reader of a schema, or None for JSON, which needs none."""
+
+
+class RegistryError(Exception):
+    """A schema cannot be had. The message is one sentence."""
+
+
+class _SilentError(RegistryError):
+    """The registry did not answer, so that it is not asked for other schemas either."""
+
+
+class SchemaRegistry:
+    """The schemas of one registry. It may be used by several threads, of which one asks at a time."""
+
+    def __init__(self, url: str, clock: Callable[[], MonotonicMs]) -> None:
+        """Raises SchemaError, whose message begins with the URL."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+            raise SchemaError(f"{url} is not an http or https URL, such as http://127.0.0.1:8081")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise SchemaError(
+                f"{parts.hostname}: the registry's URL may have neither a login, a query nor a fragment"
+            )
+        self.name = parts.netloc
+        self._context = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = port
+        self._path = parts.path.rstrip("/")
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, tuple[Reader | RegistryError, MonotonicMs | None]] = OrderedDict()
+        self._silent: tuple[RegistryError, MonotonicMs] | None = None
+
+    def knows(self, schema_id: int) -> bool:
+        """Returns whether `reader` answers without a request."""
+        with self._lock:
+            return self._known(schema_id) is not None
+
+    def reader(self, schema_id: int) -> Reader:
+        """Returns the reader of a schema. Raises RegistryError."""
+        with self._lock:
+            found = self._known(schema_id)
+            if found is None:
+                found = (self._looked_up(schema_id),)
+        if isinstance(found[0], RegistryError):
+            raise found[0]
+        return found[0]
+
+    def _known(self, schema_id: int) -> tuple[Reader | RegistryError] | None:
+        now_ms = self._clock()
+        if schema_id in self._kept:
+            reader, until_ms = self._kept[schema_id]
+            if until_ms is None or now_ms < until_ms:
+                self._kept.move_to_end(schema_id)
+                return (reader,)
+        if self._silent is not None and now_ms < self._silent[1]:
+            return (self._silent[0],)
+        return None
+
+    def _looked_up(self, schema_id: int) -> Reader | RegistryError:
+        found: Reader | RegistryError
+        until_ms: MonotonicMs | None = None
+        try:
+            found = _Lookup(self, schema_id, self._clock).reader()
+        except RegistryError as error:
+            found = error
+            until_ms = MonotonicMs(self._clock() + RETRY_MS)
+            if isinstance(error, _SilentError):
+                self._silent = error, until_ms
+        self._kept[schema_id] = found, until_ms
+        self._kept.move_to_end(schema_id)
+        if len(self._kept) > MAX_SCHEMAS:
+            self._kept.popitem(last=False)
+        return found
+
+    def get(self, path: str, timeout_ms: int) -> tuple[int, bytes]:
+        """Returns the status and the body of an answer. Raises RegistryError."""
+        timeout_s = timeout_ms / 1000
+        if self._context is None:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        else:
+            connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout_s, context=self._context
+            )
+        try:
+            connection.connect()
+            # The timeout of a socket begins again with each byte, and this one does not.
+            ending = threading.Timer(timeout_s, _shut_down, (connection.sock,))
+            ending.start()
+            try:
+                connection.request("GET", self._path + path, headers={"Accept": _ACCEPT})
+                response = connection.getresponse()
+                body = response.read(MAX_RESPONSE_BYTES + 1)
+            finally:
+                ending.cancel()
+        except (OSError, http.client.HTTPException) as error:
+            problem = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise _SilentError(
+                f"The schema registry {self.name} does not answer: {problem[:_MAX_PROBLEM_CHARS]}."
+            ) from None
+        finally:
+            connection.close()
+        return response.status, body
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended already
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Lookup:
+    """The requests for one schema."""
+
+    def __init__(self, registry: SchemaRegistry, schema_id: int, clock: Callable[[], MonotonicMs]) -> None:
+        self._registry = registry
+        self._schema_id = schema_id
+        self._clock = clock
+        self._deadline_ms = clock() + LOOKUP_TIMEOUT_MS
+        self._requests = 0
+        self._imported: dict[str, str | None] = {}
+
+    def reader(self) -> Reader:
+        """Raises RegistryError."""
+        path = f"/schemas/ids/{self._schema_id}"
+        answer = self._ask(path)
+        kind = answer.get("schemaType") or "AVRO"
+        if kind == "JSON":
+            return None
+        if kind not in ("AVRO", "PROTOBUF"):
+            raise self._error(
+                f"has the type {str(kind)[:_MAX_PROBLEM_CHARS]}, which the console does not decode"
+            )
+        query = ""
+        if kind == "PROTOBUF":
+            query = "?format=serialized"
+            answer = self._ask(path + query)
+        self._import(answer, query)
+        texts = [text for text in self._imported.values() if text is not None]
+        try:
+            if kind == "AVRO":
+                return AvroReader(_text(answer), texts)
+            files: list[tuple[str | None, bytes]] = [
+                (name, self._serialized(text)) for name, text in self._imported.items() if text is not None
+            ]
+            return ProtobufReader(
+                [*files, (f"schema-{self._schema_id}.proto", self._serialized(_text(answer)))]
+            )
+        except SchemaError as error:
+            raise self._error(f"is not usable: {error}") from None
+
+    def _import(self, answer: dict[str, Any], query: str) -> None:
+        """Fetches the schemas that a schema refers to, each after those to which it refers itself."""
+        references = answer.get("references") or []
+        if not isinstance(references, list):
+            raise self._error("is not usable: its references are no list")
+        for each in references:
+            if not isinstance(each, dict) or not all(key in each for key in ("name", "subject", "version")):
+                raise self._error("is not usable: a reference lacks its name, subject or version")
+            name = str(each["name"])
+            if name in self._imported:
+                continue
+            self._imported[name] = None  # a circle of references ends here
+            subject, version = quote(str(each["subject"]), safe=""), quote(str(each["version"]), safe="")
+            found = self._ask(f"/subjects/{subject}/versions/{version}{query}")
+            self._import(found, query)
+            del self._imported[name]
+            self._imported[name] = _text(found)
+
+    def _ask(self, path: str) -> dict[str, Any]:
+        left_ms = self._deadline_ms - self._clock()
+        self._requests += 1
+        if left_ms <= 0 or self._requests > MAX_REQUESTS:
+            raise self._error(f"needs more than {MAX_REQUESTS} requests or {LOOKUP_TIMEOUT_MS / 1000:.0f} s")
+        status, body = self._registry.get(path, left_ms)
+        if status == http.client.NOT_FOUND:
+            raise RegistryError(f"The schema registry {self._registry.name} has nothing at {path}.")
+        if status != http.client.OK:
+            raise RegistryError(
+                f"The schema registry {self._registry.name} refuses {path} with status {status}."
+            )
+        if len(body) > MAX_RESPONSE_BYTES:
+            raise self._error(f"is larger than {MAX_RESPONSE_BYTES // 1024} KiB")
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise self._error("is not usable: the answer is not JSON with a schema")
+        return answer
+
+    def _serialized(self, text: str) -> bytes:
+        try:
+            return base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raise self._error(
+                "is Protobuf that the registry does not serialize. Give its descriptor set in --schema-dir"
+            ) from None
+
+    def _error(self, problem: str) -> RegistryError:
+        return RegistryError(f"Schema {self._schema_id} of {self._registry.name} {problem}.")
+
+
+def _text(answer: dict[str, Any]) -> str:
+    return str(answer["schema"])
