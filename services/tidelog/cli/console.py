@@ -88,8 +88,8 @@ def command(
 ) -> None:
     """Serve a web console with the cluster's brokers, topics, records, groups and transactions.
 
-    It reads the cluster while somebody looks at a page, and changes nothing. It has no login of its own: who
-    reaches its address sees what --command-config may read.
+    It reads the cluster while somebody looks at a page, and the health of the replicas every 20 seconds. It
+    changes nothing. It has no login of its own: who reaches its address sees what --command-config may read.
     """
     if topic_schemas and schema_dir is None:
         raise ToolError("--topic-schema names files of --schema-dir: give that, too")

@@ -144,24 +144,19 @@ class Cluster:
 
     def describe(self) -> ClusterView:
         """Returns the current brokers and controller."""
-        answer = self._ask(())
-        return ClusterView(answer.cluster_id, answer.controller_id, tuple(self._brokers.values()))
+        return self._view_of(self._ask(()))
+
+    def describe_with_topics(self) -> tuple[ClusterView, dict[str, Topic]]:
+        """Returns the current brokers, the controller and all topics by name, with one request."""
+        answer = self._ask(None)
+        return self._view_of(answer), _topics_of(answer)
 
     def topics(self, names: Iterable[str] | None = None, *, seen_by: int | None = None) -> dict[str, Topic]:
         """Returns the existing ones of the named topics, by name; `names` None means all topics.
 
         The request goes to the broker `seen_by`, or to any broker. It never creates topics.
         """
-        answer = self._ask(None if names is None else tuple(names), asked=seen_by)
-        found: dict[str, Topic] = {}
-        for topic in answer.topics:
-            code = topic.error_code
-            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
-                continue
-            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-                raise topic_error_of(code, topic.name or "")
-            found[topic.name or ""] = _topic_of(topic)
-        return dict(sorted(found.items()))
+        return _topics_of(self._ask(None if names is None else tuple(names), asked=seen_by))
 
     def topic(self, name: str, *, creates: bool = False) -> Topic:
         """Returns a topic when all its partitions have leaders, and waits for them until the timeout.
@@ -223,6 +218,22 @@ class Cluster:
             for row in sorted(answer.brokers, key=lambda row: row.node_id)
         }
         return answer
+
+    def _view_of(self, answer: MetadataResponse) -> ClusterView:
+        return ClusterView(answer.cluster_id, answer.controller_id, tuple(self._brokers.values()))
+
+
+def _topics_of(answer: MetadataResponse) -> dict[str, Topic]:
+    """Returns the topics that exist, by name. Raises KafkaError."""
+    found: dict[str, Topic] = {}
+    for topic in answer.topics:
+        code = topic.error_code
+        if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+            continue
+        if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+            raise topic_error_of(code, topic.name or "")
+        found[topic.name or ""] = _topic_of(topic)
+    return dict(sorted(found.items()))
 
 
 def _topic_of(topic: MetadataResponseTopic) -> Topic:

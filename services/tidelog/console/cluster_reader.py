@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from tidelog.client.cluster import NO_LEADER, Cluster, Topic
+from tidelog.client.cluster import NO_LEADER, Cluster, ClusterView, Topic
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError, NoAnswerError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
@@ -86,6 +86,13 @@ class ClusterReader:
         """Returns the brokers and the health of all partitions, and adds to the history."""
         return self.run(self._overview)
 
+    def sample_health(self, interval_ms: int) -> None:
+        """Adds to the history, unless a look at the overview did so in the last third of the interval. Raises
+        KafkaError, ClientError.
+        """
+        if not self._history.has_recent(self._wall(), interval_ms // 3):
+            self.run(self._read_health)
+
     def topics(self) -> TopicList:
         """Returns all topics with sizes and rates, in the order of their names."""
         return self.run(self._topics)
@@ -101,9 +108,7 @@ class ClusterReader:
     # -- how they are read
 
     def _overview(self, cluster: Cluster) -> Overview:
-        topics = cluster.topics()
-        view = cluster.describe()
-        self._known = tuple(str(broker.address) for broker in view.brokers)
+        view, topics, sample = self._read_health(cluster)
         partitions = [
             PartitionRow(topic.name, each) for topic in topics.values() for each in topic.partitions
         ]
@@ -118,15 +123,6 @@ class ClusterReader:
             leaders[row.partition.leader] = leaders.get(row.partition.leader, 0) + 1
             for broker_id in row.partition.replicas:
                 replicas[broker_id] = replicas.get(broker_id, 0) + 1
-        now_ms = self._wall()
-        sample = IsrSample(
-            now_ms,
-            tuple(broker.broker_id for broker in view.brokers),
-            view.controller_id,
-            sum(row.partition.is_under_replicated for row in problems),
-            sum(row.partition.leader == NO_LEADER for row in problems),
-        )
-        self._history.add(sample)
         return Overview(
             view.cluster_id or "",
             sample,
@@ -141,11 +137,26 @@ class ClusterReader:
                 )
                 for broker in view.brokers
             ),
-            tuple(self._history.timeline(now_ms)),
+            tuple(self._history.timeline(sample.at_ms)),
             tuple(self._history.changes()),
             tuple(problems[:MAX_PROBLEMS]),
             max(0, len(problems) - MAX_PROBLEMS),
         )
+
+    def _read_health(self, cluster: Cluster) -> tuple[ClusterView, dict[str, Topic], IsrSample]:
+        """Reads brokers and topics with one request, and adds to the history."""
+        view, topics = cluster.describe_with_topics()
+        self._known = tuple(str(broker.address) for broker in view.brokers)
+        partitions = [each for topic in topics.values() for each in topic.partitions]
+        sample = IsrSample(
+            self._wall(),
+            tuple(broker.broker_id for broker in view.brokers),
+            view.controller_id,
+            sum(each.is_under_replicated for each in partitions),
+            sum(each.leader == NO_LEADER for each in partitions),
+        )
+        self._history.add(sample)
+        return view, topics, sample
 
     def _topics(self, cluster: Cluster) -> TopicList:
         topics = cluster.topics()

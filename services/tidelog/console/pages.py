@@ -23,10 +23,12 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.console.cluster_reader import ClusterReader, Connect
 from tidelog.console.core.budget import Budget
+from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
 from tidelog.console.core.record_filter import FilterError
 from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.console.group_reader import GroupReader
+from tidelog.console.health_sampler import HealthSampler
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
@@ -96,6 +98,7 @@ class Console:
         interval_ms: int,
         budget: Budget = DEFAULT_BUDGET,
         schemas: RecordDecoder = NO_SCHEMAS,
+        sample_interval_ms: int = SAMPLE_INTERVAL_MS,
         is_stopping: Callable[[], bool] = lambda: False,
         wall: Callable[[], WallMs] = lambda: WallMs(time.time_ns() // 1_000_000),
         monotonic: Callable[[], MonotonicMs] = lambda: MonotonicMs(time.monotonic_ns() // 1_000_000),
@@ -106,6 +109,7 @@ class Console:
         self._worker = ThreadPoolExecutor(1, "console-reader")
         self._searchers = ThreadPoolExecutor(MAX_SEARCHES, "console-search")
         self._searches = 0
+        self._sampler = HealthSampler(self._reader.sample_health, self._worker, sample_interval_ms)
         self._connect = connect
         self._monotonic = monotonic
         self._budget = budget
@@ -115,7 +119,12 @@ class Console:
         self._is_stopping = is_stopping
         self._viewers = 0
 
+    def start(self) -> None:
+        """Begins to sample the health of the cluster."""
+        self._sampler.start()
+
     def close(self) -> None:
+        self._sampler.close()
         for threads in (self._worker, self._searchers):
             threads.shutdown(wait=True, cancel_futures=True)
         self._reader.close()

@@ -75,6 +75,7 @@ class ConsoleServer:
 
     def run(self) -> None:
         """Answers until `stop`, or until SIGINT or SIGTERM if it runs in the main thread."""
+        self._console.start()
         try:
             with self._listener:
                 self._server.run(sockets=[self._listener])

@@ -37,6 +37,7 @@ class ServedConsole:
         self._console = Console(
             connect, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}
         )
+        self._samples = "sample_interval_ms" in options
         application = self._console.application([HOST])
         self._server = uvicorn.Server(
             uvicorn.Config(application, HOST, 0, log_level="warning", lifespan="off", ws="none")
@@ -44,6 +45,8 @@ class ServedConsole:
         self._thread = threading.Thread(target=self._server.run, name="console", daemon=True)
 
     def start(self) -> ServedConsole:
+        if self._samples:
+            self._console.start()
         self._thread.start()
         deadline_s = time.monotonic() + TIMEOUT_S
         while not self._server.started:

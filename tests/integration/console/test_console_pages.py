@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +12,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tidelog.client.cluster import Cluster as Client
+from tidelog.model.instants import WallMs
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
 Serve = Callable[..., Any]
+TIMEOUT_S = 60
+READS_OF_A_SAMPLE = 3
+"""How often the clock is read until a sample is certainly in the history."""
 
 
 def words(text: str) -> str:
@@ -113,6 +120,28 @@ def test_events_show_a_broker_that_dies(
             assert "Broker 2 stopped." in text
             assert "Partitions with missing replicas" in text
             break
+
+
+def test_the_history_contains_what_happened_while_nobody_looked(
+    tidelog_cluster: Callable[..., Cluster], serve_console: Serve
+) -> None:
+    cluster = tidelog_cluster(3)
+    read = threading.Semaphore(0)
+
+    def wall() -> WallMs:
+        read.release()
+        return WallMs(time.time_ns() // 1_000_000)
+
+    console = serve_console(cluster.bootstrap, sample_interval_ms=50, wall=wall)
+    for _ in range(READS_OF_A_SAMPLE):
+        assert read.acquire(timeout=TIMEOUT_S)
+    cluster.kill_broker(2)
+    with Client(cluster.bootstrap) as client:
+        while len(client.describe().brokers) == 3:
+            time.sleep(0.01)
+    page = words(console.get("/").text)
+    assert "2 brokers" in page
+    assert "Broker 2 stopped." in page
 
 
 def test_a_cluster_that_is_down_is_an_error_with_the_last_reading(serve_console: Serve) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tidelog.console.core.isr_history import (
     MAX_CHANGES,
     MAX_SAMPLES,
+    SAMPLE_INTERVAL_MS,
     SLOTS,
     SPAN_MS,
     Health,
@@ -86,3 +87,28 @@ def test_the_history_has_a_most_of_samples() -> None:
     for at_ms in range(MAX_SAMPLES + 10):
         history.add(sample(at_ms))
     assert len(history) == MAX_SAMPLES
+
+
+@given(
+    st.lists(st.integers(0, SAMPLE_INTERVAL_MS // 3), min_size=2 * SLOTS, max_size=2 * SLOTS), st.integers(0)
+)
+def test_samples_of_nobodys_looks_leave_no_gap(looks_ms: list[int], end_ms: int) -> None:
+    """The sampler leaves a sample out if a viewer's is younger than a third of the interval."""
+    history = IsrHistory()
+    now_ms = WallMs(10 * SPAN_MS + end_ms % SPAN_MS)
+    for number, before_ms in enumerate(reversed(looks_ms)):
+        due_ms = WallMs(now_ms - (len(looks_ms) - 1 - number) * SAMPLE_INTERVAL_MS)
+        if number % 2:
+            history.add(sample(due_ms - before_ms))
+        if not history.has_recent(due_ms, SAMPLE_INTERVAL_MS // 3):
+            history.add(sample(due_ms))
+    assert Health.UNKNOWN not in history.timeline(now_ms)[0].slots
+
+
+def test_a_clock_that_was_set_back_has_no_recent_sample() -> None:
+    history = IsrHistory()
+    assert not history.has_recent(WallMs(0), 1_000)
+    history.add(sample(10_000))
+    assert history.has_recent(WallMs(10_999), 1_000)
+    assert not history.has_recent(WallMs(11_000), 1_000)
+    assert not history.has_recent(WallMs(9_999), 1_000)

@@ -15,6 +15,8 @@ MAX_SAMPLES: Final = 3_600
 """One sample in a second for an hour. Older ones are forgotten first."""
 SLOTS: Final = 120
 """The number of slots of the timeline: each is half a minute of an hour."""
+SAMPLE_INTERVAL_MS: Final = SPAN_MS // SLOTS * 2 // 3
+"""The time between two samples while nobody looks. Because it is shorter than a slot, each slot has one."""
 MAX_CHANGES: Final = 50
 """The most changes that are listed."""
 
@@ -66,6 +68,10 @@ class IsrHistory:
 
     def __len__(self) -> int:
         return len(self._samples)
+
+    def has_recent(self, now_ms: WallMs, age_ms: int) -> bool:
+        """Returns whether a sample is younger than `age_ms`."""
+        return bool(self._samples) and 0 <= now_ms - self._samples[-1].at_ms < age_ms
 
     def add(self, sample: IsrSample) -> None:
         """Adds a sample and forgets those that are older than an hour. A sample that is older than the last
