@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tidelog.cli.dump_line import DumpLine
 from tidelog.cli.dump_segment import Findings, batches_of
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -53,7 +54,7 @@ def _entries(path: Path, entry: struct.Struct, findings: Findings) -> list[tuple
     return rows
 
 
-def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[str]:
+def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
     """Returns `offset: position:` lines. An entry names the last offset of a batch. Raises OSError."""
     base_offset = int(path.stem)
     batches = _batches_beside(path, findings)
@@ -62,7 +63,7 @@ def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Ite
     for relative_offset, position in _entries(path, _OFFSET_ENTRY, findings):
         offset = base_offset + relative_offset
         if not verify_only:
-            yield f"offset: {offset} position: {position}"
+            yield DumpLine("index_entry", {"offset": offset, "position": position})
         if offset <= before:
             yield findings.add(path, f"offset {offset} is not greater than {before}")
         before = offset
@@ -72,7 +73,7 @@ def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Ite
             yield findings.add(path, f"offset {offset} at position {position}: {what}")
 
 
-def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[str]:
+def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
     """Returns `timestamp: offset:` lines.
 
     The timestamps must rise, and the timestamp must be the maximum of the batch that holds the offset. Raises
@@ -84,7 +85,7 @@ def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Itera
     for timestamp, relative_offset in _entries(path, _TIME_ENTRY, findings):
         offset = base_offset + relative_offset
         if not verify_only:
-            yield f"timestamp: {timestamp} offset: {offset}"
+            yield DumpLine("time_index_entry", {"timestamp": timestamp, "offset": offset})
         if timestamp < before:
             yield findings.add(path, f"timestamp {timestamp} is lower than the previous one, {before}")
         before = timestamp
@@ -98,10 +99,16 @@ def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Itera
             yield findings.add(path, f"timestamp {timestamp} at offset {offset}: the batch has {found}")
 
 
-def aborted_index_lines(path: Path, findings: Findings) -> Iterator[str]:
+def aborted_index_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     """Returns one line for each aborted transaction. Raises OSError."""
     for version, producer_id, first, last, last_stable in _entries(path, _ABORTED_ENTRY, findings):
-        yield (
-            f"version: {version} producerId: {producer_id} firstOffset: {first} lastOffset: {last} "
-            f"lastStableOffset: {last_stable}"
+        yield DumpLine(
+            "aborted_transaction",
+            {
+                "version": version,
+                "producerId": producer_id,
+                "firstOffset": first,
+                "lastOffset": last,
+                "lastStableOffset": last_stable,
+            },
         )

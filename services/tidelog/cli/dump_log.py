@@ -22,8 +22,9 @@ from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.cli.dump_index import aborted_index_lines, offset_index_lines, time_index_lines
+from tidelog.cli.dump_line import DumpLine
 from tidelog.cli.dump_segment import Findings, SegmentView, segment_lines
-from tidelog.cli.output import note
+from tidelog.cli.output import OutputFormat, note
 from tidelog.cli.tool_command import ToolCommand, ToolError
 
 _SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
@@ -39,10 +40,11 @@ _TEXT_FILES: Final = (
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
+    prints_data=False,  # --format json prints lines, not a document
     examples=(
         "tidelog dump-log data/flights-0",
         "tidelog dump-log data/flights-0/00000000000000000000.log --print-data-log",
+        "tidelog dump-log data/flights-0 --deep-iteration --format json",
     ),
 )
 @click.argument("paths", metavar="[FILE|DIRECTORY]...", nargs=-1)
@@ -54,6 +56,14 @@ _TEXT_FILES: Final = (
 @click.option(
     "--max-bytes", type=click.IntRange(min=1), help="Read only this number of bytes of each segment."
 )
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice([str(each) for each in OutputFormat]),
+    default=str(OutputFormat.PLAIN),
+    show_default=True,
+    help="Format of the lines: those of Kafka's tool (plain, table), or an object in each line (json).",
+)
 def command(
     paths: tuple[str, ...],
     files: str | None,
@@ -62,6 +72,7 @@ def command(
     verify_index_only: bool,
     index_sanity_check: bool,
     max_bytes: int | None,
+    output_format: str,
 ) -> None:
     """Print segments, indexes, producer snapshots and checkpoints as text.
 
@@ -72,10 +83,12 @@ def command(
         raise click.UsageError("Give a segment, an index, or the data directory of a partition or broker.")
     view = SegmentView(deep_iteration or print_data_log, print_data_log, max_bytes)
     findings = Findings()
+    is_json = output_format == "json"
     for path in _files_of(given):
-        click.echo(f"Dumping {path}")
+        if not is_json:
+            click.echo(f"Dumping {path}")
         for line in _readable(path, view, verify_index_only or index_sanity_check, findings):
-            click.echo(line)
+            click.echo(line.as_json(path) if is_json else line)
     if findings.problems:
         raise ToolError(f"found {len(findings.problems)} problems; the first is: {findings.problems[0]}")
     note("No problems found.")
@@ -103,7 +116,7 @@ def is_known(path: Path) -> bool:
     return path.suffix in _SUFFIXES and path.stem.isdecimal()
 
 
-def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[str]:
+def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
     """Returns the lines of a file. Raises ToolError if it can't be read.
 
     An error of the output, such as a pipe whose reader has ended, is not an error of the file.
@@ -114,7 +127,7 @@ def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findin
         raise ToolError(f"{path}: {error.strerror}") from error
 
 
-def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[str]:
+def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
     match path.suffix:
         case ".log":
             return segment_lines(path, view, findings)
@@ -128,29 +141,37 @@ def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findin
             return _snapshot_lines(path, findings)
     if path.name == LEADER_EPOCHS_FILE:
         return _leader_epoch_lines(path, findings)
-    return iter(path.read_text("utf-8", errors="backslashreplace").splitlines())
+    lines = path.read_text("utf-8", errors="backslashreplace").splitlines()
+    return (DumpLine("text", {}, text=line) for line in lines)
 
 
-def _snapshot_lines(path: Path, findings: Findings) -> Iterator[str]:
+def _snapshot_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     try:
         entries = decode_snapshot(path.read_bytes())
     except CorruptSnapshotError as error:
         yield findings.add(path, str(error))
         return
     for entry in entries:
-        yield (
-            f"producerId: {entry.producer_id} producerEpoch: {entry.producer_epoch} "
-            f"lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} "
-            f"offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp} "
-            f"coordinatorEpoch: {entry.coordinator_epoch} currentTxnFirstOffset: {entry.txn_first_offset}"
+        yield DumpLine(
+            "producer",
+            {
+                "producerId": entry.producer_id,
+                "producerEpoch": entry.producer_epoch,
+                "lastSequence": entry.last_sequence,
+                "lastOffset": entry.last_offset,
+                "offsetDelta": entry.offset_delta,
+                "timestamp": entry.timestamp,
+                "coordinatorEpoch": entry.coordinator_epoch,
+                "currentTxnFirstOffset": entry.txn_first_offset,
+            },
         )
 
 
-def _leader_epoch_lines(path: Path, findings: Findings) -> Iterator[str]:
+def _leader_epoch_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     try:
         epochs = LeaderEpochs.decode(path.read_bytes())
     except CorruptLeaderEpochsError as error:
         yield findings.add(path, str(error))
         return
     for epoch, start_offset in epochs:
-        yield f"leaderEpoch: {epoch} startOffset: {start_offset}"
+        yield DumpLine("leader_epoch", {"leaderEpoch": epoch, "startOffset": start_offset})

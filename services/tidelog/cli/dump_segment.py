@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tidelog.cli.dump_line import OMITTED_HEADERS, DumpLine
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
@@ -17,7 +18,7 @@ from tidelog.records.batch import (
     parse_header,
 )
 from tidelog.records.compression import Compression
-from tidelog.records.record import Record, end_transaction_marker, iterate_records
+from tidelog.records.record import end_transaction_marker, iterate_records
 
 DELETE_HORIZON_BIT: Final = 0x40
 """The attribute that makes the base timestamp the deletion time of compacted tombstones (KIP-534)."""
@@ -32,11 +33,11 @@ class Findings:
 
     problems: list[str] = field(default_factory=list)
 
-    def add(self, path: Path, sentence: str) -> str:
+    def add(self, path: Path, sentence: str) -> DumpLine:
         """Adds a problem and returns its line."""
         problem = f"{path}: {sentence}"
         self.problems.append(problem)
-        return f"PROBLEM {sentence}"
+        return DumpLine("problem", {}, "PROBLEM ", sentence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +71,10 @@ def batches_of(file: BinaryIO, size_bytes: int) -> Iterator[tuple[int, BatchHead
         )
 
 
-def segment_lines(path: Path, view: SegmentView, findings: Findings) -> Iterator[str]:
+def segment_lines(path: Path, view: SegmentView, findings: Findings) -> Iterator[DumpLine]:
     """Returns the lines of a segment. Raises OSError."""
     base_offset = int(path.stem) if path.stem.isdecimal() else 0
-    yield f"Log starting offset: {base_offset}"
+    yield DumpLine("segment", {"Log starting offset": base_offset})
     next_offset = base_offset
     size_bytes = path.stat().st_size
     if view.max_bytes is not None:
@@ -101,51 +102,61 @@ def segment_lines(path: Path, view: SegmentView, findings: Findings) -> Iterator
                 yield findings.add(path, str(error))
 
 
-def batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
+def batch_line(position: int, header: BatchHeader, is_valid: bool) -> DumpLine:
     """Returns the header's fields under the names that Kafka's tool uses."""
     has_producer = header.producer_id != NO_PRODUCER_ID
     codec = header.compression
     names = [entry.name.lower() for entry in Compression]
-    horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
-    return (
-        f"baseOffset: {header.base_offset} lastOffset: {header.last_offset} count: {header.record_count} "
-        f"baseSequence: {header.base_sequence} lastSequence: {header.last_sequence if has_producer else -1} "
-        f"producerId: {header.producer_id} producerEpoch: {header.producer_epoch} "
-        f"partitionLeaderEpoch: {header.partition_leader_epoch} "
-        f"isTransactional: {_word(header.is_transactional)} isControl: {_word(header.is_control)} "
-        + (f"deleteHorizonMs: {horizon} " if horizon is not None else "")
-        + f"position: {position} {_time_type(header)}: {header.max_timestamp} size: {header.size_bytes} "
-        f"magic: {header.magic} compresscodec: {names[codec] if codec < len(names) else codec} "
-        f"crc: {header.crc} isvalid: {_word(is_valid)}"
+    has_horizon = header.attributes & DELETE_HORIZON_BIT
+    return DumpLine(
+        "batch",
+        {
+            "baseOffset": header.base_offset,
+            "lastOffset": header.last_offset,
+            "count": header.record_count,
+            "baseSequence": header.base_sequence,
+            "lastSequence": header.last_sequence if has_producer else -1,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "partitionLeaderEpoch": header.partition_leader_epoch,
+            "isTransactional": bool(header.is_transactional),
+            "isControl": bool(header.is_control),
+            **({"deleteHorizonMs": header.base_timestamp} if has_horizon else {}),
+            "position": position,
+            _time_type(header): header.max_timestamp,
+            "size": header.size_bytes,
+            "magic": header.magic,
+            "compresscodec": names[codec] if codec < len(names) else codec,
+            "crc": header.crc,
+            "isvalid": is_valid,
+        },
     )
 
 
-def _record_lines(batch: bytes, header: BatchHeader, view: SegmentView) -> Iterator[str]:
+def _record_lines(batch: bytes, header: BatchHeader, view: SegmentView) -> Iterator[DumpLine]:
     """Returns the lines of a batch's records. Raises ValueError if the records contradict the header."""
     for number, record in enumerate(iterate_records(batch, max_headers=MAX_PRINTED_HEADERS)):
-        sequence = header.base_sequence + number if header.producer_id != NO_PRODUCER_ID else -1
-        line = (
-            f"| offset: {record.offset} {_time_type(header)}: {record.timestamp} "
-            f"keySize: {_size(record.key)} valueSize: {_size(record.value)} sequence: {sequence} "
-            f"headerKeys: [{','.join(name for name, _ in record.headers)}]"
-        )
+        fields: dict[str, object] = {
+            "offset": record.offset,
+            _time_type(header): record.timestamp,
+            "keySize": _size(record.key),
+            "valueSize": _size(record.value),
+            "sequence": header.base_sequence + number if header.producer_id != NO_PRODUCER_ID else -1,
+            "headerKeys": [name for name, _ in record.headers],
+        }
         if record.omitted_headers:
-            line += f" and {record.omitted_headers} more headers"
+            fields[OMITTED_HEADERS] = record.omitted_headers
         if header.is_control:
             marker = end_transaction_marker(batch)
             if marker is not None:
-                kind = "COMMIT" if marker.is_commit else "ABORT"
-                line += f" endTxnMarker: {kind} coordinatorEpoch: {marker.coordinator_epoch}"
+                fields["endTxnMarker"] = "COMMIT" if marker.is_commit else "ABORT"
+                fields["coordinatorEpoch"] = marker.coordinator_epoch
         elif view.prints_data:
-            line += _data(record)
-        yield line
-
-
-def _data(record: Record) -> str:
-    text = "" if record.key is None else f" key: {record.key.decode(errors='backslashreplace')}"
-    return text + (
-        "" if record.value is None else f" payload: {record.value.decode(errors='backslashreplace')}"
-    )
+            if record.key is not None:
+                fields["key"] = record.key.decode(errors="backslashreplace")
+            if record.value is not None:
+                fields["payload"] = record.value.decode(errors="backslashreplace")
+        yield DumpLine("record", fields, "| ")
 
 
 def _time_type(header: BatchHeader) -> str:
@@ -154,7 +165,3 @@ def _time_type(header: BatchHeader) -> str:
 
 def _size(content: bytes | None) -> int:
     return -1 if content is None else len(content)
-
-
-def _word(is_true: bool) -> str:
-    return "true" if is_true else "false"

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 Serve = Callable[..., Any]
 TIMEOUT_S = 60
 READS_OF_A_SAMPLE = 3
-"""How often the clock is read until a sample is certainly in the history."""
+"""The number of reads of the clock after which a sample is certainly in the history."""
 
 
 def words(text: str) -> str:

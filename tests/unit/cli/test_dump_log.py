@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import struct
 from pathlib import Path
 
@@ -148,3 +149,49 @@ def test_a_reader_that_ends_early_is_no_problem_of_the_file(
     result = run(partition)
     assert len(printed) == 2
     assert result.exit_code == 1
+
+
+def test_json_has_the_same_fields_as_an_object_in_each_line(partition: Path) -> None:
+    result = run(partition, "--print-data-log", "--format", "json")
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    segment = [line for line in lines if line["file"] == str(partition / f"{NAME}.log")]
+    assert [line["kind"] for line in segment] == ["segment", "batch", "record", "record"] + [
+        "batch",
+        "record",
+    ] * 2
+    assert segment[0]["log_starting_offset"] == 10
+    batch = segment[1]
+    assert (batch["base_offset"], batch["partition_leader_epoch"], batch["isvalid"]) == (10, 4, True)
+    assert batch["is_transactional"] is False
+    assert batch["create_time"] == 1500
+    assert segment[2] == {
+        "file": str(partition / f"{NAME}.log"),
+        "kind": "record",
+        "offset": 10,
+        "create_time": 1000,
+        "key_size": 1,
+        "value_size": 2,
+        "sequence": -1,
+        "header_keys": ["h"],
+        "key": "k",
+        "payload": "v0",
+    }
+    assert segment[-1]["end_txn_marker"] == "COMMIT"
+    others = {"index_entry", "time_index_entry", "producer", "leader_epoch", "text"}
+    assert others <= {line["kind"] for line in lines}
+    assert next(line["text"] for line in lines if line["kind"] == "text") == "version: 0"
+
+
+def test_json_contains_problems(partition: Path) -> None:
+    segment = partition / f"{NAME}.log"
+    segment.write_bytes(segment.read_bytes() + b"x" * 100)
+    result = run(segment, "--format", "json")
+    assert result.exit_code == 1
+    problems = [line for line in map(json.loads, result.stdout.splitlines()) if line["kind"] == "problem"]
+    assert problems and problems[0]["file"] == str(segment)
+
+
+@pytest.mark.parametrize("name", ["table", "plain"])
+def test_the_other_formats_are_that_of_kafka(partition: Path, name: str) -> None:
+    assert run(partition, "--format", name).stdout == run(partition).stdout
