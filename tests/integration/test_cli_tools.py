@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
@@ -87,6 +88,12 @@ def test_mistyped_arguments(tools: Tools, topic: str) -> None:
     port = free_port()
     refusal = tools.refusal("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}")
     assert f"127.0.0.1:{port}: connection refused; check that a broker is running there" in refusal
+
+
+def test_produce_counts_its_records_in_json(tools: Tools, topic: str) -> None:
+    told = json.loads(tools.output("produce", topic, "--format", "json", stdin=b"a\nb\n"))
+    assert told == {"topic": topic, "records": 2}
+    assert tools.output("produce", topic, stdin=b"a\n") == ""
 
 
 @pytest.mark.parametrize("codec", CODECS)

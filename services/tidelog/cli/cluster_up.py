@@ -18,7 +18,7 @@ from tidelog.cli.local_cluster.plan import (
     PLAN_FILE,
     ClusterPlan,
 )
-from tidelog.cli.output import note
+from tidelog.cli.output import add_facts, note, progress, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.model.json_object import JsonObject
 from tidelog.process.private_files import keep_files_private
@@ -34,7 +34,6 @@ MAX_PORT: Final = 65_535
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Start a cluster of real processes on this machine.",
     examples=(
         "tidelog cluster up --data-dir cluster",
@@ -134,14 +133,16 @@ def start(cluster: LocalCluster) -> None:
                 cluster.ensure_etcd_users()
                 if plan.is_secure:
                     properties = cluster.ensure_admin()
-                    click.echo(f"clients: --command-config {properties}")
+                    progress(f"clients: --command-config {properties}")
+                    add_facts(command_config=str(properties))
         cluster.wait_until_brokers_know_each_other()
         cluster.start_renewals()
     except BaseException:
         note("stopping the started processes ...")
         cluster.stop_all()
         raise
-    click.echo("ready: " + ",".join(plan.broker_address(broker_id) for broker_id in plan.broker_ids))
+    addresses = [plan.broker_address(broker_id) for broker_id in plan.broker_ids]
+    say("ready: " + ",".join(addresses), bootstrap_servers=addresses, data_dir=str(cluster.directory))
 
 
 def _refuse_a_running_one(directory: Path) -> ClusterPlan | None:

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import click
 
+from tidelog.cli.output import add_facts, progress, say
 from tidelog.cli.service_options import fail, service_options, settings_from
 from tidelog.cli.service_process import etcd_options
+from tidelog.cli.tool_command import ToolCommand
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.password import ROOT, require_no_password, require_password
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
 from tidelog.metadata.store import StoreError
 from tidelog.model.json_object import JsonObject
-from tidelog.process.command_help import DescribedCommand, SuggestingGroup
+from tidelog.process.command_help import SuggestingGroup
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60
@@ -31,7 +33,7 @@ def command() -> None:
 
 @command.command(
     "snapshot",
-    cls=DescribedCommand,
+    cls=ToolCommand,
     examples=("tidelog etcd snapshot --output-dir . --keep 7 --set tidelog.etcd.endpoints=etcd:2379",),
 )
 @click.option(
@@ -80,23 +82,30 @@ def _save(options: EtcdOptions, path: Path, timeout_s: int) -> None:
         fail(f"no snapshot from {','.join(options.endpoints)} within {timeout_s} s; increase --timeout-s")
     except (StoreError, BrokenSnapshotError, OSError) as error:
         fail(f"the snapshot failed: {error}")
-    click.echo(
-        f"{saved.path}: {saved.size_bytes} bytes from {saved.endpoint}, revision {saved.revision} or later"
+    say(
+        f"{saved.path}: {saved.size_bytes} bytes from {saved.endpoint}, revision {saved.revision} or later",
+        path=str(saved.path),
+        size_bytes=saved.size_bytes,
+        endpoint=str(saved.endpoint),
+        revision=saved.revision,
     )
 
 
 def _remove_expired(directory: Path, keep: int) -> None:
+    removed: list[str] = []
     try:
         for name in expired_names((entry.name for entry in directory.iterdir()), keep):
             (directory / name).unlink(missing_ok=True)
-            click.echo(f"{directory / name}: removed")
+            progress(f"{directory / name}: removed")
+            removed.append(str(directory / name))
     except OSError as error:
         fail(f"old snapshots could not be removed: {error}")
+    add_facts(removed=removed)
 
 
 @command.command(
     "require-password",
-    cls=DescribedCommand,
+    cls=ToolCommand,
     examples=("tidelog etcd require-password --config server.properties",),
 )
 @click.option(
@@ -122,7 +131,7 @@ def require_password_command(
         asyncio.run(_within(timeout_s, require_no_password(options) if is_off else require_password(options)))
     except (StoreError, TimeoutError) as error:
         fail(str(error) or f"etcd did not answer within {timeout_s} s")
-    click.echo("etcd requires no password" if is_off else "etcd requires the password")
+    say("etcd requires no password" if is_off else "etcd requires the password", requires_password=not is_off)
 
 
 async def _within(timeout_s: float, change: Coroutine[None, None, bool]) -> None:
@@ -132,7 +141,7 @@ async def _within(timeout_s: float, change: Coroutine[None, None, bool]) -> None
 
 @command.command(
     "join",
-    cls=DescribedCommand,
+    cls=ToolCommand,
     examples=("tidelog etcd join --member-config member.json --output etcd.json",),
 )
 @click.option(
@@ -173,11 +182,14 @@ def join(
         except StoreError as error:
             fail(f"the cluster did not add this member again within {timeout_s} s: {error}")
         config["initial-cluster-state"] = state
-        click.echo(f"{config['name']}: has no data; starts as a member of a cluster whose state is {state}")
+        progress(f"{config['name']}: has no data; starts as a member of a cluster whose state is {state}")
     try:
         output.write_text(json.dumps(config), "utf-8")
     except OSError as error:
         fail(f"--output {output}: {error.strerror}")
+    add_facts(
+        member=config["name"], output=str(output), initial_cluster_state=config.get("initial-cluster-state")
+    )
 
 
 def _member_config(source: Path) -> JsonObject:

@@ -7,61 +7,24 @@
 
 from __future__ import annotations
 
-import enum
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tidelog.cli.json_document import JsonDocument, Shown, is_named
+from tidelog.process.output_format import OutputFormat, format_option, is_terminal, output_format
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["Shown"]
+__all__ = ["OutputFormat", "Shown", "format_option", "is_terminal", "output_format"]
 
-_FORMAT_KEY: Final = "tidelog.format"
 _DOCUMENT_KEY: Final = "tidelog.document"
 _LEAST_WIDTH: Final = 80
 _UNLIMITED_WIDTH: Final = 100_000
-
-
-class OutputFormat(enum.StrEnum):
-    TABLE = "table"
-    PLAIN = "plain"
-    JSON = "json"
-
-
-def format_option() -> click.Option:
-    """Returns the option --format. The functions of this module find its value in the context."""
-    return click.Option(
-        ["--format"],
-        type=click.Choice([str(each) for each in OutputFormat]),
-        expose_value=False,
-        callback=_note_format,
-        help="Format of the output.  [default: table on a terminal, otherwise plain]",
-    )
-
-
-def _note_format(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
-    if name is not None:
-        context.meta[_FORMAT_KEY] = OutputFormat(name)
-
-
-def is_terminal() -> bool:
-    return sys.stdout.isatty()
-
-
-def output_format() -> OutputFormat:
-    """Returns the format of the running command."""
-    context = click.get_current_context(silent=True)
-    chosen = None if context is None else context.meta.get(_FORMAT_KEY)
-    if chosen is not None:
-        return OutputFormat(chosen)
-    return OutputFormat.TABLE if is_terminal() else OutputFormat.PLAIN
 
 
 def console() -> Console:
@@ -172,6 +135,16 @@ def say(text: str, *, is_one_of_many: bool = False, **facts: object) -> None:
     click.secho(text, fg="green" if is_terminal() else None)
 
 
+def progress(text: str) -> None:
+    """Prints a step of a command that takes long: as a result, but with JSON as a note, because the document
+    has only the results and appears at the end.
+    """
+    if _document() is None:
+        say(text)
+    else:
+        note(text)
+
+
 def note(text: str) -> None:
     """Prints a note for people on standard error, apart from the data."""
     click.echo(text, err=True)
@@ -196,7 +169,7 @@ def begin_document() -> None:
 def _document() -> JsonDocument | None:
     """Returns the document of the running command, or None if its format is not JSON."""
     context = click.get_current_context(silent=True)
-    if context is None or context.meta.get(_FORMAT_KEY) is not OutputFormat.JSON:
+    if context is None or output_format() is not OutputFormat.JSON:
         return None
     document: JsonDocument = context.meta.setdefault(_DOCUMENT_KEY, JsonDocument())
     return document

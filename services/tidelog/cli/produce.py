@@ -12,7 +12,7 @@ import click
 
 from tidelog.cli.line_records import LineFormat, LineSplitter
 from tidelog.cli.line_sender import LineSender
-from tidelog.cli.output import note
+from tidelog.cli.output import add_facts, note
 from tidelog.cli.producer_options import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -32,7 +32,6 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     examples=(
         "echo hello | tidelog produce flights",
         "tidelog produce flights --parse-key --key-separator : < lines.txt",
@@ -114,6 +113,7 @@ def command(
                 note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
             _send_lines(sender, line_format)
     note(f"{sender.sent_records} records sent to {name}.")
+    add_facts(topic=name, records=sender.sent_records)
 
 
 def _existing_or_created(cluster: Cluster, name: str) -> Topic:

@@ -41,6 +41,22 @@ COMMANDS = dict(leaves(main))
 COMPARISON = Path(__file__).parents[3] / "docs/cli-comparison.md"
 
 
+WITHOUT_DATA = {
+    # Commands that serve until they are stopped, or whose output is a script.
+    *("dev", "broker", "controller", "group-coordinator", "console", "pipeline connect-server"),
+    "completion",
+}
+
+
+def test_every_command_that_prints_data_has_the_three_formats() -> None:
+    formats = {
+        name: next((list(each.type.choices) for each in command.params if "--format" in each.opts), None)
+        for name, command in COMMANDS.items()
+    }
+    assert {name for name, found in formats.items() if found is None} == WITHOUT_DATA
+    assert all({"table", "plain", "json"} <= set(found) for found in formats.values() if found)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_has_examples_that_parse(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     command = COMMANDS[name]

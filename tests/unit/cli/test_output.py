@@ -15,7 +15,8 @@ def test_a_pipe_gets_tab_separated_lines(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    for module in ("tidelog.cli.output", "tidelog.process.output_format"):
+        monkeypatch.setattr(f"{module}.is_terminal", lambda: True)
     output.print_table(("name", "#count"), ROWS, title="Things")
     output.print_heading("[x]", " [y]")
     shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]

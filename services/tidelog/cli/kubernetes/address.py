@@ -17,7 +17,7 @@ import click
 
 from tidelog.cli.kubernetes.api_server import NotFoundError
 from tidelog.cli.kubernetes.object_reader import read_object
-from tidelog.cli.output import say
+from tidelog.cli.output import progress, say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.model.json_object import JsonObject
 
@@ -39,7 +39,6 @@ def address_in(ingress: Iterable[JsonObject]) -> str | None:
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Write a load balancer's address to a properties file.",
     examples=(
         "tidelog kubernetes address --service t1 -n kafka --listeners EXT://{address}:9094 --output a.txt",
@@ -74,7 +73,7 @@ def command(service: str, namespace: str, listeners: str, output: Path) -> None:
     is_told = False
     while (address := _address_of(service, namespace)) is None:
         if not is_told:
-            say(f"waiting: service {service} has no address from a load balancer yet")
+            progress(f"waiting: service {service} has no address from a load balancer yet")
             is_told = True
         time.sleep(POLL_S)
     text = f"advertised.listeners={listeners.replace(PLACE, address)}\n"
@@ -82,7 +81,7 @@ def command(service: str, namespace: str, listeners: str, output: Path) -> None:
         output.write_text(text, "utf-8")
     except OSError as error:
         raise ToolError(f"--output {output}: {error.strerror}") from error
-    say(text.strip())
+    say(text.strip(), address=address, output=str(output))
 
 
 def _address_of(service: str, namespace: str) -> str | None:

@@ -21,7 +21,6 @@ PASSWORD_BYTES: Final = 24
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Create a Secret with a random password.",
     examples=(
         "tidelog kubernetes password-secret --release tidelog -n kafka --name tidelog-admin --username admin",
@@ -32,7 +31,8 @@ PASSWORD_BYTES: Final = 24
 @click.option("--username", required=True, help="The value of its key `username`.")
 def command(release: str, namespace: str, name: str, username: str) -> None:
     """Create a Secret with the keys `username` and `password`, unless it exists."""
-    say(ensure_secret(ApiServer.connect(), release, namespace, name, username))
+    done = ensure_secret(ApiServer.connect(), release, namespace, name, username)
+    say(done, secret=name, username=username)
 
 
 def ensure_secret(server: ApiServer, release: str, namespace: str, name: str, username: str) -> str:

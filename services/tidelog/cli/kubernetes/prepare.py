@@ -19,6 +19,7 @@ from tidelog.cli.kubernetes.release_options import open_release, release_options
 from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
 from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
+from tidelog.cli.output import add_facts
 from tidelog.cli.rebalance import parse_ids, planned
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
@@ -31,7 +32,6 @@ _DRAIN_ROUNDS: Final = 5
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.",
     examples=(
         "tidelog kubernetes prepare --release tidelog -n kafka -b tidelog:9092 --brokers 1,2,3 --drain",
@@ -97,10 +97,13 @@ def command(
         drain_brokers(entrances, leaving, drain_throttle, timeout_s, progress)
     for size, change in changes:
         _grow(found, size, change, progress)
+    paused: list[str] = []
     for component in (CONTROLLER, GROUP_COORDINATOR):
         for workload in found.deployments(component):
             found.pause(workload.name, True)
             progress.tell(f"deployment {workload.name} is paused")
+            paused.append(workload.name)
+    add_facts(brokers=sorted(staying), drained_brokers=list(leaving), paused_deployments=paused)
 
 
 def refuse_unless_empty(entrances: Entrances, leaving: Sequence[int]) -> None:

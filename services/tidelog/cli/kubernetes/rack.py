@@ -29,7 +29,6 @@ def rack_properties(labels: Mapping[str, str], label: str) -> str:
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Write a node's zone to a properties file.",
     examples=("tidelog kubernetes rack --node worker-1 --output rack.properties",),
 )
@@ -53,4 +52,4 @@ def command(node: str, output: Path, label: str) -> None:
         output.write_text(text, "utf-8")
     except OSError as error:
         raise ToolError(f"--output {output}: {error.strerror}") from error
-    say(text.strip())
+    say(text.strip(), node=node, output=str(output))

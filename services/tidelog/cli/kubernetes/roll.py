@@ -19,7 +19,8 @@ from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, 
 from tidelog.cli.kubernetes.release_options import open_release, release_options
 from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
 from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
-from tidelog.cli.output import say
+from tidelog.cli.output import add_facts, say
+from tidelog.cli.output import progress as say_progress
 from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
 from tidelog.client.cluster_look import look_at_cluster
 from tidelog.client.errors import ClientError
@@ -50,9 +51,17 @@ class Progress:
         self._said = ""
 
     def tell(self, text: str) -> None:
-        elapsed_s = time.monotonic() - self._began_s
-        say(f"{elapsed_s:6.1f} s  {text}")
+        say_progress(f"{self._elapsed_s():6.1f} s  {text}")
         self._said = ""
+
+    def end(self, text: str, **facts: object) -> None:
+        """Tells the result of the command."""
+        elapsed_s = self._elapsed_s()
+        add_facts(elapsed_s=round(elapsed_s, 1), **facts)
+        say(f"{elapsed_s:6.1f} s  {text}")
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     def wait(self, reason: str) -> None:
         """Waits a moment before the next check. Raises ToolError at the timeout."""
@@ -67,7 +76,6 @@ class Progress:
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Replace pods in a safe order.",
     examples=("tidelog kubernetes roll --release tidelog -n kafka -b tidelog:9092",),
 )
@@ -94,12 +102,11 @@ def command(
     count = roll_brokers(found, entrances, progress)
     if count:
         _give_back_leaders(entrances, progress)
-    progress.tell(f"rolled: {count} brokers replaced, all replicas are in sync")
+    progress.end(f"rolled: {count} brokers replaced, all replicas are in sync", replaced_brokers=count)
 
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Wait until a release is ready.",
     examples=("tidelog kubernetes wait-ready --release tidelog -n kafka -b tidelog:9092",),
 )
@@ -125,7 +132,7 @@ def wait_ready(
     while not isinstance(step := look(found, entrances), Finished):
         reason = step.reason if isinstance(step, Wait) else f"{step.broker.name} has another revision"
         progress.wait(reason)
-    progress.tell("ready: all replicas are in sync")
+    progress.end("ready: all replicas are in sync")
 
 
 def _workloads(release: Release, component: str) -> list[Workload]:

@@ -53,7 +53,6 @@ _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/
 
 @click.command(
     cls=ToolCommand,
-    prints_data=False,
     short_help="Create users, their Secrets and their ACLs.",
     examples=("tidelog kubernetes users --release tidelog -n kafka -b tidelog:9092 --wanted users.json",),
 )
@@ -97,7 +96,11 @@ def command(
         for user in wanted.users:
             ensure_user(cluster, objects, user, wanted, progress)
         apply_record(cluster, objects, wanted, progress)
-    progress.tell(f"{len(wanted.users)} users can log in, and {len(wanted.acls)} ACLs are in place")
+    progress.end(
+        f"{len(wanted.users)} users can log in, and {len(wanted.acls)} ACLs are in place",
+        users=[user.name for user in wanted.users],
+        acls=len(wanted.acls),
+    )
 
 
 class UserObjects:

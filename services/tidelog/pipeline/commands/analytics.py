@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from tidelog.pipeline.commands.archive import Options
 from tidelog.pipeline.commands.spans import parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +62,7 @@ REPORT_FILE: Final = "report.html"
               help="The directory for the report, the plan and the tables.")  # fmt: skip
 @click.option("--table-format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @click.option("--master", metavar="URL", help="Spark's master; default: local[*].")
+@with_format
 def command(**options: Any) -> None:  # see Options
     """Report ISR episodes, lag with its estimated end, retention, and skew with a plan that removes it.
 
@@ -151,7 +154,16 @@ def _show(analysis: Analysis, output: Path) -> None:
     from tidelog.pipeline.analytics.report import summary
     from tidelog.pipeline.analytics.terminal import tables
 
-    for title, columns, rows in tables(analysis):
+    shown = list(tables(analysis))
+    if output_format() is OutputFormat.JSON:
+        found = [
+            {"title": title, "rows": [dict(zip(columns, row, strict=True)) for row in rows]}
+            for title, columns, rows in shown
+        ]
+        document = {"summary": summary(analysis), "report": str(output / REPORT_FILE), "tables": found}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        return
+    for title, columns, rows in shown:
         _print(title, columns, rows)
     click.echo(f"{output / REPORT_FILE}", err=True)
     click.echo(summary(analysis))

@@ -19,6 +19,7 @@ from tidelog.client.security import COMMAND_CONFIG_VARIABLE, SecurityConfigError
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.archive.from_segments import SegmentFiles
@@ -170,7 +171,7 @@ class Size(click.ParamType[int]):
 @click.option(
     "--client-set", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's Kafka clients; repeatable."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@with_format
 def command(**options: Any) -> None:  # see Options
     """Archive topics into a table, each record exactly once.
 
@@ -203,7 +204,7 @@ def command(**options: Any) -> None:  # see Options
             summary = run(spark, spec, on_start=bar.begin, on_commit=bar.advance, stops=stopping.is_set)
     finally:
         spark.stop()
-    _say(summary, as_json=options["as_json"])
+    _say(summary)
 
 
 def _segment_files(options: Options) -> SegmentFiles:
@@ -328,8 +329,8 @@ def _progress(console: Console) -> Progress:
     )
 
 
-def _say(summary: ArchiveSummary, *, as_json: bool) -> None:
-    if as_json:
+def _say(summary: ArchiveSummary) -> None:
+    if output_format() is OutputFormat.JSON:
         click.echo(json.dumps(summary.as_dict()))
         return
     extra = ""

@@ -18,6 +18,7 @@ from tidelog.pipeline.checker.verdict import KINDS, SHOWN_ANOMALIES
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.session import spark_session
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.checker.job import HistoryVerdict
@@ -30,12 +31,10 @@ HISTORY_PATTERN: Final = "*history*.jsonl.gz"
 )
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--output", help="Write all anomalies to this Delta table.")
-@click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
+@with_format
 @click.option("--master", help="Spark's master (default: local[*]).")
 @click.option("--remote", help="The address of a Spark Connect server: sc://HOST:PORT.")
-def command(
-    paths: tuple[str, ...], output: str | None, as_json: bool, master: str | None, remote: str | None
-) -> None:
+def command(paths: tuple[str, ...], output: str | None, master: str | None, remote: str | None) -> None:
     """Find the anomalies in histories of chaos runs. Each of PATHS is a history file (history.jsonl.gz) or a
     directory that is searched for such files. The exit code is 1 if there is an anomaly.
     """
@@ -53,7 +52,7 @@ def command(
             )
     finally:
         spark.stop()
-    if as_json:
+    if output_format() is OutputFormat.JSON:
         click.echo(json.dumps([_as_object(one) for one in found], indent=1))
     else:
         _show(found)
@@ -90,6 +89,27 @@ def _show(found: list[HistoryVerdict]) -> None:
     console = Console(highlight=False)
     kinds = [kind for kind in KINDS if any(one.verdict.kinds[kind] for one in found)]
     counted = list(found[0].verdict.counts) if found else []
+    if output_format() is OutputFormat.PLAIN:
+        click.echo("\t".join(("history", *counted, *kinds, "verdict")))
+        for one in found:
+            numbers = [
+                *(one.verdict.counts[name] for name in counted),
+                *(one.verdict.kinds[k] for k in kinds),
+            ]
+            verdict = "no anomaly" if one.verdict.is_sound else "anomalies"
+            click.echo("\t".join((one.path, *map(str, numbers), verdict)))
+    else:
+        console.print(_table(found, counted, kinds))
+    for one in found:
+        for anomaly in one.verdict.anomalies[:SHOWN_ANOMALIES]:
+            place = f"{anomaly.topic}-{anomaly.partition} offset {anomaly.offset}"
+            console.print(f"{anomaly.kind}: {place}: {anomaly.detail}", markup=False, soft_wrap=True)
+    total = sum(one.verdict.kinds.total() for one in found)
+    operations = sum(sum(one.verdict.counts.values()) - one.verdict.counts["acknowledged"] for one in found)
+    console.print(f"{len(found)} histories, {operations:,} operations, {total:,} anomalies", soft_wrap=True)
+
+
+def _table(found: list[HistoryVerdict], counted: list[str], kinds: list[str]) -> Table:
     table = Table(title="histories")
     table.add_column("history", overflow="fold")
     for name in (*counted, *kinds):
@@ -100,11 +120,4 @@ def _show(found: list[HistoryVerdict]) -> None:
         anomalies = [f"[red]{count:,}[/]" if (count := one.verdict.kinds[kind]) else "" for kind in kinds]
         verdict = "[green]no anomaly" if one.verdict.is_sound else "[red]anomalies"
         table.add_row(escape(one.path), *counts, *anomalies, verdict)
-    console.print(table)
-    for one in found:
-        for anomaly in one.verdict.anomalies[:SHOWN_ANOMALIES]:
-            place = f"{anomaly.topic}-{anomaly.partition} offset {anomaly.offset}"
-            console.print(f"{anomaly.kind}: {place}: {anomaly.detail}", markup=False, soft_wrap=True)
-    total = sum(one.verdict.kinds.total() for one in found)
-    operations = sum(sum(one.verdict.counts.values()) - one.verdict.counts["acknowledged"] for one in found)
-    console.print(f"{len(found)} histories, {operations:,} operations, {total:,} anomalies", soft_wrap=True)
+    return table

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.segments.export import ExportSummary
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     metavar="NAME=VALUE",
     help="A setting of the target's object store: endpoint_override, region, access_key, secret_key...",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@with_format
 def command(
     log_dirs: tuple[str, ...],
     target: str,
@@ -59,7 +60,6 @@ def command(
     accept_loss: bool,
     source_option: tuple[str, ...],
     target_option: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Copy closed segments with indexes and checkpoints to a directory or an object store.
 
@@ -98,7 +98,7 @@ def command(
             on_bytes=on_bytes,
         )
         summary = export_segments(settings, log_dirs, chosen, target)
-    if as_json:
+    if output_format() is OutputFormat.JSON:
         click.echo(json.dumps(_as_json(summary)))
     else:
         _print(summary, target)
@@ -134,7 +134,7 @@ def _as_json(summary: ExportSummary) -> dict[str, object]:
 
 def _print(summary: ExportSummary, target: str) -> None:
     console = Console(highlight=False)
-    if console.is_terminal:
+    if output_format() is OutputFormat.TABLE:
         table = Table(
             "topic", "partition", "exported to offset", "lost before", box=None, header_style="bold cyan"
         )

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tidelog.pipeline.commands.archive import Size, pairs
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 _MIN_KEEP_HOURS: Final = 1.0
 
@@ -34,7 +35,7 @@ _MIN_KEEP_HOURS: Final = 1.0
 @click.option("--vacuum/--no-vacuum", "vacuums", default=True, help="Delete files that no version needs.")
 @click.option("--master", help="Spark's master; default: local[*], or the one of spark-submit.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@with_format
 def command(
     table: str,
     target_file_size: int,
@@ -43,7 +44,6 @@ def command(
     vacuums: bool,
     master: str | None,
     settings: tuple[str, ...],
-    as_json: bool,
 ) -> None:
     """Compact small files of an archive's table into large ones, and delete files that no version needs.
 
@@ -69,7 +69,7 @@ def command(
             )
         finally:
             spark.stop()
-    if as_json:
+    if output_format() is OutputFormat.JSON:
         click.echo(json.dumps(summary.as_dict()))
         return
     click.echo(

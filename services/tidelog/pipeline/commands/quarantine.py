@@ -19,6 +19,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.security import environment_security
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand, SuggestingGroup
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.quarantine.replay import ReplaySummary
@@ -65,7 +66,7 @@ def _options(function: F) -> F:
     "list", cls=DescribedCommand, examples=("tidelog pipeline quarantine list flights-quarantine",)
 )
 @_options
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@with_format
 def list_them(
     topic: str,
     reason: str | None,
@@ -73,7 +74,6 @@ def list_them(
     archive: str | None,
     bootstrap_server: str,
     request_timeout_ms: int,
-    as_json: bool,
 ) -> None:
     """List the records in the quarantine TOPIC by origin and reason."""
     from tidelog.pipeline.quarantine.survey import survey_quarantine
@@ -82,7 +82,7 @@ def list_them(
     with _connect(bootstrap_server, request_timeout_ms) as cluster, _progress() as progress:
         task = progress.add_task("reading", total=_record_count(cluster, topic))
         found = survey_quarantine(cluster, topic, choice, lambda count: progress.advance(task, count))
-    if as_json:
+    if output_format() is OutputFormat.JSON:
         click.echo(json.dumps(_as_json(topic, found)))
         return
     _print_reasons(found)
@@ -104,6 +104,7 @@ def list_them(
     is_flag=True,
     help="Put the records back; without it, the command only shows what it would do.",
 )
+@with_format
 def replay_them(
     topic: str,
     reason: str | None,
@@ -151,8 +152,11 @@ def replay_them(
     if execute:
         _print_replayed(summary)
         return
-    _print_reasons(found)
     count = min(len(found.waiting), limit or len(found.waiting))
+    if output_format() is OutputFormat.JSON:
+        click.echo(json.dumps({**_as_json(topic, found), "would_be_put_back": count}))
+        return
+    _print_reasons(found)
     click.echo(f"{_plural(count)} would be put back; --execute does it.")
 
 
@@ -225,7 +229,7 @@ def _print_reasons(found: QuarantineSurvey) -> None:
         (str(group.count), topic, reason, _time(group.first_ms), _time(group.last_ms), str(group.example))
         for (topic, reason), group in _by_count(found)
     ]
-    if not console.is_terminal:
+    if output_format() is OutputFormat.PLAIN:
         for row in (columns, *rows):
             click.echo("\t".join(row))
         return
@@ -249,6 +253,12 @@ def _sentence(topic: str, found: QuarantineSurvey) -> str:
 
 
 def _print_replayed(summary: ReplaySummary) -> None:
+    if output_format() is OutputFormat.JSON:
+        left_out = [str(each) for each in summary.left_out]
+        click.echo(
+            json.dumps({"put_back": summary.put_back, "gone": dict(summary.gone), "left_out": left_out})
+        )
+        return
     click.echo(f"{_plural(summary.put_back)} put back.")
     for name, count in summary.gone.items():
         click.echo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import time
 from typing import Final
 
@@ -15,6 +16,7 @@ from tidelog.client.security import environment_security
 from tidelog.model.errors import KafkaError
 from tidelog.pipeline.commands.spans import parse_span
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 DEFAULT_TOPIC: Final = "tidelog-metrics"
 
@@ -47,6 +49,7 @@ DEFAULT_TOPIC: Final = "tidelog-metrics"
 @click.option(
     "--everything", is_flag=True, help="Keep whole pages, not only the metrics that the analytics use."
 )
+@with_format
 def command(
     targets: tuple[str, ...],
     topic: str,
@@ -97,6 +100,9 @@ def command(
                     click.echo(f"a snapshot was lost: {error}", err=True)
                     continue
                 done += 1
+    if output_format() is OutputFormat.JSON:
+        click.echo(json.dumps({"topic": topic, "targets": len(chosen), "snapshots": done}))
+        return
     click.echo(f"{done} snapshots of {len(chosen)} targets in {topic}.")
 
 

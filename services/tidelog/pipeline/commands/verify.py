@@ -21,6 +21,7 @@ from tidelog.pipeline.commands.archive import (
 )
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.verify.log_reader import LogReader
@@ -65,7 +66,7 @@ _NAMED_PROBLEMS: Final = 50
     metavar="FILE",
     help="Write a report to this file, too.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
+@with_format
 @click.option("--master", help="Spark's master; default: local[*], or the one of spark-submit.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
 @click.option(
@@ -119,7 +120,7 @@ def command(**options: Any) -> None:  # see Options
         from tidelog.pipeline.verify.report import report_html
 
         html_path.write_text(report_html(options["table"], log.place, verdict), encoding="utf-8")
-    if options["as_json"]:
+    if output_format() is OutputFormat.JSON:
         click.echo(verdict.to_json())
     else:
         print_verdict(options["table"], verdict)
@@ -146,11 +147,9 @@ def log_of(options: Options) -> LogReader:
 
 
 def print_verdict(table: str, verdict: Verdict) -> None:
-    """Prints a table of partitions and the problems on a terminal, or one line each elsewhere, then the
-    summary line.
-    """
+    """Prints the partitions if the format is a table, one line for each problem, and the summary line."""
     console = Console(highlight=False)
-    if console.is_terminal:
+    if output_format() is OutputFormat.TABLE:
         console.print(_partitions(verdict))
     for problem in verdict.problems[:_NAMED_PROBLEMS]:
         console.print(Text(problem.text, style="red"), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +67,14 @@ def test_failures_are_one_line(server: ScriptedApiServer, tmp_path: Path) -> Non
     result = run("--node", "other", "--output", str(tmp_path / "rack"))
     assert result.exit_code == 1
     assert "cannot get resource; the chart's value rbac.create=true grants this" in result.stderr
+
+
+def test_json_has_the_rack_and_the_file(server: ScriptedApiServer, tmp_path: Path) -> None:
+    server.put("/api/v1/nodes/worker-1", metadata={"labels": {ZONE_LABEL: "zone-a"}})
+    output = tmp_path / "rack.properties"
+    done = run("--node", "worker-1", "--output", str(output), "--format", "json")
+    assert json.loads(done.stdout) == {
+        "message": "broker.rack=zone-a",
+        "node": "worker-1",
+        "output": str(output),
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -187,3 +188,18 @@ def test_a_roll_without_any_listener_waits(scripted: ScriptedRelease) -> None:
     step = look(release_of(scripted), Entrances("127.0.0.1:1", "127.0.0.1:1"))
     assert isinstance(step, Wait)
     assert "the brokers do not answer" in step.reason
+
+
+def test_json_has_the_result_and_progress_is_a_note(
+    scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = release_of(scripted)
+    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
+    rolled = CliRunner().invoke(main, ["kubernetes", "roll", *places, "--format", "json"])
+    document = json.loads(rolled.stdout)
+    assert document["replaced_brokers"] == 3
+    assert document["message"].endswith("rolled: 3 brokers replaced, all replicas are in sync")
+    assert "replacing r-broker-0-0" in rolled.stderr
+    ready = CliRunner().invoke(main, ["kubernetes", "wait-ready", *places, "--format", "json"])
+    assert set(json.loads(ready.stdout)) == {"elapsed_s", "message"}

@@ -99,6 +99,7 @@ def test_replay_is_dry_by_default_and_replays_each_record_once(
     bad, origin = new_topic(partitions=2), new_topic(partitions=2)
     quarantine(broker, bad, origin, [*range(5), 3, 4])
     assert "5 records would be put back; --execute does it." in run(broker, "replay", bad).output
+    assert json.loads(run(broker, "replay", bad, "--format", "json").output)["would_be_put_back"] == 5
     assert contents(broker, origin, 2) == []
     assert run(broker, "replay", bad, "--execute").output == "5 records put back.\n"
     back = contents(broker, origin, 2)
@@ -111,6 +112,8 @@ def test_replay_is_dry_by_default_and_replays_each_record_once(
     quarantine(broker, bad, origin, [4, 5])  # a batch that was repeated after the replay, and a new record
     assert run(broker, "replay", bad, "--execute").output == "1 record put back.\n"
     assert len(contents(broker, origin, 2)) == 6
+    told = json.loads(run(broker, "replay", bad, "--execute", "--format", "json").output)
+    assert told == {"put_back": 0, "gone": {}, "left_out": []}
     assert json.loads(run(broker, "list", bad, "--json").output)["replayed"] == 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import uuid
 from collections.abc import Iterable
@@ -222,3 +223,11 @@ def test_the_command_reports_its_actions(source: Source, tmp_path: Path) -> None
     shutil.rmtree(tmp_path / "out")
     done = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "out"), "--json"])
     assert f'"end_offset": {source.active_base}' in done.output
+    again = CliRunner().invoke(
+        command, [str(source.root), "--to", str(tmp_path / "o"), "--format", "json"]
+    )
+    assert json.loads(again.output) == json.loads(done.output)
+    table = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "t"), "--format", "table"])
+    assert "exported to offset" in table.output
+    plain = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "p"), "--format", "plain"])
+    assert "exported to offset" not in plain.output
