@@ -223,9 +223,7 @@ def test_the_command_reports_its_actions(source: Source, tmp_path: Path) -> None
     shutil.rmtree(tmp_path / "out")
     done = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "out"), "--json"])
     assert f'"end_offset": {source.active_base}' in done.output
-    again = CliRunner().invoke(
-        command, [str(source.root), "--to", str(tmp_path / "o"), "--format", "json"]
-    )
+    again = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "o"), "--format", "json"])
     assert json.loads(again.output) == json.loads(done.output)
     table = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "t"), "--format", "table"])
     assert "exported to offset" in table.output
