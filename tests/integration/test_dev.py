@@ -186,6 +186,12 @@ def test_the_console_is_served_beside_the_brokers(tmp_path: Path) -> None:
     assert "Traceback" not in dev.text
 
 
+def test_the_console_of_dev_serves_this_machine_only(tmp_path: Path) -> None:
+    with running(tmp_path, "--listen", "127.0.0.1:0", "--ephemeral", "--console", "0.0.0.0:0") as dev:
+        assert dev.process.wait(START_S) == 1
+    assert "--console 0.0.0.0:0: it serves this machine only; 'tidelog console --login' serves" in dev.text
+
+
 def test_a_wrong_address_of_the_console_is_one_sentence(tmp_path: Path) -> None:
     with running(tmp_path, "--listen", "127.0.0.1:0", "--ephemeral", "--console", "here") as dev:
         assert dev.process.wait(START_S) == 1

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, command_security
+from tidelog.cli.output import note
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    cluster_options,
+    command_config,
+    command_security,
+)
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BadAddressError
-from tidelog.client.security import ClientSecurity
+from tidelog.client.security import (
+    ClientSecurity,
+    SecurityConfigError,
+    UsersSecurity,
+    read_users_security,
+)
 from tidelog.timing.clock import SystemClock
 
 if TYPE_CHECKING:
+    from tidelog.console.cluster_reader import Connect
     from tidelog.console.record_decoder import RecordDecoder
     from tidelog.console.server import ConsoleServer
 
@@ -33,6 +48,8 @@ MAX_READ_TIMEOUT_MS: Final = 5_000
         "tidelog console --listen 127.0.0.1:8080 -b broker-1:9092",
         "tidelog console --schema-registry http://127.0.0.1:8081",
         "tidelog console --schema-dir schemas --topic-schema orders-value=orders.desc:shop.Order",
+        "tidelog console --login --command-config console.properties -b broker-1:9096 --listen 0.0.0.0:8443 "
+        "--tls-certificate tls.crt --tls-key tls.key --allowed-host console.example",
     ),
 )
 @click.option(
@@ -75,6 +92,27 @@ MAX_READ_TIMEOUT_MS: Final = 5_000
     metavar="URL",
     help="Schema registry with Confluent's API, which is asked for the schema ids before keys and values.",
 )
+@click.option(
+    "--login/--no-login",
+    "has_login",
+    default=None,
+    help="Let each user log in with a user of the cluster, or show everybody what --command-config may read. "
+    "Needed unless the address is on loopback.",
+)
+@click.option(
+    "--tls-certificate",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The console's certificate and its authorities, in PEM.",
+)
+@click.option(
+    "--tls-key", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Its key, in PEM."
+)
+@click.option(
+    "--behind-tls-proxy",
+    is_flag=True,
+    help="Browsers reach the console over TLS through a proxy, which passes the Host header on.",
+)
 @cluster_options
 def command(
     listen: str,
@@ -83,24 +121,44 @@ def command(
     schema_dir: Path | None,
     topic_schemas: tuple[str, ...],
     schema_registry: str | None,
+    has_login: bool | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    behind_tls_proxy: bool,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
     """Serve a web console with the cluster's brokers, topics, records, groups and transactions.
 
-    It reads the cluster while somebody looks at a page, and the health of the replicas every 20 seconds. It
-    changes nothing. It has no login of its own: who reaches its address sees what --command-config may read.
+    It reads the cluster while somebody looks at a page, and changes nothing. With --login, users log in with
+    the cluster's own user names and passwords (SCRAM or PLAIN) and see what ACLs allow them. Without it, who
+    reaches the address sees what --command-config may read, and the console reads the health of the replicas
+    every 20 seconds.
     """
     if topic_schemas and schema_dir is None:
         raise ToolError("--topic-schema names files of --schema-dir: give that, too")
+    exposure = Exposure(
+        listen_address(listen),
+        has_login=has_login,
+        has_tls=tls_certificate is not None or tls_key is not None,
+        is_behind_tls_proxy=behind_tls_proxy,
+    )
+    exposure.check()
+    if exposure.shows_everybody:
+        note(
+            f"tidelog: warning: whoever reaches {exposure.address} sees what the console may read, without "
+            "a login"
+        )
+    certificate = _certificate_files(tls_certificate, tls_key)
     server = console_server(
-        listen,
+        exposure,
         bootstrap_server,
-        command_security(),
+        users_security() if has_login else command_security(),
         timeout_ms=request_timeout_ms,
         interval_ms=int(interval_s * 1000),
         allowed_hosts=allowed_hosts,
         schemas=SchemaOptions(schema_dir, topic_schemas, schema_registry),
+        certificate=certificate,
     )
     click.echo(f"console: {server.url}")
     server.run()
@@ -118,24 +176,87 @@ class SchemaOptions:
 NO_SCHEMA_OPTIONS: Final = SchemaOptions()
 
 
+class Exposure(NamedTuple):
+    """The address of a console and what guards it. `has_login` is None without --login and --no-login."""
+
+    address: Address
+    has_login: bool | None = None
+    has_tls: bool = False
+    is_behind_tls_proxy: bool = False
+
+    @property
+    def is_local(self) -> bool:
+        host = self.address.host
+        try:
+            return ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @property
+    def shows_everybody(self) -> bool:
+        """Whether other machines can read the cluster without a login."""
+        return not self.is_local and not self.has_login
+
+    def check(self) -> None:
+        """Raises ToolError if other machines would reach the console without a login or without TLS."""
+        if self.has_tls and self.is_behind_tls_proxy:
+            raise ToolError("--behind-tls-proxy: the console has a certificate of its own; give one of both")
+        if self.is_local:
+            return
+        if self.has_login is None:
+            raise ToolError(
+                f"--listen {self.address}: other machines can reach this address; give --login, so that "
+                "users log in with the cluster's users, or --no-login"
+            )
+        if not self.has_tls and not self.is_behind_tls_proxy:
+            raise ToolError(
+                f"--listen {self.address}: other machines can reach this address; give --tls-certificate and "
+                "--tls-key, or --behind-tls-proxy if a proxy terminates TLS"
+            )
+
+
+def users_security() -> UsersSecurity:
+    """Returns the security of --command-config for users who log in. Raises ToolError."""
+    path = command_config()
+    if path is None:
+        raise ToolError(
+            "--login: name the listener's protocol and mechanism in a file, --command-config FILE, with "
+            "security.protocol=SASL_SSL and sasl.mechanism=SCRAM-SHA-512"
+        )
+    try:
+        return read_users_security(path)
+    except SecurityConfigError as error:
+        raise ToolError(f"--login: {error}") from None
+
+
+def _certificate_files(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if certificate is not None and key is not None:
+        return certificate, key
+    if certificate is not None or key is not None:
+        missing = "--tls-key" if key is None else "--tls-certificate"
+        raise ToolError(f"{missing}: a certificate and its key are needed")
+    return None
+
+
 def console_server(
-    listen: str,
+    exposure: Exposure,
     bootstrap_server: str,
-    security: ClientSecurity,
+    security: ClientSecurity | UsersSecurity,
     *,
     timeout_ms: int = MAX_READ_TIMEOUT_MS,
     interval_ms: int = DEFAULT_INTERVAL_MS,
     allowed_hosts: tuple[str, ...] = (),
     schemas: SchemaOptions = NO_SCHEMA_OPTIONS,
+    certificate: tuple[Path, Path] | None = None,
 ) -> ConsoleServer:
     """Returns a console that listens but does not answer yet. Raises ToolError, ClientError."""
-    address = _listen_address(listen)
     for name in allowed_hosts:
         if "*" in name:
             raise ToolError(f"--allowed-host {name}: expected a host name without *")
     parse_bootstrap(bootstrap_server)
     try:
-        from tidelog.console.server import ConsoleServer
+        from tidelog.console.login import LoginOptions
+        from tidelog.console.server import Certificate, ConsoleServer
     except ImportError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
@@ -143,7 +264,7 @@ def console_server(
             f"the console needs the package {error.name}: pip install 'tidelog[console]'"
         ) from None
 
-    def connect(known: tuple[str, ...]) -> Cluster:
+    def connect(known: tuple[str, ...], security: ClientSecurity) -> Cluster:
         return Cluster(
             ",".join(dict.fromkeys((*bootstrap_server.split(","), *known))),
             client_id="tidelog-console",
@@ -152,12 +273,29 @@ def console_server(
         )
 
     decoder = _decoder(schemas)
+    way: Connect | LoginOptions
+    if isinstance(security, ClientSecurity):
+        way = partial(connect, security=security)
+    else:
+        way = LoginOptions(
+            lambda user, password: partial(connect, security=security.of(user, password)),
+            is_https=exposure.has_tls or exposure.is_behind_tls_proxy,
+        )
+    try:
+        used = None if certificate is None else Certificate(*certificate)
+    except OSError as error:
+        raise ToolError(f"--tls-certificate: {_reason(error)}") from None
     try:
         return ConsoleServer(
-            address, connect, interval_ms=interval_ms, allowed_hosts=allowed_hosts, schemas=decoder
+            exposure.address,
+            way,
+            interval_ms=interval_ms,
+            allowed_hosts=allowed_hosts,
+            schemas=decoder,
+            certificate=used,
         )
     except OSError as error:
-        raise ToolError(f"the console cannot listen at {listen}: {error.strerror}") from None
+        raise ToolError(f"the console cannot listen at {exposure.address}: {error.strerror}") from None
 
 
 def _decoder(options: SchemaOptions) -> RecordDecoder:
@@ -179,7 +317,11 @@ def _decoder(options: SchemaOptions) -> RecordDecoder:
         raise ToolError(f"--schema-registry: {error}") from None
 
 
-def _listen_address(text: str) -> Address:
+def _reason(error: OSError) -> str:
+    return f"{error.filename} can't be read: {error.strerror}" if error.filename else str(error)
+
+
+def listen_address(text: str) -> Address:
     """Returns the address of --listen, whose port may be 0. Raises ToolError."""
     host, colon, port = text.rpartition(":")
     if colon and port == "0" and host:

@@ -30,6 +30,7 @@ from tidelog.settings.setting import SettingError
 
 DEFAULT_DATA_DIR: Final = Path("data")
 DEFAULT_ADDRESS: Final = "127.0.0.1:9092"
+DEFAULT_CONSOLE_ADDRESS: Final = "127.0.0.1:8080"
 MAX_BROKERS: Final = 16
 """The brokers share one process and one core, so more of them are of no use."""
 _MAX_REPLICAS: Final = 3
@@ -76,6 +77,7 @@ def _fail(reason: str) -> NoReturn:
     examples=(
         "tidelog dev",
         "tidelog dev --brokers 3 --topic flights:6 --ephemeral",
+        "tidelog dev --console",
     ),
 )
 @click.option(
@@ -126,8 +128,11 @@ def _fail(reason: str) -> NoReturn:
 @click.option(
     "--console",
     "console_listen",
-    metavar="HOST:PORT",
-    help="Serve the web console at this address, too. It needs the extra `console`.",
+    is_flag=False,
+    flag_value=DEFAULT_CONSOLE_ADDRESS,
+    metavar="[HOST:PORT]",
+    help=f"Serve the web console, too, at {DEFAULT_CONSOLE_ADDRESS} or another address on loopback. It needs "
+    "the extra `console`.",
 )
 def command(
     listen: str,
@@ -292,14 +297,17 @@ async def _serve(
         if first != DEFAULT_ADDRESS:
             options = f" --bootstrap-server {first}{options}"
         name = topics[0].name if topics else "first-topic"
-        click.echo(f"ready: {cluster.address}")
-        click.echo(f"data:  {data}")
-        click.echo(f"try:   echo hello | tidelog produce {name}{options}")
-        sys.stdout.flush()
-        set_logger_level(_FOLLOWERS, None)
         async with contextlib.AsyncExitStack() as beside:
             if console_listen is not None:
-                await beside.enter_async_context(_console(console_listen, cluster.address, properties))
+                console = _console(console_listen, cluster.address, properties)
+                console_url = await beside.enter_async_context(console)
+            click.echo(f"ready: {cluster.address}")
+            click.echo(f"data:  {data}")
+            if console_listen is not None:
+                click.echo(f"console: {console_url}")
+            click.echo(f"try:   echo hello | tidelog produce {name}{options}")
+            sys.stdout.flush()
+            set_logger_level(_FOLLOWERS, None)
             await stopping.wait()
         set_logger_level(_FOLLOWERS, "error")
     finally:
@@ -309,24 +317,29 @@ async def _serve(
 
 
 @contextlib.asynccontextmanager
-async def _console(listen: str, bootstrap: str, properties: Path | None) -> AsyncIterator[None]:
-    """Serves the web console in a thread of its own. Raises ConsoleUnavailableError."""
+async def _console(listen: str, bootstrap: str, properties: Path | None) -> AsyncIterator[str]:
+    """Serves the web console in a thread of its own and yields its URL. Raises ConsoleUnavailableError.
+
+    The brokers' own HTTP server, for metrics and probes, does not host it (ADR 0064).
+    """
     # Without the option, `tidelog dev` loads neither the client nor the extra `console`.
-    from tidelog.cli.console import console_server
+    from tidelog.cli.console import Exposure, console_server, listen_address
     from tidelog.cli.tool_command import ToolError
     from tidelog.client.errors import ClientError
     from tidelog.client.security import NO_SECURITY, read_security
 
     try:
         security = NO_SECURITY if properties is None else read_security(properties)
-        server = console_server(listen, bootstrap, security)
+        exposure = Exposure(listen_address(listen))
+        if not exposure.is_local:
+            raise ToolError("it serves this machine only; 'tidelog console --login' serves others")
+        server = console_server(exposure, bootstrap, security)
     except (ToolError, ClientError) as error:
         raise ConsoleUnavailableError(f"--console {listen}: {error}") from error
     serving = threading.Thread(target=server.run, name="console")
     serving.start()
-    click.echo(f"console: {server.url}")
     try:
-        yield
+        yield server.url
     finally:
         server.stop()
         await asyncio.to_thread(serving.join)

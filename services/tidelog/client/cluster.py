@@ -12,7 +12,13 @@ from uuid import UUID
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.answers import error_of, topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
-from tidelog.client.errors import AdvertisedUnreachableError, BrokerGoneError, ClientError, UnreachableError
+from tidelog.client.errors import (
+    AdvertisedUnreachableError,
+    AuthenticationFailedError,
+    BrokerGoneError,
+    ClientError,
+    UnreachableError,
+)
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.metadata import (
@@ -197,6 +203,8 @@ class Cluster:
         for address in self._addresses:
             try:
                 return self._connect(address)
+            except AuthenticationFailedError:  # as in Kafka's clients, the next broker is not asked
+                raise
             except ClientError as error:
                 failures.append(error)
         if len(failures) == 1:

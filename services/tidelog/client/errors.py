@@ -35,6 +35,10 @@ class AuthenticationFailedError(ClientError):
     """The broker does not accept the client's login, or requires one."""
 
 
+class MechanismRefusedError(AuthenticationFailedError):
+    """The broker does not accept the SASL mechanism, so that it has not seen the login."""
+
+
 class NotTrustedError(ClientError):
     """The TLS handshake failed: the broker's certificate is not trusted, or the client's is not."""
 

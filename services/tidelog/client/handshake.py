@@ -13,7 +13,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tidelog import __version__
 from tidelog.client.address import Address
-from tidelog.client.errors import AuthenticationFailedError, NotKafkaError, UnsupportedApiError
+from tidelog.client.errors import (
+    AuthenticationFailedError,
+    MechanismRefusedError,
+    NotKafkaError,
+    UnsupportedApiError,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.login import ClientLogin, ClientTokens
@@ -156,7 +161,7 @@ def log_in(
         address, served, SaslHandshakeRequest(login.mechanism), at_least=1
     )
     if chosen.error_code:
-        raise AuthenticationFailedError(
+        raise MechanismRefusedError(
             f"{address} does not accept the SASL mechanism {login.mechanism}; "
             f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
         )

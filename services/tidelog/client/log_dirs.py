@@ -78,8 +78,8 @@ def describe_log_dirs(
 ) -> list[LogDir]:
     """Returns the directories of these brokers with the replicas of `topics`, None for all topics.
 
-    Brokers in `silent` are not asked, and one that does not answer joins them. Raises, without `silent`,
-    KafkaError, ClientError.
+    Brokers in `silent` are not asked, and one that does not answer joins them. Raises KafkaError
+    CLUSTER_AUTHORIZATION_FAILED and, without `silent`, other KafkaErrors and ClientError.
     """
     wanted = None
     if topics is not None:
@@ -94,8 +94,9 @@ def describe_log_dirs(
         try:
             answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
             raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
-        except (ClientError, KafkaError):
-            if silent is None:
+        except (ClientError, KafkaError) as error:
+            is_denied = isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            if silent is None or is_denied:
                 raise
             silent.add(broker_id)
             continue

@@ -51,12 +51,37 @@ class ClientSecurity(NamedTuple):
 NO_SECURITY: Final = ClientSecurity()
 
 
+class UsersSecurity(NamedTuple):
+    """The security of connections for users who are not known yet."""
+
+    tls: ssl.SSLContext | None
+    mechanism: str
+
+    def of(self, user: str, password: str) -> ClientSecurity:
+        return ClientSecurity(self.tls, SaslLogin(self.mechanism, user, password))
+
+
 def read_security(path: Path) -> ClientSecurity:
     """Returns the security that a file of client properties describes. Properties of other subjects, such as
     `acks`, are ignored. Raises SecurityConfigError.
     """
-    try:
+    with _naming(path):
         return parse_security(security_properties(path))
+
+
+def read_users_security(path: Path) -> UsersSecurity:
+    """Returns the security that a file of client properties describes, which contains no login. Raises
+    SecurityConfigError.
+    """
+    with _naming(path):
+        return parse_users_security(security_properties(path))
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Adds the name of a file to the message of SecurityConfigError."""
+    try:
+        yield
     except SecurityConfigError as error:
         if str(error).startswith(str(path)):
             raise
@@ -98,17 +123,45 @@ def security_properties(path: Path) -> dict[str, str]:
 
 def parse_security(properties: Mapping[str, str]) -> ClientSecurity:
     """Returns the security that these properties of Kafka's clients describe. Raises SecurityConfigError."""
+    given, protocol = _given_with_protocol(properties)
+    login = _login(given) if protocol.startswith("SASL_") else None
+    tls = _tls(given) if protocol.endswith("SSL") else None
+    if protocol in ("SASL_SSL", "SSL") or login is not None:
+        given.check_used(protocol)
+    return ClientSecurity(tls, login)
+
+
+def parse_users_security(properties: Mapping[str, str]) -> UsersSecurity:
+    """Returns the security that these properties describe for users who log in later. Raises
+    SecurityConfigError.
+    """
+    given, protocol = _given_with_protocol(properties)
+    if not protocol.startswith("SASL_"):
+        raise SecurityConfigError(
+            f"security.protocol: {protocol} has no login; name a listener with SASL_SSL or SASL_PLAINTEXT"
+        )
+    if given.take("sasl.jaas.config"):
+        raise SecurityConfigError(
+            "sasl.jaas.config: each user logs in with another name and password; remove the property"
+        )
+    mechanism = given.take("sasl.mechanism", "GSSAPI")
+    if mechanism not in LOGIN_MECHANISMS:
+        raise SecurityConfigError(
+            f"sasl.mechanism: {mechanism} is not one of {', '.join(LOGIN_MECHANISMS)}, which have passwords"
+        )
+    tls = _tls(given) if protocol.endswith("SSL") else None
+    given.check_used(protocol)
+    return UsersSecurity(tls, mechanism)
+
+
+def _given_with_protocol(properties: Mapping[str, str]) -> tuple[_Given, str]:
     given = _Given({name: text for name, text in properties.items() if name.startswith(_SECURITY_PREFIXES)})
     protocol = given.take("security.protocol", "PLAINTEXT").upper()
     if protocol not in SECURITY_PROTOCOLS:
         raise SecurityConfigError(
             f"security.protocol: {protocol} is not one of {', '.join(SECURITY_PROTOCOLS)}"
         )
-    login = _login(given) if protocol.startswith("SASL_") else None
-    tls = _tls(given) if protocol.endswith("SSL") else None
-    if protocol in ("SASL_SSL", "SSL") or login is not None:
-        given.check_used(protocol)
-    return ClientSecurity(tls, login)
+    return given, protocol
 
 
 class _Given:

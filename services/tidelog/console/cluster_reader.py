@@ -13,6 +13,7 @@ from tidelog.client.errors import ClientError, NoAnswerError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
+from tidelog.console.core.permissions import unless_denied
 from tidelog.console.core.rates import EndOffsets, records_per_second
 from tidelog.console.readings import (
     BrokerLoad,
@@ -55,6 +56,10 @@ class ClusterReader:
     def known(self) -> tuple[str, ...]:
         """The addresses of the brokers that were seen last."""
         return self._known
+
+    def open(self) -> None:
+        """Connects, so that a wrong login is known at once. Raises ClientError."""
+        self._cluster = self._connect(self._known)
 
     def close(self) -> None:
         if self._cluster is not None:
@@ -166,7 +171,9 @@ class ClusterReader:
         ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
         rates = self._rates("", ends)
         sizes: dict[str, int] = {}
-        for directory in describe_log_dirs(cluster, brokers, silent=silent):
+        denied: list[KafkaError] = []
+        directories = unless_denied(lambda: describe_log_dirs(cluster, brokers, silent=silent), denied)
+        for directory in directories or []:
             for replica in directory.current_replicas:
                 name = replica.place.topic
                 sizes[name] = sizes.get(name, 0) + replica.size_bytes
@@ -174,7 +181,7 @@ class ClusterReader:
             _topic_row(topic, starts, ends, sizes.get(name), rates.get(name))
             for name, topic in topics.items()
         )
-        return TopicList(rows, tuple(sorted(silent)))
+        return TopicList(rows, tuple(sorted(silent)), tuple(denied))
 
     def _topic(self, cluster: Cluster, name: str) -> TopicReading:
         topic = existing_topic(cluster, name)
@@ -185,7 +192,9 @@ class ClusterReader:
             cluster, [topic], LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        directories = describe_log_dirs(cluster, brokers, [topic], silent=silent)
+        denied: list[KafkaError] = []
+        found = unless_denied(lambda: describe_log_dirs(cluster, brokers, [topic], silent=silent), denied)
+        directories = found or []
         sizes = leader_sizes(topic, directories)
         held = [replica.size_bytes for directory in directories for replica in directory.current_replicas]
         total = sum(held) if held else None
@@ -203,13 +212,15 @@ class ClusterReader:
                     sizes.get(partition.index),
                 )
             )
-        settings = describe_configs(cluster, ConfigResource(ResourceType.TOPIC, name))
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        settings = unless_denied(lambda: describe_configs(cluster, resource), denied)
         return TopicReading(
             _topic_row(topic, starts, ends, total, rate),
             topic_id_text(topic.topic_id),
             tuple(rows),
-            tuple(settings),
+            tuple(settings or ()),
             tuple(sorted(silent)),
+            tuple(denied),
         )
 
     def _rates(self, subject: str, ends: dict[TopicPartition, int]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
@@ -27,6 +28,7 @@ from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import leader_sizes
 from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
+from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (
     GroupList,
     GroupPartition,
@@ -96,22 +98,24 @@ class GroupReader:
         shown = partitions[:MAX_PARTITIONS]
         topics = {topic.name: topic for topic in _existing(cluster, shown)}
         silent: set[int] = set()
+        denied: list[KafkaError] = []
         observations = self._observe(
-            cluster, topics, {each: committed[each] for each in shown if each in committed}, silent
+            cluster, topics, {each: committed[each] for each in shown if each in committed}, silent, denied
         )
         before = self._remember(group_id, observations)
-        retentions = {name: _retention(cluster, name) for name in topics}
+        retentions = {name: unless_denied(partial(_retention, cluster, name), denied) for name in topics}
         rows = []
         for each in shown:
             observation = observations.get(each)
+            retention = retentions.get(each.topic)
             outlook = (
                 None
-                if observation is None
-                else forecast(observation, before.get(each), retentions[each.topic])
+                if observation is None or retention is None
+                else forecast(observation, before.get(each), retention)
             )
             rows.append(GroupPartition(each, committed.get(each), observation, outlook, owners.get(each, "")))
         more_partitions = len(partitions) - len(shown)
-        return GroupReading(group, tuple(rows), more_partitions, tuple(sorted(silent)))
+        return GroupReading(group, tuple(rows), more_partitions, tuple(sorted(silent)), tuple(denied))
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
@@ -140,6 +144,7 @@ class GroupReader:
         topics: dict[str, Topic],
         committed: dict[TopicPartition, int],
         silent: set[int],
+        denied: list[KafkaError],
     ) -> Observations:
         starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
         high = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
@@ -147,8 +152,10 @@ class GroupReader:
             cluster, topics.values(), LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        directories = describe_log_dirs(cluster, brokers, list(topics.values()), silent=silent)
-        sizes = {name: leader_sizes(topic, directories) for name, topic in topics.items()}
+        directories = unless_denied(
+            lambda: describe_log_dirs(cluster, brokers, list(topics.values()), silent=silent), denied
+        )
+        sizes = {name: leader_sizes(topic, directories or []) for name, topic in topics.items()}
         times = _Times(cluster, self._monotonic)
         found: Observations = {}
         for each, offset in committed.items():

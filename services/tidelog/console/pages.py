@@ -1,4 +1,4 @@
-"""The routes of the console. All are GET, so that the console can change nothing."""
+"""The routes of the console. All but those of the login are GET, so that the console can change nothing."""
 
 from __future__ import annotations
 
@@ -14,30 +14,35 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.console.cluster_reader import ClusterReader, Connect
+from tidelog.console.cluster_access import ClusterAccess
+from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.budget import Budget
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
+from tidelog.console.core.permissions import denial_text, is_denial
 from tidelog.console.core.record_filter import FilterError
 from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
-from tidelog.console.group_reader import GroupReader
-from tidelog.console.health_sampler import HealthSampler
+from tidelog.console.events import ENDED, event
+from tidelog.console.login import Login, LoginOptions, SessionGate
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
-from tidelog.console.shared_reading import Reading, SharedReadings
+from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 
 MAX_VIEWERS: Final = 64
 """The most pages that receive live updates at a time."""
+MAX_VIEWERS_OF_A_SESSION: Final = 16
+MAX_SUBJECTS_OF_A_SESSION: Final = 64
+"""The most readings that are kept for a session."""
 TOPICS_A_PAGE: Final = 200
 MAX_SEARCHES: Final = 2
 """The most searches for records at a time."""
@@ -49,7 +54,8 @@ SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
         b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     b"x-content-type-options": b"nosniff",
-    b"referrer-policy": b"no-referrer",
+    # With no-referrer, browsers would send `Origin: null` with the login form.
+    b"referrer-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
@@ -68,7 +74,7 @@ class LivePage:
     title: Callable[[Request], str]
     template: str
     subject: Callable[[Request], Hashable]
-    read: Callable[[Request], Callable[[], Any]]
+    read: Callable[[ClusterAccess, Request], Callable[[], Any]]
     section: str
     values: Callable[[Request, Any], Mapping[str, Any]] = lambda request, value: {}
 
@@ -88,12 +94,27 @@ class SecurityHeaders:
         await self._app(scope, receive, send_with_headers)
 
 
+class NoLogin:
+    """Gives all requests the same access."""
+
+    def __init__(self, app: ASGIApp, access: ClusterAccess) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["access"] = self._access
+        await self._app(scope, receive, send)
+
+
 class Console:
-    """The pages of one cluster. `is_stopping` tells streams of live updates to end."""
+    """The pages of one cluster. `is_stopping` tells streams of live updates to end.
+
+    `way` is how the console connects for everybody, or how each user logs in.
+    """
 
     def __init__(
         self,
-        connect: Connect,
+        way: Connect | LoginOptions,
         *,
         interval_ms: int,
         budget: Budget = DEFAULT_BUDGET,
@@ -103,31 +124,48 @@ class Console:
         wall: Callable[[], WallMs] = lambda: WallMs(time.time_ns() // 1_000_000),
         monotonic: Callable[[], MonotonicMs] = lambda: MonotonicMs(time.monotonic_ns() // 1_000_000),
     ) -> None:
-        self._reader = ClusterReader(connect, wall, monotonic)
-        self._groups = GroupReader(wall, monotonic)
-        # One thread, because the client is not thread-safe, and so that the console asks one thing at a time.
-        self._worker = ThreadPoolExecutor(1, "console-reader")
+        self._wall = wall
+        self._interval_ms = interval_ms
         self._searchers = ThreadPoolExecutor(MAX_SEARCHES, "console-search")
         self._searches = 0
-        self._sampler = HealthSampler(self._reader.sample_health, self._worker, sample_interval_ms)
-        self._connect = connect
         self._monotonic = monotonic
         self._budget = budget
         self._schemas = schemas
-        self._readings = SharedReadings(interval_ms, self._run, wall, monotonic)
+        self._sample_interval_ms = sample_interval_ms
         self._renderer = Renderer()
         self._is_stopping = is_stopping
         self._viewers = 0
+        self._gate: Middleware
+        if isinstance(way, LoginOptions):
+            self._everybody = None
+            self._login: Login | None = Login(way, self._session_access, self._page_without_access, monotonic)
+            self._gate = Middleware(SessionGate, login=self._login)
+        else:
+            self._everybody = ClusterAccess(way, interval_ms, wall, monotonic, max_subjects=MAX_SUBJECTS)
+            self._login = None
+            self._gate = Middleware(NoLogin, access=self._everybody)
 
     def start(self) -> None:
-        """Begins to sample the health of the cluster."""
-        self._sampler.start()
+        """Begins to sample the health of the cluster. With a login, the console has no user of its own."""
+        if self._everybody is not None:
+            self._everybody.sample_health(self._sample_interval_ms)
 
     def close(self) -> None:
-        self._sampler.close()
-        for threads in (self._worker, self._searchers):
-            threads.shutdown(wait=True, cancel_futures=True)
-        self._reader.close()
+        self._searchers.shutdown(wait=True, cancel_futures=True)
+        if self._everybody is not None:
+            self._everybody.end(waits=True)
+        if self._login is not None:
+            self._login.close()
+
+    def _session_access(self, connect: Connect, user: str) -> ClusterAccess:
+        return ClusterAccess(
+            connect,
+            self._interval_ms,
+            self._wall,
+            self._monotonic,
+            user=user,
+            max_subjects=MAX_SUBJECTS_OF_A_SESSION,
+        )
 
     def application(self, allowed_hosts: list[str]) -> Starlette:
         """Returns the application. `allowed_hosts` are the host names by which browsers may call it: a page
@@ -140,24 +178,27 @@ class Console:
         routes.append(Route("/topics/{topic}/records", self._records, methods=["GET"]))
         routes.append(Route("/topics/{topic}/records/{partition}/{offset}", self._record, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
+        routes.append(Route("/livez", _live, methods=["GET"]))
+        if self._login is not None:
+            routes += self._login.routes()
         return Starlette(
             routes=routes,
             middleware=[
                 Middleware(SecurityHeaders),
                 Middleware(TrustedHostMiddleware, allowed_hosts=allowed_hosts, www_redirect=False),
+                self._gate,
             ],
             exception_handlers={404: self._not_found},
         )
 
     def _cluster_pages(self) -> list[LivePage]:
-        reader = self._reader
         return [
             LivePage(
                 "/",
                 lambda request: "Overview",
                 "overview.html",
                 lambda request: "overview",
-                lambda request: reader.overview,
+                lambda access, request: access.reader.overview,
                 "overview",
             ),
             LivePage(
@@ -165,7 +206,7 @@ class Console:
                 lambda request: "Topics",
                 "topics.html",
                 lambda request: "topics",
-                lambda request: reader.topics,
+                lambda access, request: access.reader.topics,
                 "topics",
                 _chosen_topics,
             ),
@@ -174,7 +215,7 @@ class Console:
                 lambda request: f"Topic {request.path_params['topic']}",
                 "topic.html",
                 lambda request: ("topic", request.path_params["topic"]),
-                lambda request: lambda: reader.topic(request.path_params["topic"]),
+                lambda access, request: lambda: access.reader.topic(request.path_params["topic"]),
                 "topics",
             ),
             LivePage(
@@ -182,20 +223,19 @@ class Console:
                 lambda request: "Settings",
                 "settings.html",
                 lambda request: ("settings", _broker_id(request)),
-                lambda request: lambda: reader.settings(_broker_id(request)),
+                lambda access, request: lambda: access.reader.settings(_broker_id(request)),
                 "settings",
             ),
         ]
 
     def _group_pages(self) -> list[LivePage]:
-        reader = self._reader
         return [
             LivePage(
                 "/groups",
                 lambda request: "Groups",
                 "groups.html",
                 lambda request: "groups",
-                lambda request: lambda: reader.run(self._groups.groups),
+                lambda access, request: lambda: access.reader.run(access.groups.groups),
                 "groups",
             ),
             LivePage(
@@ -203,8 +243,10 @@ class Console:
                 lambda request: f"Group {_group_id(request)}",
                 "group.html",
                 lambda request: ("group", _group_id(request)),
-                lambda request: (
-                    lambda: reader.run(lambda cluster: self._groups.group(cluster, _group_id(request)))
+                lambda access, request: (
+                    lambda: access.reader.run(
+                        lambda cluster: access.groups.group(cluster, _group_id(request))
+                    )
                 ),
                 "groups",
             ),
@@ -213,7 +255,7 @@ class Console:
                 lambda request: "Open transactions",
                 "transactions.html",
                 lambda request: "transactions",
-                lambda request: lambda: reader.run(self._groups.transactions),
+                lambda access, request: lambda: access.reader.run(access.groups.transactions),
                 "transactions",
             ),
         ]
@@ -224,13 +266,14 @@ class Console:
         async def show(request: Request) -> Response:
             reading = await self._read(page, request)
             return self._respond(
+                request,
                 "live_page.html",
                 {
                     "title": page.title(request),
                     "section": page.section,
                     "fragment": page.template,
                     "events": f"/events{request.url.path}?{request.url.query}",
-                    "interval_s": self._readings.interval_ms / 1000,
+                    "interval_s": self._interval_ms / 1000,
                     **self._values(page, request, reading),
                 },
                 _status_of(reading),
@@ -240,40 +283,52 @@ class Console:
 
     def _events_of(self, page: LivePage) -> Callable[[Request], Awaitable[Response]]:
         async def stream(request: Request) -> Response:
-            if self._viewers >= MAX_VIEWERS:
+            access = _access_of(request)
+            if self._viewers >= MAX_VIEWERS or (access.user and access.viewers >= MAX_VIEWERS_OF_A_SESSION):
                 return Response("The console has too many viewers.", 503, media_type="text/plain")
             return StreamingResponse(self._events(page, request), media_type="text/event-stream")
 
         return stream
 
     async def _events(self, page: LivePage, request: Request) -> AsyncIterator[str]:
-        """Yields the content of a page after each reading, but only its time if the content is the same."""
+        """Yields the content of a page after each reading, but only its time if the content is the same.
+        After the end of the session, it yields that.
+        """
+        access = _access_of(request)
         self._viewers += 1
+        access.viewers += 1
         try:
             shown = ""
             while not self._is_stopping():
                 reading = await self._read(page, request)
+                if access.has_ended:
+                    yield ENDED
+                    return
                 fragment = self._renderer.render(page.template, self._values(page, request, reading))
                 if fragment != shown:
                     shown = fragment
-                    yield _event("fragment", fragment)
-                yield _event("read", time_text(reading.read_at_ms))
-                for _ in range(max(1, int(self._readings.interval_ms / 1000 / _STOP_CHECK_S))):
+                    yield event("fragment", fragment)
+                yield event("read", time_text(reading.read_at_ms))
+                for _ in range(max(1, int(self._interval_ms / 1000 / _STOP_CHECK_S))):
                     await asyncio.sleep(_STOP_CHECK_S)
-                    if self._is_stopping():
-                        return
+                    if self._is_stopping() or access.has_ended:
+                        break
         finally:
             self._viewers -= 1
+            access.viewers -= 1
 
     async def _read(self, page: LivePage, request: Request) -> Reading[Any]:
-        return await self._readings.get(page.subject(request), page.read(request))
+        access = _access_of(request)
+        return await access.readings.get(page.subject(request), page.read(access, request))
 
     def _values(self, page: LivePage, request: Request, reading: Reading[Any]) -> dict[str, Any]:
         values = {} if reading.value is None else page.values(request, reading.value)
+        user = _access_of(request).user
         return {
             "reading": reading,
             "value": reading.value,
-            "error": None if reading.error is None else str(reading.error).rstrip("."),
+            "error": None if reading.error is None else _text_of(reading.error, user),
+            "denied": [denial_text(error, user) for error in getattr(reading.value, "denied", ())],
             **values,
         }
 
@@ -298,20 +353,22 @@ class Console:
         try:
             query = RecordQuery.parse(fields)
         except FilterError as problem:
-            return self._respond("records.html", {**values, "query": None, "error": str(problem)}, 400)
+            return self._respond(
+                request, "records.html", {**values, "query": None, "error": str(problem)}, 400
+            )
         values["query"] = query
 
         def search(cluster: Cluster) -> RecordsFound:
             decode = self._schemas.of_topic(name)
             return find_records(cluster, name, query, self._budget, self._monotonic, decode=decode)
 
-        found, error, status = await self._search(search)
+        found, error, status = await self._search(_access_of(request), search)
         if found is not None:
             kept = {key: text for key, text in fields.items() if text and key != "from"}
             values["next"] = urlencode({**kept, "from": cursor_text(found.positions)})
             if found.older is not None:
                 values["older"] = urlencode({**kept, "from": cursor_text(found.older)})
-        return self._respond("records.html", {**values, "found": found, "error": error}, status)
+        return self._respond(request, "records.html", {**values, "found": found, "error": error}, status)
 
     async def _record(self, request: Request) -> Response:
         """Shows one record with its whole content."""
@@ -326,7 +383,7 @@ class Console:
         def search(cluster: Cluster) -> ShownRecord | None:
             return find_record(cluster, name, query, self._monotonic, decode=self._schemas.of_topic(name))
 
-        record, error, status = await self._search(search)
+        record, error, status = await self._search(_access_of(request), search)
         is_found = record is not None and record.offset == offset
         values = {
             "title": f"Record {offset} of {name}, partition {partition}",
@@ -338,42 +395,62 @@ class Console:
             "next_offset": None if record is None else record.offset,
             "error": error,
         }
-        return self._respond("record.html", values, 404 if status == 200 and not is_found else status)
+        status = 404 if status == 200 and not is_found else status
+        return self._respond(request, "record.html", values, status)
 
-    async def _search(self, search: Callable[[Cluster], T]) -> tuple[T | None, str | None, int]:
+    async def _search(
+        self, access: ClusterAccess, search: Callable[[Cluster], T]
+    ) -> tuple[T | None, str | None, int]:
         """Runs a search on a connection of its own. Returns its result, an error and a status."""
         if self._searches >= MAX_SEARCHES:
             return None, f"{MAX_SEARCHES} searches are running. Try again when one has ended.", 503
 
-        def run() -> T:
-            with self._connect(self._reader.known) as cluster:
-                return search(cluster)
-
         self._searches += 1
         try:
-            found = await asyncio.get_running_loop().run_in_executor(self._searchers, run)
+            found = await access.search(self._searchers, search)
         except (ClientError, KafkaError) as error:
-            return None, f"{str(error).rstrip('.')}.", _status_of_error(error)
+            return None, f"{_text_of(error, access.user)}.", _status_of_error(error)
         finally:
             self._searches -= 1
         return found, None, 200
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
         return self._respond(
+            request,
             "message.html",
             {"title": "Not found", "section": "", "message": f"There is no page {request.url.path}."},
             404,
         )
 
-    def _respond(self, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
-        return HTMLResponse(self._renderer.render(template, values), status)
+    def _respond(
+        self, request: Request, template: str, values: Mapping[str, Any], status: int = 200
+    ) -> HTMLResponse:
+        access: ClusterAccess | None = request.state.access
+        if access is None:
+            return self._page_without_access(template, values, status)
+        page = self._renderer.render(template, {"has_access": True, "user": access.user, **values})
+        return HTMLResponse(page, status)
 
-    async def _run(self, call: Callable[[], Any]) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, call)
+    def _page_without_access(self, template: str, values: Mapping[str, Any], status: int) -> HTMLResponse:
+        page = self._renderer.render(template, {"has_access": False, "user": "", **values})
+        return HTMLResponse(page, status)
 
 
-def _event(name: str, data: str) -> str:
-    return f"event: {name}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
+async def _live(request: Request) -> Response:
+    """Answers the probes of Kubernetes. It says nothing about the cluster."""
+    return PlainTextResponse("ok\n")
+
+
+def _access_of(request: Request) -> ClusterAccess:
+    access: ClusterAccess = request.state.access
+    return access
+
+
+def _text_of(error: ClientError | KafkaError, user: str) -> str:
+    """Returns one sentence without its period."""
+    if isinstance(error, KafkaError) and is_denial(error):
+        return denial_text(error, user)
+    return str(error).rstrip(".")
 
 
 def _status_of(reading: Reading[Any]) -> int:
@@ -383,6 +460,8 @@ def _status_of(reading: Reading[Any]) -> int:
 
 
 def _status_of_error(error: ClientError | KafkaError) -> int:
+    if is_denial(error):
+        return 403
     return 404 if isinstance(error, KafkaError) and error.code in _NOT_FOUND else 502
 
 

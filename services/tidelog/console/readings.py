@@ -9,6 +9,7 @@ from tidelog.client.configs import ConfigEntry
 from tidelog.client.coordinators import Group, ListedGroup, Transaction
 from tidelog.console.core.isr_history import Change, IsrSample, Row
 from tidelog.console.core.lag import Forecast, Observation
+from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
 
@@ -64,10 +65,13 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class TopicList:
-    """All topics. In this and the following classes, `silent` holds the brokers that did not answer."""
+    """All topics. In this and the following classes, `silent` holds the brokers that did not answer, and
+    `denied` the errors of what the user has no ACL for.
+    """
 
     rows: tuple[TopicRow, ...]
     silent: tuple[int, ...]
+    denied: tuple[KafkaError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class TopicReading:
     partitions: tuple[PartitionRow, ...]
     settings: tuple[ConfigEntry, ...]
     silent: tuple[int, ...]
+    denied: tuple[KafkaError, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,7 @@ class GroupReading:
     partitions: tuple[GroupPartition, ...]
     more_partitions: int
     silent: tuple[int, ...]
+    denied: tuple[KafkaError, ...]
 
 
 @dataclass(frozen=True, slots=True)

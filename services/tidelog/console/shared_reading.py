@@ -43,8 +43,11 @@ class SharedReadings:
         run: Callable[[Callable[[], Any]], Awaitable[Any]],
         wall: Callable[[], WallMs],
         monotonic: Callable[[], MonotonicMs],
+        *,
+        max_subjects: int = MAX_SUBJECTS,
     ) -> None:
         """`run` runs a blocking call elsewhere and returns its result."""
+        self._max_subjects = max_subjects
         self.interval_ms = interval_ms
         self._run = run
         self._wall = wall
@@ -62,7 +65,7 @@ class SharedReadings:
         """
         entry = self._subjects.setdefault(subject, _Subject())
         self._subjects.move_to_end(subject)
-        if len(self._subjects) > MAX_SUBJECTS:
+        if len(self._subjects) > self._max_subjects:
             self._subjects.popitem(last=False)
         async with entry.lock:
             if entry.due_ms is None or self._monotonic() >= entry.due_ms:

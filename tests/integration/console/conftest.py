@@ -5,15 +5,20 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 import uvicorn
 
+from brokerlab.console_users import SecuredCluster, secured_cluster
 from tidelog.client.cluster import Cluster as ClusterClient
+from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.console.login import LoginOptions
 from tidelog.console.pages import Console
+from tidelog.sasl.login import SaslLogin
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0
@@ -27,15 +32,26 @@ class Answer:
 
 
 class ServedConsole:
-    """A console with its address. `get` asks it as a browser does."""
+    """A console with its address. `get` asks it as a browser does.
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = 10, **options: Any) -> None:
-        def connect(known: tuple[str, ...]) -> ClusterClient:
+    With a SASL mechanism in `login`, users log in.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float = 10, login: str | None = None, **options: Any
+    ) -> None:
+        def connect(known: tuple[str, ...], security: ClientSecurity = NO_SECURITY) -> ClusterClient:
             addresses = ",".join((*bootstrap.split(","), *known))
-            return ClusterClient(addresses, client_id="tidelog-console", timeout_s=timeout_s)
+            return ClusterClient(
+                addresses, client_id="tidelog-console", timeout_s=timeout_s, security=security
+            )
 
+        def connect_as(user: str, password: str) -> Callable[[tuple[str, ...]], ClusterClient]:
+            return lambda known: connect(known, ClientSecurity(None, SaslLogin(login or "", user, password)))
+
+        way = connect if login is None else LoginOptions(connect_as, is_https=False, failure_delay_s=0.05)
         self._console = Console(
-            connect, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}
+            way, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}
         )
         self._samples = "sample_interval_ms" in options
         application = self._console.application([HOST])
@@ -68,21 +84,45 @@ class ServedConsole:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
-    def get(self, path: str, *, host: str | None = None, method: str = "GET") -> Answer:
+    def get(
+        self,
+        path: str,
+        *,
+        host: str | None = None,
+        method: str = "GET",
+        body: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
         connection = http.client.HTTPConnection(HOST, self.port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, path, headers={"Host": host or f"{HOST}:{self.port}"})
+            sent = {"Host": host or f"{HOST}:{self.port}", **(headers or {})}
+            connection.request(method, path, body, sent)
             response = connection.getresponse()
             headers = {name.lower(): value for name, value in response.getheaders()}
             return Answer(response.status, headers, response.read().decode())
         finally:
             connection.close()
 
-    def events(self, path: str) -> Iterator[tuple[str, str]]:
+    def post(self, path: str, *, origin: str | None = None, cookie: str = "", **fields: str) -> Answer:
+        """Sends a form as a page of this console does."""
+        headers = {
+            "Origin": self.url if origin is None else origin,
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Cookie": cookie,
+        }
+        return self.get(path, method="POST", body=urlencode(fields), headers=headers)
+
+    def log_in(self, user: str, password: str, **fields: str) -> str:
+        """Logs in and returns the cookie of the session."""
+        answer = self.post("/login", user=user, password=password, **fields)
+        assert answer.status == 303, answer.text
+        return answer.headers["set-cookie"].partition(";")[0]
+
+    def events(self, path: str, cookie: str = "") -> Iterator[tuple[str, str]]:
         """Yields the name and the data of each event."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=TIMEOUT_S)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers={"Cookie": cookie})
             response = connection.getresponse()
             assert response.status == 200
             name, data = "", []
@@ -113,3 +153,9 @@ def serve_console() -> Iterator[Callable[..., ServedConsole]]:
     finally:
         for each in served:
             each.stop()
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredCluster]:
+    with secured_cluster(tmp_path_factory.mktemp("secured")) as cluster:
+        yield cluster

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from brokerlab.console_users import MECHANISM, PASSWORDS, SecuredCluster
 from tidelog.client.cluster import Cluster as ClusterClient
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
@@ -44,18 +45,25 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Returns open_page(url, ...), which opens a page and later checks that nothing went wrong on it."""
+    """Returns open_page(url, ...), which opens a page and later checks that nothing went wrong on it, but for
+    what contains `expected`.
+    """
     contexts: list[Any] = []
     faults: list[str] = []
 
-    def open_one(url: str, **options: Any) -> Any:
+    def open_one(url: str, *, expected: str | None = None, **options: Any) -> Any:
         context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
         contexts.append(context)
         context.set_default_timeout(TIMEOUT_MS)
         page = context.new_page()
         host = url.split("/")[2]
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+
+        def note(said: Any) -> None:
+            if said.type == "error" and (expected is None or expected not in said.text):
+                faults.append(said.text)
+
+        page.on("console", note)
         page.on(
             "request", lambda asked: faults.append(asked.url) if asked.url.split("/")[2] != host else None
         )
@@ -167,6 +175,75 @@ def test_everything_is_reached_with_the_keyboard(
     assert page.evaluate(f"{FOCUSED}.textContent") == "flights"
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="Topic flights").wait_for()
+
+
+def test_a_user_logs_in_and_out_with_the_keyboard(
+    secured: SecuredCluster, serve_console: Serve, open_page: Callable[..., Any]
+) -> None:
+    console = serve_console(secured.bootstrap, login=MECHANISM, interval_ms=200)
+    page = open_page(f"{console.url}/topics?q=fl", expected="403 (Forbidden)")
+    page.wait_for_url("**/login?next=*")
+    assert page.evaluate(f"{FOCUSED}.id") == "user"
+    page.keyboard.type("alice")
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{FOCUSED}.id") == "password"
+    page.keyboard.type("guessed")
+    page.keyboard.press("Enter")
+    alert = page.get_by_role("alert")
+    alert.wait_for()
+    assert alert.text_content() == "The cluster does not accept this user name and password."
+    # The name is kept, and the password is typed again.
+    assert page.locator("#user").input_value() == "alice"
+    assert page.evaluate(f"{FOCUSED}.id") == "password"
+    assert page.locator("#password").input_value() == ""
+    picture(page, "login-light")
+    page.keyboard.type(PASSWORDS["alice"])
+    page.keyboard.press("Tab")
+    assert page.evaluate(f"{FOCUSED}.textContent") == "Log in"
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topics?q=fl")
+    page.get_by_role("link", name="flights").wait_for()
+    assert page.get_by_role("link", name="salaries").count() == 0
+    assert page.evaluate("document.cookie") == ""  # no script reads the session's cookie
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate(f"{FOCUSED}.textContent") == "Log out":
+            break
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/login")
+    page.goto(f"{console.url}/topics")
+    page.wait_for_url("**/login?next=*")
+
+
+def test_a_page_leads_to_the_login_when_its_session_ends(
+    secured: SecuredCluster,
+    serve_console: Serve,
+    open_page: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidelog.console.login.SWEEP_S", 0.1)
+    monkeypatch.setattr("tidelog.console.core.sessions.IDLE_MS", 3_000)
+    page = open_page(f"{serve_console(secured.bootstrap, login=MECHANISM).url}/topics")
+    page.get_by_label("User name").fill("alice")
+    page.get_by_label("Password").fill(PASSWORDS["alice"])
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="flights").wait_for()
+    page.wait_for_url("**/login?next=%2Ftopics")
+    page.get_by_label("Password").wait_for()
+
+
+def test_screen_readers_find_the_fields_of_the_login(
+    secured: SecuredCluster, serve_console: Serve, open_page: Callable[..., Any]
+) -> None:
+    console = serve_console(secured.bootstrap, login=MECHANISM)
+    tree = open_page(f"{console.url}/login").locator("body").aria_snapshot()
+    for part in (
+        '- heading "Log in"',
+        '- textbox "User name"',
+        '- textbox "Password"',
+        '- button "Log in"',
+    ):
+        assert part in tree, tree
 
 
 def test_the_theme_can_be_chosen_and_is_kept(

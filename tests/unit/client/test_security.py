@@ -18,7 +18,9 @@ from tidelog.client.security import (
     NO_SECURITY,
     SecurityConfigError,
     parse_security,
+    parse_users_security,
     read_security,
+    read_users_security,
 )
 from tidelog.sasl.login import SaslLogin
 from tidelog.wire import codec
@@ -46,6 +48,36 @@ def test_a_login(tmp_path: Path) -> None:
     assert security.login == SaslLogin("SCRAM-SHA-512", "alice", "secret")
     assert security.protocol == "SASL_PLAINTEXT"
     assert "secret" not in repr(security)
+
+
+def test_users_who_log_in_later() -> None:
+    properties = {name: text for name, text in SCRAM.items() if name != "sasl.jaas.config"}
+    security = parse_users_security(properties)
+    alice = security.of("alice", "secret")
+    assert alice.login == SaslLogin("SCRAM-SHA-512", "alice", "secret")
+    assert (alice.tls, alice.protocol) == (None, "SASL_PLAINTEXT")
+    assert parse_users_security({**properties, "security.protocol": "SASL_SSL"}).of("a", "b").tls is not None
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({}, "security.protocol: PLAINTEXT has no login; name a listener with SASL_SSL"),
+        ({"security.protocol": "SSL"}, "security.protocol: SSL has no login"),
+        (SCRAM, "sasl.jaas.config: each user logs in with another name and password"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "which have passwords"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.x": "1"}, "sasl.x is not supp"),
+    ],
+)
+def test_properties_with_which_users_cannot_log_in(
+    tmp_path: Path, properties: dict[str, str], message: str
+) -> None:
+    path = tmp_path / "console.properties"
+    path.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
+    with pytest.raises(SecurityConfigError, match=message) as caught:
+        read_users_security(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

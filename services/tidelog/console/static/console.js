@@ -79,6 +79,8 @@ function setUpLiveUpdates() {
       source.addEventListener("fragment", (event) => {
         pending = event.data;
       });
+      // The session has ended. The page, loaded again, is the login.
+      source.addEventListener("ended", () => location.reload());
       source.addEventListener("read", (event) => {
         if (isBusy()) return; // the content is older than this time
         if (pending !== null) replaceContent(live, pending);
@@ -98,6 +100,11 @@ function setUpLiveUpdates() {
     update();
   });
   document.addEventListener("visibilitychange", update);
+  // A logout ends the session, which would load this page again before the browser has left it.
+  document.querySelector(".user")?.addEventListener("submit", () => {
+    isPaused = true;
+    update();
+  });
   update();
 }
 

@@ -1,0 +1,96 @@
+"""Sessions: their bounds, and when they end."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.console.core.sessions import (
+    IDLE_MS,
+    LIFETIME_MS,
+    MAX_SESSIONS,
+    MAX_SESSIONS_OF_A_USER,
+    Sessions,
+    TooManySessionsError,
+)
+from tidelog.model.instants import MonotonicMs
+
+NOW = MonotonicMs(1_000_000)
+
+
+def later(by_ms: int) -> MonotonicMs:
+    return MonotonicMs(NOW + by_ms)
+
+
+def test_only_the_token_of_a_session_finds_it() -> None:
+    sessions: Sessions[str] = Sessions()
+    sessions.begin("token-a", "alice", "a", NOW)
+    found = sessions.find("token-a", NOW, is_use=True)
+    assert found is not None
+    assert (found.user, found.value) == ("alice", "a")
+    for other in ("", "token-", "token-b", "token-a ", "\udcff"):
+        assert sessions.find(other, NOW, is_use=True) is None
+
+
+def test_a_session_ends_when_it_is_not_used() -> None:
+    sessions: Sessions[str] = Sessions()
+    sessions.begin("token", "alice", "a", NOW)
+    assert sessions.find("token", later(IDLE_MS - 1), is_use=True) is not None
+    assert sessions.find("token", later(2 * IDLE_MS - 2), is_use=False) is not None
+    assert sessions.find("token", later(2 * IDLE_MS - 1), is_use=True) is None
+    assert sessions.end_expired(later(2 * IDLE_MS - 1)) == ["a"]
+    assert len(sessions) == 0
+
+
+def test_a_session_ends_after_its_lifetime_although_it_is_used() -> None:
+    sessions: Sessions[str] = Sessions()
+    sessions.begin("token", "alice", "a", NOW)
+    for at_ms in range(0, LIFETIME_MS, IDLE_MS // 2):
+        assert sessions.find("token", later(at_ms), is_use=True) is not None
+    assert sessions.find("token", later(LIFETIME_MS), is_use=True) is None
+
+
+def test_the_oldest_session_of_a_user_makes_room_for_a_new_one() -> None:
+    sessions: Sessions[int] = Sessions()
+    for number in range(MAX_SESSIONS_OF_A_USER):
+        assert sessions.begin(f"token-{number}", "alice", number, NOW) == []
+    assert sessions.begin("token-b", "bob", -1, NOW) == []
+    assert sessions.begin("token-x", "alice", 99, NOW) == [0]
+    assert sessions.find("token-0", NOW, is_use=True) is None
+    assert sessions.find("token-1", NOW, is_use=True) is not None
+
+
+def test_other_users_do_not_lose_their_sessions_to_a_new_one() -> None:
+    sessions: Sessions[int] = Sessions()
+    for number in range(MAX_SESSIONS):
+        sessions.begin(f"token-{number}", f"user-{number}", number, NOW)
+    with pytest.raises(TooManySessionsError):
+        sessions.begin("token-x", "alice", 99, NOW)
+    assert len(sessions) == MAX_SESSIONS
+    assert sessions.begin("token-x", "alice", 99, later(IDLE_MS)) == list(range(MAX_SESSIONS))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.integers(0, IDLE_MS)), max_size=60))
+def test_values_end_once_and_numbers_stay_bounded(steps: list[tuple[int, int, int]]) -> None:
+    """Each value that went in comes out once, at its end or with the last ones."""
+    sessions: Sessions[int] = Sessions()
+    now_ms = NOW
+    ended: list[int] = []
+    begun: set[int] = set()
+    for number, (user, action, passed_ms) in enumerate(steps):
+        now_ms = MonotonicMs(now_ms + passed_ms)
+        if action == 0:
+            try:
+                ended += sessions.begin(f"token-{number}", f"user-{user}", number, now_ms)
+            except TooManySessionsError:
+                continue
+            begun.add(number)
+        elif action == 1 and number:
+            value = sessions.end(f"token-{number - 1}")
+            ended += [] if value is None else [value]
+        else:
+            ended += sessions.end_expired(now_ms)
+        assert len(sessions) <= MAX_SESSIONS
+    assert len(ended) == len(set(ended))
+    assert set(ended) | set(sessions.end_all()) == begun
