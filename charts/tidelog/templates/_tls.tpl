@@ -53,6 +53,9 @@ certificates:
 {{- range $part := $parts }}
   - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: {{ ternary "tidelog" (printf "tidelog-%s" $part.component) (eq $part.component "broker") }}, combined: {{ eq $part.component "broker" }}, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
 {{- end }}
+{{- if include "tidelog.console.hasOwnCertificate" . }}
+  - {name: {{ include "tidelog.console.certificateSecretName" . }}, cn: tidelog-console, dns: {{ include "tidelog.console.dnsNames" . | quote }}}
+{{- end }}
 {{- if .Values.etcd.bundled }}
   - {name: {{ include "tidelog.tls.etcdServerSecretName" . }}, cn: etcd, dns: {{ include "tidelog.tls.etcdDnsNames" . | quote }}}
   - {name: {{ include "tidelog.tls.etcdClientSecretName" . }}, cn: tidelog-etcd-client, dns: tidelog}

@@ -13,6 +13,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.etcd" . -}}
 {{- include "tidelog.validate.operations" . -}}
 {{- include "tidelog.validate.pipeline" . -}}
+{{- include "tidelog.validate.console" . -}}
 {{- end -}}
 
 {{/* Labels contain the names of StatefulSets and have at most 63 characters, including "-broker-2147480000-" and a hash of ten. */}}

@@ -60,8 +60,8 @@ ConnectAs = Callable[[str, str], Connect]
 
 @dataclass(frozen=True, slots=True)
 class LoginOptions:
-    """The way in which users log in. `is_https` says whether browsers reach the console over TLS, also through a
-    proxy.
+    """The way in which users log in. `is_https` says whether browsers reach the console over TLS, also through
+    a proxy.
     """
 
     connect_as: ConnectAs
