@@ -1,7 +1,8 @@
 """A release moves from plaintext to TLS, logins and ACLs with two upgrades, under load.
 
 The first upgrade adds listeners with TLS beside those in plaintext, creates the users, and lets brokers
-replicate over TLS. Then the clients move. The second upgrade removes the plaintext listeners.
+replicate over TLS. Then the clients move. The second upgrade removes the plaintext listeners and adds the web
+console, in which a user logs in and sees what ACLs allow.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pytest
 from brokerlab.clients import create_topic, secure
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import Verdict, judge
-from e2e.inside import credentials, know_services
+from e2e.inside import ConsoleBrowser, credentials, know_services
 from e2e.kubectl import Kubectl
 from e2e.outcome import Outcome
 from e2e.release import CHART, ROOT, Release
@@ -42,6 +43,7 @@ BOTH = {
     "authorization.enabled": "true",
 }
 ONLY_TLS = {"listeners.internal.protocols": "{SASL_SSL}", "listeners.replication.protocols": "{SSL}"}
+CONSOLE = {"console.enabled": "true"}
 USERS = {
     "users[0].name": "writer",
     "users[0].acls[0].topic": "secure",
@@ -109,7 +111,7 @@ def test_clients_move_from_plaintext_to_tls_without_a_pause(
             time.sleep(SIDE_BY_SIDE_S)
             old_ended_s = time.monotonic()
         old_verdict, old_gap_s = _judged(old, "plain", plain, began_s, old_ended_s)
-        outcome.figures["upgrade to TLS only, s"] = moving.change(ONLY_TLS, timeout_s)
+        outcome.figures["upgrade to TLS only, s"] = moving.change({**ONLY_TLS, **CONSOLE}, timeout_s)
         new.await_acknowledged(range(PARTITIONS), WRITES_S * slowness)
         ended_s = time.monotonic()
     new_verdict, new_gap_s = _judged(new, "secure", tls, secure_began_s, ended_s)
@@ -119,5 +121,12 @@ def test_clients_move_from_plaintext_to_tls_without_a_pause(
         host, _, port = broker.rpartition(":")
         with pytest.raises(OSError), socket.create_connection((host, int(port)), 2):
             pass
+    console = ConsoleBrowser(moving.kubectl, f"{NAME}-tidelog", "writer")
+    overview = console.get("/")
+    assert "<b>3</b> brokers" in overview
+    assert "User <b>writer</b>" in overview
+    topics = console.get("/topics")
+    assert 'href="/topics/secure"' in topics
+    assert 'href="/topics/plain"' not in topics, "the console shows a topic without an ACL"
     said = moving.test(TEST_TIMEOUT_S * slowness)
     assert "Phase:          Succeeded" in said
