@@ -29,7 +29,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
 MECHANISM: Final = "SCRAM-SHA-512"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 PASSWORDS: Final = {"alice": "alice's secret & ü", "bob": "bob-secret", "root": "root-secret"}
 
 

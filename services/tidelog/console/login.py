@@ -60,7 +60,7 @@ ConnectAs = Callable[[str, str], Connect]
 
 @dataclass(frozen=True, slots=True)
 class LoginOptions:
-    """The way in which users log in. `is_https` says whether browsers reach the console over TLS, also through
+    """The way in which users log in. `is_https` is true if browsers reach the console over TLS, also through
     a proxy.
     """
 
@@ -154,28 +154,31 @@ class Login:
         """Connects with a name and a password, and begins a session if the cluster accepts them."""
         user = source[1]
         access = self._open_access(self._options.connect_as(user, password), user)
+        is_kept = False
         try:
-            await access.run(access.reader.open)
-        except MechanismRefusedError as error:
+            try:
+                await access.run(access.reader.open)
+            except MechanismRefusedError as error:
+                self._failed.did_not_fail(source)
+                return self._page(user, target, f"Nobody can log in: {error}.", 502)
+            except AuthenticationFailedError:
+                await asyncio.sleep(self._options.failure_delay_s)
+                return self._page(user, target, _WRONG, 403)
+            except (ClientError, KafkaError) as error:
+                self._failed.did_not_fail(source)
+                text = f"The login was not checked: {str(error).rstrip('.')}."
+                return self._page(user, target, text, 502)
             self._failed.did_not_fail(source)
-            return self._page(user, target, f"Nobody can log in: {error}.", 502)
-        except AuthenticationFailedError:
-            await asyncio.sleep(self._options.failure_delay_s)
-            return self._page(user, target, _WRONG, 403)
-        except (ClientError, KafkaError) as error:
-            access.end()
-            self._failed.did_not_fail(source)
-            return self._page(user, target, f"The login was not checked: {str(error).rstrip('.')}.", 502)
-        self._failed.did_not_fail(source)
-        former = request.cookies.get(self._cookie)
-        if former is not None:
-            self._end(former)
-        token = self._new_token()
-        try:
-            ended = self._sessions.begin(token, user, access, self._monotonic())
-        except TooManySessionsError:
-            access.end()
-            return self._page(user, target, "Too many users are logged in. Try again later.", 503)
+            self._end(request.cookies.get(self._cookie, ""))
+            token = self._new_token()
+            try:
+                ended = self._sessions.begin(token, user, access, self._monotonic())
+            except TooManySessionsError:
+                return self._page(user, target, "Too many users are logged in. Try again later.", 503)
+            is_kept = True
+        finally:
+            if not is_kept:
+                access.end()
         for each in ended:
             each.end()
         self._sweep_later()

@@ -34,11 +34,17 @@ class Answer:
 class ServedConsole:
     """A console with its address. `get` asks it as a browser does.
 
-    With a SASL mechanism in `login`, users log in.
+    With a SASL mechanism in `login`, users log in. `is_https` stands for a proxy that terminates TLS.
     """
 
     def __init__(
-        self, bootstrap: str, *, timeout_s: float = 10, login: str | None = None, **options: Any
+        self,
+        bootstrap: str,
+        *,
+        timeout_s: float = 10,
+        login: str | None = None,
+        is_https: bool = False,
+        **options: Any,
     ) -> None:
         def connect(known: tuple[str, ...], security: ClientSecurity = NO_SECURITY) -> ClusterClient:
             addresses = ",".join((*bootstrap.split(","), *known))
@@ -49,7 +55,7 @@ class ServedConsole:
         def connect_as(user: str, password: str) -> Callable[[tuple[str, ...]], ClusterClient]:
             return lambda known: connect(known, ClientSecurity(None, SaslLogin(login or "", user, password)))
 
-        way = connect if login is None else LoginOptions(connect_as, is_https=False, failure_delay_s=0.05)
+        way = connect if login is None else LoginOptions(connect_as, is_https, failure_delay_s=0.05)
         self._console = Console(
             way, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}
         )

@@ -207,6 +207,21 @@ def test_sessions_of_a_user_are_bounded(console: Any, monkeypatch: pytest.Monkey
     assert "Too many users are logged in." in answer.text
 
 
+def test_a_proxy_that_terminates_tls_makes_cookies_secure(
+    secured: SecuredCluster, serve_console: Serve
+) -> None:
+    console = serve_console(secured.bootstrap, login=MECHANISM, is_https=True)
+    login = {"user": "alice", "password": PASSWORDS["alice"]}
+    assert console.post("/login", **login).status == 403  # its origin is http
+    answer = console.post("/login", origin=console.url.replace("http:", "https:"), **login)
+    assert answer.status == 303
+    assert answer.headers["set-cookie"].startswith("__Host-tidelog-session=")
+    assert "; secure" in answer.headers["set-cookie"].lower()
+    # The name that a cookie without TLS could have is not accepted.
+    cookie = answer.headers["set-cookie"].partition(";")[0].removeprefix("__Host-")
+    assert console.get("/topics", headers={"Cookie": cookie}).status == 303
+
+
 class TlsConsole(NamedTuple):
     server: ConsoleServer
     authority: CertificateAuthority
