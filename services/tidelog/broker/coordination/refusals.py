@@ -66,7 +66,6 @@ def _join_group(
 ) -> join_group.JoinGroupResponse:
     return join_group.JoinGroupResponse(
         error_code=error,
-        member_id=request.member_id,
         protocol_name="" if version < _NO_NULL_PROTOCOL_BEFORE else None,
     )
 

@@ -1,5 +1,5 @@
 """AlterReplicaLogDirs v1 and v2. There is one data directory, so a replica cannot move. Naming the directory
-that it is in succeeds and has no effect.
+that it is in succeeds and has no effect. A broker without a replica answers REPLICA_NOT_AVAILABLE.
 
 Any other directory gets LOG_DIR_NOT_FOUND, as from a Kafka broker that does not have it.
 """
@@ -53,6 +53,7 @@ class AlterReplicaLogDirsHandler:
     def _error(self, is_own_path: bool, topic: str, partition: int) -> ErrorCode:
         if not is_own_path:
             return ErrorCode.LOG_DIR_NOT_FOUND
-        if TopicPartition(topic, partition) not in self._hosted.replicas:
-            return self._hosted.no_replica_error(topic, partition).code
-        return ErrorCode.NONE
+        if TopicPartition(topic, partition) in self._hosted.replicas:
+            return ErrorCode.NONE
+        error = self._hosted.no_replica_error(topic, partition).code
+        return ErrorCode.REPLICA_NOT_AVAILABLE if error is ErrorCode.NOT_LEADER_OR_FOLLOWER else error

@@ -1,5 +1,5 @@
-"""DescribeProducers v0: the idempotent and transactional producers that the leader of a partition remembers
-(KIP-664).
+"""DescribeProducers v0: the idempotent and transactional producers that a replica of a partition remembers
+(KIP-664). As in Kafka, followers answer, too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DescribeProducersHandler:
         if problem is not None:
             return PartitionResponse(index, ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         try:
-            replica = self._hosted.leader_replica(topic, index)
+            replica = self._hosted.replica(topic, index)
         except KafkaError as error:
             return PartitionResponse(index, error.code, error.message)
         return PartitionResponse(

@@ -59,6 +59,8 @@ READ: Final = AclOperation.READ
 UNKNOWN_OFFSET: Final = -1
 NO_REPLICA: Final = -1
 FIRST_VERSION_FROM_FOLLOWERS: Final = 11
+FIRST_VERSION_WITH_LEADERS: Final = 16
+"""The first version whose responses name the leader to a client that asked another broker (KIP-951)."""
 INLINE_RANGE_BYTES: Final = 32 * 1024
 """A range up to this size is read into the response if it is in the page cache, which is cheaper than a
 sendfile of its own.
@@ -439,7 +441,7 @@ class Fetch:
             preferred_read_replica=read.preferred_replica,
             records=b"",
         )
-        if read.error in MOVED:
+        if read.error in MOVED and self._context.api_version >= FIRST_VERSION_WITH_LEADERS:
             topic = key.topic or self._handler.metadata.topic_names.get(key.topic_id, "")
             data.current_leader = current_leader(self._handler.hosted, topic, key.partition)
         return data

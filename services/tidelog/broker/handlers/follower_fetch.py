@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.closest_replica import is_rack_aware
 from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.handlers.fetch import MOVED, InlineRecords, ResponseTopics, current_leader
+from tidelog.broker.handlers.fetch import (
+    FIRST_VERSION_WITH_LEADERS,
+    MOVED,
+    InlineRecords,
+    ResponseTopics,
+    current_leader,
+)
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.metadata_view import MetadataView
@@ -389,6 +395,7 @@ class FollowerFetch:
     def _message(self) -> FetchResponse:
         """Returns the response for the codec: of any version, and with the rare fields."""
         topics = ResponseTopics()
+        names_leaders = self._context.api_version >= FIRST_VERSION_WITH_LEADERS
         for news in self._news:
             partition = news.partition
             data = PartitionData(
@@ -402,7 +409,7 @@ class FollowerFetch:
             )
             if news.diverging is not None:
                 data.diverging_epoch = DivergingEpoch(*news.diverging)
-            if news.error_code in MOVED and partition.topic_partition is not None:
+            if names_leaders and news.error_code in MOVED and partition.topic_partition is not None:
                 data.current_leader = current_leader(self._services.hosted, *partition.topic_partition)
             topics.add(partition.topic, partition.topic_id, data, None)
         return FetchResponse(session_id=self._session.session_id, responses=topics.topics)

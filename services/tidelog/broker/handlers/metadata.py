@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 _FIRST_VERSION_WITH_TOPIC_IDS = 12
+_FIRST_VERSION_WITH_DEAD_REPLICAS = 1
+"""Older responses leave out replicas at dead brokers and report REPLICA_NOT_AVAILABLE, as in Kafka."""
 _CREATE_TIMEOUT_MS = 15_000
 
 MAX_ANSWERS: Final = 64
@@ -179,14 +181,15 @@ class MetadataHandler:
         metadata = self._metadata
         wanted = _wanted(request, context.api_version)
         with_operations = request.include_topic_authorized_operations
+        only_live = context.api_version < _FIRST_VERSION_WITH_DEAD_REPLICAS
         topics = []
         if wanted is None:
             for state in tuple(metadata.topics.values()):
-                topics.append((yield from self._topic(state, with_operations)))
+                topics.append((yield from self._topic(state, with_operations, only_live)))
                 yield
         else:
             for topic in {(topic.topic_id, topic.name): topic for topic in wanted}.values():
-                topics.append((yield from self._wanted_topic(topic, with_operations)))
+                topics.append((yield from self._wanted_topic(topic, with_operations, only_live)))
                 yield
         return MetadataResponse(
             brokers=[
@@ -204,7 +207,7 @@ class MetadataHandler:
         )
 
     def _wanted_topic(
-        self, wanted: MetadataRequestTopic, with_operations: bool
+        self, wanted: MetadataRequestTopic, with_operations: bool, only_live: bool
     ) -> Generator[None, None, MetadataResponseTopic]:
         # A client that asks by topic id leaves the name at its default, which is "" and not null.
         is_by_id = wanted.topic_id != ZERO_TOPIC_ID
@@ -214,18 +217,18 @@ class MetadataHandler:
             return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
         state = self._metadata.topics.get(name)
         if state is not None:
-            return (yield from self._topic(state, with_operations))
+            return (yield from self._topic(state, with_operations, only_live))
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic_name_problem(name) is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
     def _topic(
-        self, state: TopicState, with_operations: bool
+        self, state: TopicState, with_operations: bool, only_live: bool
     ) -> Generator[None, None, MetadataResponseTopic]:
         partitions = []
         for partition in state.partitions:
-            partitions.append(self._partition(partition))
+            partitions.append(self._partition(partition, only_live))
             yield
         return MetadataResponseTopic(
             name=state.name,
@@ -235,16 +238,19 @@ class MetadataHandler:
             topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_ASKED,
         )
 
-    def _partition(self, state: PartitionState) -> MetadataResponsePartition:
+    def _partition(self, state: PartitionState, only_live: bool) -> MetadataResponsePartition:
         is_led = state.leader != NO_LEADER and state.leader in self._metadata.brokers
+        offline = self._metadata.offline_replicas(state)
+        hidden = offline if only_live else ()
+        error = ErrorCode.REPLICA_NOT_AVAILABLE if hidden else ErrorCode.NONE
         return MetadataResponsePartition(
-            error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+            error_code=error if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=state.partition,
             leader_id=state.leader if is_led else NO_LEADER,
             leader_epoch=state.leader_epoch,
-            replica_nodes=list(state.replicas),
-            isr_nodes=list(state.isr),
-            offline_replicas=self._metadata.offline_replicas(state),
+            replica_nodes=[replica for replica in state.replicas if replica not in hidden],
+            isr_nodes=[replica for replica in state.isr if replica not in hidden],
+            offline_replicas=offline,
         )
 
 

@@ -2,7 +2,7 @@
 KIP-320). Consumers use it to detect that the log was truncated, and followers use it before they copy from a
 new leader.
 
-Only the leader answers, except to the debugging replica id -2. If this log does not know the epoch, or the
+Only the leader answers, also to the debugging replica id -2. If this log does not know the epoch, or the
 epoch is -1, the answer is (-1, -1) without an error.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers.list_offsets import DEBUGGING_REPLICA_ID
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.slices import in_slices
@@ -42,26 +41,23 @@ class OffsetForLeaderEpochHandler:
     def _answer(
         self, request: OffsetForLeaderEpochRequest
     ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
-        is_debugging = request.replica_id == DEBUGGING_REPLICA_ID
         topics = []
         for topic in request.topics:
             partitions = []
             for part in topic.partitions:
-                partitions.append(self._end_offset(topic.topic, part, is_debugging=is_debugging))
+                partitions.append(self._end_offset(topic.topic, part))
                 yield
             topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
             yield
         return OffsetForLeaderEpochResponse(topics=topics)
 
-    def _end_offset(
-        self, topic: str, asked: OffsetForLeaderPartition, *, is_debugging: bool
-    ) -> EpochEndOffset:
+    def _end_offset(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         replica = self._hosted.replicas.get(TopicPartition(topic, asked.partition))
         if replica is None:
             return EpochEndOffset(self._hosted.no_replica_error(topic, asked.partition).code, asked.partition)
         core = replica.core
         error_code = core.leadership_error(asked.current_leader_epoch)
-        if error_code and not (is_debugging and error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        if error_code:
             return EpochEndOffset(error_code, asked.partition)
         epoch, end_offset = core.epoch_end(asked.leader_epoch)
         return EpochEndOffset(ErrorCode.NONE, asked.partition, epoch, end_offset)

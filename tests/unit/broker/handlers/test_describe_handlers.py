@@ -86,6 +86,14 @@ def test_replicas_stay_where_they_are(lab: InMemoryBroker) -> None:
     assert move(str(lab.broker.log_directory.path)) == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
+def test_a_broker_without_a_replica_has_nothing_to_move(lab: InMemoryBroker) -> None:
+    lab.add_topic("elsewhere", leader=OTHER_BROKER_ID)
+    topic = alter_replica_log_dirs.AlterReplicaLogDirTopic("elsewhere", [0])
+    move = alter_replica_log_dirs.AlterReplicaLogDir(str(lab.broker.log_directory.path), [topic])
+    (result,) = lab.call(alter_replica_log_dirs.AlterReplicaLogDirsRequest([move]), 2).results
+    assert [part.error_code for part in result.partitions] == [ErrorCode.REPLICA_NOT_AVAILABLE]
+
+
 def test_producers_of_a_partition(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.append("t", 3, producer_id=77, producer_epoch=2, base_sequence=0)

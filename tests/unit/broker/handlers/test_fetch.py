@@ -367,3 +367,17 @@ def test_an_unknown_topic_id(lab: InMemoryBroker, client: Client) -> None:
     answer = lab.handle(ApiKey.FETCH, FetchRequest(topics=topics, max_wait_ms=500, min_bytes=1), context)
     assert isinstance(answer, FetchResponse)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize(("version", "leader"), [(15, None), (16, 2)])
+def test_the_leader_is_named_since_version_16(
+    lab: InMemoryBroker, client: Client, version: int, leader: int | None
+) -> None:
+    topic_id = lab.add_topic("elsewhere", leader=2)
+    client.version = version
+    wanted = FetchTopic(topic_id=topic_id, partitions=[FetchPartition(partition=0)])
+    answer = ask(lab, client, {}, topics=[wanted])
+    assert answer is not None
+    (part,) = answer.responses[0].partitions
+    assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (part.current_leader and part.current_leader.leader_id) == leader

@@ -22,6 +22,7 @@ from tidelog.wire.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tidelog.wire.messages.describe_producers import DescribeProducersRequest, TopicRequest
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -97,9 +98,9 @@ def test_followers_answer_only_the_debugging_replica_id(lab: LeaderLab) -> None:
 # -- OffsetForLeaderEpoch
 
 
-def epoch_end(lab: LeaderLab, epoch: int, current: int) -> EpochEndOffset:
+def epoch_end(lab: LeaderLab, epoch: int, current: int, replica_id: int = 2) -> EpochEndOffset:
     wanted = [OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)]
-    request = OffsetForLeaderEpochRequest(replica_id=2, topics=[OffsetForLeaderTopic("t", wanted)])
+    request = OffsetForLeaderEpochRequest(replica_id, topics=[OffsetForLeaderTopic("t", wanted)])
     return lab.lab.handle(ApiKey.OFFSET_FOR_LEADER_EPOCH, request, context(4)).topics[0].partitions[0]
 
 
@@ -120,6 +121,33 @@ def test_end_offsets_of_epochs(lab: LeaderLab) -> None:
             (0, -1, -1),
         ]
         assert epoch_end(lab, newest, LEADER_EPOCH).error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+    lab.run(scenario)
+
+
+def test_followers_know_no_ends_of_epochs(lab: LeaderLab) -> None:
+    """The debugging replica id is the one of version 2, which has no field for it."""
+
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(leader=2)
+        for replica_id in (-1, -2):
+            answer = epoch_end(lab, 0, -1, replica_id)
+            assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    lab.run(scenario)
+
+
+# -- DescribeProducers
+
+
+def test_followers_describe_producers(lab: LeaderLab) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(isr=(1, 2))
+        lab.append(1)
+        await lab.lead(leader=2, leader_epoch=LEADER_EPOCH + 1)
+        request = DescribeProducersRequest([TopicRequest("t", [0])])
+        answer = lab.lab.handle(ApiKey.DESCRIBE_PRODUCERS, request, context(0))
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NONE
 
     lab.run(scenario)
 

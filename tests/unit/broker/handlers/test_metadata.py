@@ -14,6 +14,7 @@ from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, Meta
 from tidelog.broker.request import EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import ANONYMOUS
+from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -196,3 +197,15 @@ def test_many_topics_are_described_in_slices(lab: InMemoryBroker) -> None:
     answer = handle(lab, *names)
     assert asyncio.iscoroutine(answer)
     assert [topic.name for topic in decoded(lab.runner.run(answer)).topics] == names
+
+
+def test_the_oldest_version_leaves_out_replicas_at_dead_brokers(lab: InMemoryBroker) -> None:
+    dead = 99
+    topic_id = lab.add_topic("t")
+    state = PartitionState("t", topic_id, 0, 1, 3, (1, dead), (1, dead), 7, partition_epoch=1)
+    lab.update_metadata(topics=(TopicState("t", topic_id, (state,), {}),))
+    request = MetadataRequest([MetadataRequestTopic(name="t")])
+    (old,) = lab.call(request, 0).topics[0].partitions
+    assert (old.error_code, old.replica_nodes, old.isr_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [1], [1])
+    (new,) = lab.call(request, 5).topics[0].partitions
+    assert (new.error_code, new.replica_nodes, new.offline_replicas) == (0, [1, dead], [dead])
