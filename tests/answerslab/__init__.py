@@ -10,6 +10,12 @@ of the tables of questions and a new recording, which a new broker makes:
     EXTRA_PROPS_TEXT=$'super.users=User:nobody\\nauto.create.topics.enable=false' shared/peer/kafka-up.sh 1
     PYTHONPATH=services:tests python -m answerslab 127.0.0.1:27092 > tests/answerslab/answers_of_kafka.txt
 
-`python -m answerslab BOOTSTRAP --compare` shows how another broker's answers differ from the recording, and
-`python -m answerslab --page` writes docs/answers.md.
+Answers that depend on the broker (the leader, a follower, the coordinator, another broker, a cluster in which
+a broker is down) are in `questions_places.py`, `places_script.py`, `places_of_kafka.txt` and
+`places_differences.py`. They are asked in a cluster of three brokers that the command starts itself:
+
+    PYTHONPATH=services:tests python -m answerslab --places kafka > tests/answerslab/places_of_kafka.txt
+
+`python -m answerslab BOOTSTRAP --compare` and `python -m answerslab --places tidelog --compare` show how
+other answers differ from the recordings, and `python -m answerslab --page` writes docs/answers.md.
 """

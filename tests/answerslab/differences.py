@@ -17,7 +17,7 @@ class Difference(NamedTuple):
     reason: str
 
 
-_SAYS_WHY: Final = "tidelog names the fault, where Kafka reports an unknown error or ignores it"
+SAYS_WHY: Final = "tidelog names the fault, where Kafka reports an unknown error or ignores it"
 _ANSWERS: Final = "tidelog answers with the error, where Kafka closes the connection or does not answer"
 _EMPTY_HOST: Final = "Kafka keeps an ACL with an empty host, which never applies"
 _INVENTED: Final = "Kafka invents an id for a topic that it does not create"
@@ -25,7 +25,7 @@ _GROUP: Final = "A group needs a name, and Kafka would write markers for one wit
 _VERSION_4: Final = "Version 4 does not know TRANSACTION_ABORTABLE, which Kafka sends nevertheless"
 _NO_TYPE: Final = "Kafka describes nothing; tidelog says that there is no such type"
 _NOTHING: Final = "Kafka reports an unknown error for the whole request and no brokers"
-_LOG_START: Final = "Clients look at the log start offset only after UNKNOWN_PRODUCER_ID"
+LOG_START: Final = "Clients look at the log start offset only after UNKNOWN_PRODUCER_ID"
 _NO_TLS: Final = "No listener of this broker uses TLS, so tidelog does not read the file"
 _WITHOUT_EFFECT: Final = "The setting has no effect in tidelog, or only at the start, so a change is refused"
 _ELR: Final = "Kafka keeps min.insync.replicas as a dynamic setting while it has eligible leader replicas"
@@ -40,14 +40,14 @@ DIFFERENCES: Final = (
     Difference("AddOffsetsToTxn", "empty group", "0-4", _GROUP),
     Difference("AddPartitionsToTxn", "only verified", "4", _VERSION_4),
     Difference("AddPartitionsToTxn", "unknown topic", "0-5", _COORDINATOR),
-    Difference("AlterClientQuotas", "a type twice", "0-1", _SAYS_WHY),
+    Difference("AlterClientQuotas", "a type twice", "0-1", SAYS_WHY),
     Difference("AlterConfigs", "all brokers", "0-2", _ELR),
-    Difference("CreateAcls", "any operation", "1-3", _SAYS_WHY),
-    Difference("CreateAcls", "any pattern", "1-3", _SAYS_WHY),
-    Difference("CreateAcls", "any permission", "1-3", _SAYS_WHY),
-    Difference("CreateAcls", "any type", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "any operation", "1-3", SAYS_WHY),
+    Difference("CreateAcls", "any pattern", "1-3", SAYS_WHY),
+    Difference("CreateAcls", "any permission", "1-3", SAYS_WHY),
+    Difference("CreateAcls", "any type", "1-3", SAYS_WHY),
     Difference("CreateAcls", "empty host", "1-3", _EMPTY_HOST),
-    Difference("CreateAcls", "matching pattern", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "matching pattern", "1-3", SAYS_WHY),
     Difference("CreateAcls", "unknown type", "1-3", _ANSWERS),
     Difference("CreateTopics", "only checked", "7", _INVENTED),
     Difference("CreateTopics", "with a setting, only checked", "7", _INVENTED),
@@ -148,12 +148,12 @@ DIFFERENCES: Final = (
     Difference("IncrementalAlterConfigs", "dynamic ssl.trustmanager.algorithm", "1", _WITHOUT_EFFECT),
     Difference("IncrementalAlterConfigs", "dynamic ssl.truststore.location", "1", _NO_TLS),
     Difference("IncrementalAlterConfigs", "dynamic ssl.truststore.type", "1", _NO_TLS),
-    Difference("IncrementalAlterConfigs", "operation that does not exist", "0-1", _SAYS_WHY),
+    Difference("IncrementalAlterConfigs", "operation that does not exist", "0-1", SAYS_WHY),
     Difference("ListOffsets", "isolation level that does not exist", "2-11", _ISOLATION),
     Difference("ListPartitionReassignments", "unauthorized", "0", _ITEMS),
     Difference("Metadata", "null name without id", "12-13", _NOTHING),
     Difference("Produce", "null records", "3-13", _ANSWERS),
-    Difference("Produce", "stale producer epoch", "5-13", _LOG_START),
+    Difference("Produce", "stale producer epoch", "5-13", LOG_START),
     Difference("TxnOffsetCommit", "no coordinator", "0-5", _RETRIES),
     Difference("WriteTxnMarkers", "trailing bytes", "1-2", _LOGIN),
     Difference("WriteTxnMarkers", "unknown partition", "1-2", _LOGIN),

@@ -34,12 +34,14 @@ def read(text: str) -> Answers:
     return answers
 
 
-def versions_in(answers: Answers) -> dict[int, range]:
-    """Returns the versions of each API that the recorded broker serves."""
+def versions_in(answers: Answers, case: str | None = UNAUTHORIZED) -> dict[int, range]:
+    """Returns the versions of each API that the recorded broker serves. Each API has `case` in all of them.
+    Without `case`, all answers count.
+    """
     asked: dict[int, list[int]] = defaultdict(list)
     keys = {api.name_in_kafka: int(api) for api in ApiKey}
-    for api, case, version in answers:
-        if case == UNAUTHORIZED:
+    for api, given, version in answers:
+        if case in (None, given):
             asked[keys[api]].append(version)
     return {key: range(min(versions), max(versions) + 1) for key, versions in asked.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -74,16 +74,16 @@ Answers = dict[Row, str]
 def ask_all(bootstrap: str, versions: Versions | None = None) -> Answers:
     """Returns the answers of a new broker. It is asked in `versions`, or in those that it lists."""
     admin, stranger = Client(bootstrap, ADMIN_HOST), Client(bootstrap, STRANGER_HOST)
-    versions = versions or listed_versions(admin)
+    versions = versions or listed_versions(admin, set(map(int, CASES)))
     answers: Answers = {}
-    _until(lambda: _create(admin, TOPICS))
+    until(lambda: _create(admin, TOPICS))
     scene = described(admin)
     names = {known: name for name, known in scene.topic_ids.items()}
     for api in questions_groups.NEED_A_COORDINATOR:
         for version in versions.get(api, ()):
             for case in _first_case(api, version, WITHOUT_COORDINATOR.get(api)):
-                question = _request(api, case, replace(scene, version=version, tag=f"{version}-none"))
-                answers[_row(api, NO_COORDINATOR, version)] = _answer(admin, question, version, names)
+                question = request_of(api, case, replace(scene, version=version, tag=f"{version}-none"))
+                answers[_row(api, NO_COORDINATOR, version)] = answer_of(admin, question, version, names)
     prepare(scene, versions)
     for api in CASES:
         for version in versions.get(api, ()):
@@ -94,8 +94,8 @@ def ask_all(bootstrap: str, versions: Versions | None = None) -> Answers:
     for api, cases in questions_cluster.AFTERWARDS.items():
         version = versions[api].stop - 1
         for case in cases:
-            question = _request(api, case, scene)
-            answers[_row(api, case.name, version)] = _answer(admin, question, version, names)
+            question = request_of(api, case, scene)
+            answers[_row(api, case.name, version)] = answer_of(admin, question, version, names)
     answers["an API that does not exist", "version 0", 0] = _raw(admin, NO_SUCH_API, 0, b"", {}, _header(0))
     for client in (admin, stranger):
         client.close()
@@ -116,7 +116,7 @@ def _first_case(api: ApiKey, version: int, name: str | None = None) -> tuple[Cas
     return tuple(fitting[:1])
 
 
-def _request(api: ApiKey, case: Case, scene: Scene) -> Any:
+def request_of(api: ApiKey, case: Case, scene: Scene) -> Any:
     fields = case.fields(scene) if callable(case.fields) else case.fields
     return build(codec.request_class(api), fields)
 
@@ -127,15 +127,15 @@ def _answers_of(
     """Yields the answers to all cases of an API in one version."""
     for number, case in enumerate(CASES[api]):
         if case.first <= version <= case.last:
-            request = _request(api, case, replace(scene, version=version, tag=f"{version}-{number}"))
-            answer = _answer(scene.client, request, version, names)
+            request = request_of(api, case, replace(scene, version=version, tag=f"{version}-{number}"))
+            answer = answer_of(scene.client, request, version, names)
             yield case.name, answer.replace(f"-{version}-{number}", "-TAG")
     for case in _first_case(api, version):
 
         def fresh(kind: str, case: Case = case) -> Any:
-            return _request(api, case, replace(scene, version=version, tag=f"{version}-{kind}"))
+            return request_of(api, case, replace(scene, version=version, tag=f"{version}-{kind}"))
 
-        answer = _answer(stranger, fresh("unauthorized"), version, names)
+        answer = answer_of(stranger, fresh("unauthorized"), version, names)
         yield UNAUTHORIZED, answer.replace(f"-{version}-unauthorized", "-TAG")
         body = encoded(fresh("trailing"), version)
         answer = _raw(scene.client, api, version, body + TRAILING, names)
@@ -168,7 +168,7 @@ def _header(version: int, api_key: int = NO_SUCH_API, *, is_flexible: bool = Fal
     return header + b"\0\x07answers" + (b"\0" if is_flexible else b"")
 
 
-def _answer(client: Client, request: Any, version: int, names: Mapping[Any, str]) -> str:
+def answer_of(client: Client, request: Any, version: int, names: Mapping[Any, str]) -> str:
     return _raw(client, request.API_KEY, version, encoded(request, version), names)
 
 
@@ -198,12 +198,12 @@ def _raw(
         return "an answer in another form"
 
 
-def listed_versions(client: Client) -> Versions:
-    """Returns the versions that the broker lists and this codec knows, for the APIs with questions."""
+def listed_versions(client: Client, apis: Collection[int]) -> Versions:
+    """Returns the versions of `apis` that the broker lists and this codec knows."""
     listed = client.call(api_versions.ApiVersionsRequest("answers", "1"), 3).api_keys
     known = {}
     for entry in listed:
-        if entry.api_key in {int(api) for api in CASES}:
+        if entry.api_key in apis:
             first, last = codec.request_class(entry.api_key).VERSIONS
             known[entry.api_key] = range(max(first, entry.min_version), min(last, entry.max_version) + 1)
     return known
@@ -237,11 +237,11 @@ def prepare(scene: Scene, versions: Versions) -> None:
         fields = {"producer_id": 444_444, "producer_epoch": epoch, "base_sequence": 0} if topic == CUT else {}
         parts = [produce.PartitionProduceData(0, batch(1_000 * epoch, **fields))]
         data = [produce.TopicProduceData(topic, partition_data=parts)]
-        _until(lambda data=data: _is_stored(admin, data))
+        until(lambda data=data: _is_stored(admin, data))
     for key, kind in ((GROUP, 0), (TRANSACTION, 1)):
         request = find_coordinator.FindCoordinatorRequest(key, kind)
-        _until(lambda request=request: not admin.call(request, 3).error_code)
-    _until(lambda: _commits(scene))
+        until(lambda request=request: not admin.call(request, 3).error_code)
+    until(lambda: _commits(scene))
     scene.producer(TRANSACTION)
 
 
@@ -283,7 +283,7 @@ def _allow_everything(admin: Client) -> None:
     time.sleep(1)
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + READY_S
     while not holds():
         assert time.monotonic() < deadline, "the broker is not ready for the questions"
