@@ -17,6 +17,8 @@ from brokerlab.raw_client import ConnectionClosedError, RawClient
 pytestmark = pytest.mark.integration
 StartBroker = Callable[..., BrokerProcess]
 WAIT_S = 30
+BROKER = 4
+"""The type of a broker's settings in requests."""
 
 
 def earliest_offset(bootstrap: str, topic: str) -> int:
@@ -114,6 +116,39 @@ def test_listeners_each_advertise_their_own_address(start_broker: StartBroker) -
         with RawClient(f"127.0.0.1:{port}") as client:
             answer = client.call("metadata", 4, topics=[], allow_auto_topic_creation=False)
             assert [(b.host, b.port) for b in answer.brokers] == [(host, port)]
+
+
+@pytest.mark.parametrize("scope", ["1", ""], ids=["one broker", "all brokers"])
+@pytest.mark.parametrize("name", ["listeners", "advertised.listeners"])
+def test_listeners_cannot_change_while_the_broker_runs(
+    own_broker: BrokerProcess, name: str, scope: str
+) -> None:
+    """A change that took no effect would be a promise (ADR 0040), so it is refused in one sentence."""
+    port = free_port()
+    value = f"PLAINTEXT://127.0.0.1:{port}"
+    with RawClient(own_broker.bootstrap) as client:
+
+        def values() -> list[tuple[str | None, bool]]:
+            asked = [{"resource_type": BROKER, "resource_name": "1", "configuration_keys": [name]}]
+            (found,) = client.call("describe_configs", 4, resources=asked).results
+            return [(config.value, config.read_only) for config in found.configs]
+
+        before = values()
+        for only_checked in (True, False):
+            change = [{"name": name, "config_operation": 0, "value": value}]
+            resources = [{"resource_type": BROKER, "resource_name": scope, "configs": change}]
+            answer = client.call(
+                "incremental_alter_configs", 1, resources=resources, validate_only=only_checked
+            )
+            (refused,) = answer.responses
+            assert refused.error_code == KafkaError.INVALID_REQUEST
+            assert refused.error_message == f"Cannot update these configs dynamically: {name}"
+        assert values() == before
+        assert all(is_read_only for _, is_read_only in before)
+        answer = client.call("metadata", 4, topics=[], allow_auto_topic_creation=False)
+        assert [broker.port for broker in answer.brokers] == [own_broker.port]
+    with pytest.raises(ConnectionRefusedError):
+        RawClient(f"127.0.0.1:{port}")
 
 
 def test_connections_per_address_are_limited(start_broker: StartBroker) -> None:
