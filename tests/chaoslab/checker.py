@@ -1,8 +1,8 @@
 """The checker finds the anomalies in a history. It is pure: it uses no clock and no network.
 
-`tidelog pipeline check-history` finds the same anomalies of records and readers in histories of any size.
-Their kinds and texts are in `tidelog.pipeline.checker.verdict`. `chaoslab.transaction_checks` adds those of
-transactions, and `chaoslab.share_checks` those of share groups.
+`tidelog pipeline check-history` finds the same anomalies of records, readers and share groups in histories of
+any size. Their kinds and texts are in `tidelog.pipeline.checker.verdict`. `chaoslab.transaction_checks` adds
+those of transactions.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
     "permitted",
 ]
 permitted = transaction_checks.permitted
-KINDS = RECORD_KINDS + transaction_checks.TRANSACTION_KINDS + share_checks.SHARE_KINDS
+KINDS = RECORD_KINDS + transaction_checks.TRANSACTION_KINDS
 Log = tuple[str, int]
 Name = tuple[str, str, int]
 """Identifies a record: topic, key, number."""
@@ -88,8 +88,7 @@ def _name(entry: Send | Poll) -> Name:
 def judge(history: History) -> Verdict:
     """Returns all anomalies of a run. `permitted` returns what Kafka's transactions permit."""
     found = judge_records(history)
-    further = (*transaction_checks.faults(history), *share_checks.faults(history))
-    return Verdict((*found.anomalies, *further), {**found.counts, "deliveries": len(history.deliveries)})
+    return Verdict((*found.anomalies, *transaction_checks.faults(history)), found.counts)
 
 
 def judge_records(history: History) -> Verdict:
@@ -107,6 +106,7 @@ def judge_records(history: History) -> Verdict:
         *_unseen(history, stands),
         *_stale_commits(history),
         *_garbage(history),
+        *share_checks.faults(history),
     ]
     outcomes = history.outcomes()
     counts = {
@@ -115,6 +115,7 @@ def judge_records(history: History) -> Verdict:
         "transactions": len(history.transactions),
         "polls": len(history.polls),
         "commits": len(history.commits),
+        "deliveries": len(history.deliveries),
         "final": len(history.final),
     }
     return Verdict(tuple(anomalies), counts)

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Final
 
 from chaoslab.history import ACKNOWLEDGED, RELEASED, Delivery, History, Poll
 from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.verdict import GARBAGE_READ, INCONSISTENT_OFFSETS, LOST_WRITE, Anomaly
+from tidelog.pipeline.checker.history import BUFFERED_S, DELIVERY_LIMIT
+from tidelog.pipeline.checker.verdict import (
+    GARBAGE_READ,
+    INCONSISTENT_OFFSETS,
+    LOST_WRITE,
+    SHARE_KINDS,
+    SHARE_REDELIVERY,
+    SHARE_UNFINISHED,
+    Anomaly,
+)
 
-SHARE_REDELIVERY: Final = "share-redelivery"
-SHARE_UNFINISHED: Final = "share-unfinished"
-SHARE_KINDS: Final = (SHARE_REDELIVERY, SHARE_UNFINISHED)
-DELIVERY_LIMIT: Final = 10
-"""The deliveries after which a group gives a record up."""
-BUFFERED_S: Final = 45.0
-"""The longest time for which a member may have a record before its application sees it: a member waits up to
-30 s for an acknowledgement. Meanwhile its lock ends, and another member may accept the record.
-"""
+__all__ = ["BUFFERED_S", "DELIVERY_LIMIT", "SHARE_KINDS", "SHARE_REDELIVERY", "SHARE_UNFINISHED", "faults"]
 Place = tuple[str, str, int, int]
 """The group, the topic, the partition and the offset."""
 
@@ -48,7 +48,7 @@ def _redeliveries(by_place: dict[Place, list[Delivery]]) -> Iterator[Anomaly]:
         first = min(stored, key=lambda found: found.settled_at_s)
         for found in deliveries:
             if found.delivered_at_s > first.settled_at_s + BUFFERED_S:
-                detail = f"{found.member} got what {first.member} of {group} had {first.answer}"
+                detail = words.GOT_WHAT_WAS_DONE % (found.member, first.member, group, first.answer)
                 yield Anomaly(SHARE_REDELIVERY, topic, partition, offset, detail)
 
 
@@ -65,7 +65,7 @@ def _unfinished(history: History, by_place: dict[Place, list[Delivery]]) -> Iter
                 found.answer != RELEASED or found.delivery_count >= DELIVERY_LIMIT for found in deliveries
             ):
                 continue
-            detail = f"{group} got it {len(deliveries)} times and never finished it"
+            detail = words.NEVER_FINISHED % (group, len(deliveries))
             yield Anomaly(SHARE_UNFINISHED, poll.topic, poll.partition, poll.offset, detail)
 
 

@@ -28,6 +28,12 @@ REJECTED: Final = "rejected"
 NO_PLACE: Final = -1
 """The offset of an acknowledged record whose acknowledgement did not name it."""
 NOTHING_COMMITTED: Final = -1
+DELIVERY_LIMIT: Final = 10
+"""The deliveries after which a share group of a run gives a record up."""
+BUFFERED_S: Final = 45.0
+"""The longest time for which a member may have a record before its application sees it: a member waits up to
+30 s for an acknowledgement. Meanwhile its lock ends, and another member may accept the record.
+"""
 
 
 class Send(NamedTuple):

@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker import log_checks, reader_checks
+from tidelog.pipeline.checker import log_checks, reader_checks, share_checks
 from tidelog.pipeline.checker.operations import Operations, operations_of, read_lines
 from tidelog.pipeline.checker.verdict import KINDS, Anomaly, Verdict
 from tidelog.pipeline.errors import PipelineError
@@ -37,8 +37,13 @@ CHECKS: Final[tuple[Callable[[Operations], DataFrame], ...]] = (
     reader_checks.unseen,
     reader_checks.stale_commits,
     reader_checks.garbage_reads,
+    share_checks.share_redeliveries,
+    share_checks.share_unfinished,
+    share_checks.garbage_deliveries,
+    share_checks.deliveries_of_nothing,
+    share_checks.deliveries_of_other_records,
 )
-COUNTED: Final = ("sends", "acknowledged", "transactions", "polls", "commits", "final")
+COUNTED: Final = ("sends", "acknowledged", "transactions", "polls", "commits", "deliveries", "final")
 _CUT_OFF: Final = ("EOFException", "ZipException", "not a gzip file", "Unexpected end of input")
 
 

@@ -21,6 +21,7 @@ _LINE: Final = ", ".join(
     (
         "audience map<string, array<string>>",
         "copies map<string, string>",
+        "shared map<string, array<string>>",
         *(f"{name} array<string>" for name in ENTRIES),
     )
 )
@@ -47,6 +48,7 @@ def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         "seq",
         fn.col("line.audience").alias("audience"),
         fn.col("line.copies").alias("copies"),
+        fn.col("line.shared").alias("shared"),
         fn.coalesce(*(fn.when(fn.col(f"line.{name}").isNotNull(), fn.lit(name)) for name in ENTRIES)).alias(
             "list"
         ),
@@ -58,6 +60,7 @@ def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         "seq",
         "audience",
         "copies",
+        "shared",
         "list",
         *(_column(name, type_).alias(name) for name, type_ in _columns().items()),
     )
@@ -106,10 +109,13 @@ class Operations:
     final: DataFrame
     commits: DataFrame
     positions: DataFrame
+    deliveries: DataFrame
     audience: DataFrame
     """The audience: history, group, topic."""
     copies: DataFrame
     """The copies: history, topic, copy."""
+    shared: DataFrame
+    """The topics of share groups: history, group, topic."""
 
     @property
     def reads(self) -> DataFrame:
@@ -153,10 +159,16 @@ def operations_of(lines: DataFrame) -> Operations:
         entries("final"),
         entries("commits"),
         entries("positions"),
-        heads.select("history", fn.explode("audience").alias("group", "topics")).select(
-            "history", "group", fn.explode(fn.array_distinct("topics")).alias("topic")
-        ),
+        entries("deliveries"),
+        _topics_of_groups(heads, "audience"),
         heads.select("history", fn.explode("copies").alias("topic", "copy")),
+        _topics_of_groups(heads, "shared"),
+    )
+
+
+def _topics_of_groups(heads: DataFrame, column: str) -> DataFrame:
+    return heads.select("history", fn.explode(column).alias("group", "topics")).select(
+        "history", "group", fn.explode(fn.array_distinct("topics")).alias("topic")
     )
 
 

@@ -16,6 +16,8 @@ The names are those of Jepsen's Kafka workload. Names that Jepsen does not have 
 | unseen | a record in the log that a group, or the tailing reader, never received |
 | stale-commit * | a group received a position older than one whose commit had been acknowledged |
 | garbage-read * | a record that nobody sent, or that has another value |
+| share-redelivery * | a share group received a record again after its acceptance or rejection was stored |
+| share-unfinished * | a record that a share group neither accepted nor rejected nor gave up |
 """
 
 from __future__ import annotations
@@ -36,6 +38,9 @@ POLL_SKIP: Final = "poll-skip"
 UNSEEN: Final = "unseen"
 STALE_COMMIT: Final = "stale-commit"
 GARBAGE_READ: Final = "garbage-read"
+SHARE_REDELIVERY: Final = "share-redelivery"
+SHARE_UNFINISHED: Final = "share-unfinished"
+SHARE_KINDS: Final = (SHARE_REDELIVERY, SHARE_UNFINISHED)
 KINDS: Final = (
     LOST_WRITE,
     DUPLICATE,
@@ -48,6 +53,7 @@ KINDS: Final = (
     UNSEEN,
     STALE_COMMIT,
     GARBAGE_READ,
+    *SHARE_KINDS,
 )
 SHOWN_ANOMALIES: Final = 10
 
@@ -68,6 +74,8 @@ NEVER_SHOWN: Final = "%s was never shown it"
 TOLD_AN_OLDER_ONE: Final = "%s was told %s at %d.%03d, %s had been acknowledged at %d.%03d"
 ANOTHER_VALUE: Final = "a record of key '%s' was shown to %s with another value"
 NEVER_SENT: Final = "%s %s was shown to %s, and was never sent"
+GOT_WHAT_WAS_DONE: Final = "%s got what %s of %s had %s"
+NEVER_FINISHED: Final = "%s got it %s times and never finished it"
 
 
 class Anomaly(NamedTuple):
@@ -82,7 +90,8 @@ class Anomaly(NamedTuple):
 class Verdict:
     anomalies: tuple[Anomaly, ...]
     counts: Mapping[str, int]
-    """The number of checked entries of each kind: sends, acknowledged, transactions, polls, commits, final.
+    """The number of checked entries of each kind: sends, acknowledged, transactions, polls, commits,
+    deliveries, final.
     """
     more: Mapping[str, int] = field(default_factory=dict)
     """The number of anomalies of each kind that are not listed."""

@@ -12,12 +12,16 @@ import pytest
 from chaoslab.checker import judge_records
 from chaoslab.history import (
     ABORTED,
+    ACCEPTED,
     ACKNOWLEDGED,
     COMMITTED,
     NO_PLACE,
     NOTHING_COMMITTED,
+    REJECTED,
+    RELEASED,
     UNKNOWN,
     Commit,
+    Delivery,
     History,
     Poll,
     ReaderPosition,
@@ -25,6 +29,8 @@ from chaoslab.history import (
     Transaction,
 )
 from chaoslab.planted import PLANTED, sound
+from chaoslab.planted_shares import PLANTED_SHARES, sound_shares
+from chaoslab.share_checks import BUFFERED_S, DELIVERY_LIMIT
 from tidelog.pipeline.checker.verdict import GARBAGE_READ, KINDS, LOST_WRITE, Verdict
 from tidelog.pipeline.commands.check_history import history_files
 from tidelog.pipeline.errors import PipelineError
@@ -45,7 +51,9 @@ def random_history(seed: int) -> History:
     rng = random.Random(seed)
     mess = rng.choice((0.0, 0.02, 0.2, 1.0))
     history = History(
-        audience={"group": ["log", "transactions"], "tail": ["log", "log"]}, copies={"log": "copy"}
+        audience={"group": ["log", "transactions"], "tail": ["log", "log"]},
+        copies={"log": "copy"},
+        shared={"share": ["log", "log"], "other share": ["transactions", "copy"]},
     )
     names = [f"t#{n}" for n in range(4)]
     history.transactions = [
@@ -81,9 +89,29 @@ def random_history(seed: int) -> History:
         history.positions.append(
             ReaderPosition("group.1", "group", 0, *place, rng.choice((at_s, at_s + 0.1)), at_s + 1)
         )
-    for entries in (history.sends, history.polls, history.final):
+    history.deliveries = [
+        random_delivery(rng, poll, mess) for poll in history.final for _ in range(rng.choice((1, 1, 1, 2)))
+    ]
+    for entries in (history.sends, history.polls, history.final, history.deliveries):
         disturb(rng, entries, mess)
     return history
+
+
+def random_delivery(rng: random.Random, poll: Poll, mess: float) -> Delivery:
+    """Returns a delivery that is probably the last one of a record if there is no mess."""
+    is_done = rng.random() >= mess / 2
+    answer = rng.choice((ACCEPTED, REJECTED) if is_done else (RELEASED, ACCEPTED))
+    at_s = rng.choice((1.0, 2.5, 3 + BUFFERED_S, 18434.70622544)) if mess else 1.0
+    return Delivery(
+        rng.choice(("share.1", "share.2")),
+        "share" if poll.topic == "log" else rng.choice(("share", "other share")) if mess else "other share",
+        *poll[3:9],
+        rng.choice((1, 2, DELIVERY_LIMIT)),
+        at_s,
+        answer,
+        rng.choice((ACKNOWLEDGED, ACKNOWLEDGED, UNKNOWN)),
+        at_s + rng.choice((0.5, 1.0)),
+    )
 
 
 def disturb(rng: random.Random, entries: list[Any], mess: float) -> None:
@@ -102,7 +130,7 @@ def disturb(rng: random.Random, entries: list[Any], mess: float) -> None:
                 entries[index] = entry._replace(number=rng.randrange(25))
             case 4:
                 entries[index] = entry._replace(partition=rng.randrange(2), key='a "k" é\n%s')
-            case _ if isinstance(entry, Poll):
+            case _ if isinstance(entry, Poll | Delivery):
                 entries[index] = entry._replace(is_intact=False, number=NO_PLACE)
 
 
@@ -117,6 +145,11 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
     made: dict[str, History] = {"sound": sound(), "empty": History()}
     for plant, _ in PLANTED:
         history = sound()
+        plant(history)
+        made[plant.__name__] = history
+    made["sound shares"] = sound_shares()
+    for plant, _ in PLANTED_SHARES:
+        history = sound_shares()
         plant(history)
         made[plant.__name__] = history
     made |= {f"random {seed}": random_history(seed) for seed in range(RANDOM_HISTORIES)}
