@@ -12,6 +12,8 @@ from sim.clients import Metadata
 from sim.coordinator_node import coordinator_name
 from sim.group_members import CoordinatorAddress, SimGroupMember
 from sim.loop import SimProcess
+from sim.streams_members import GROUP as STREAMS_GROUP
+from sim.streams_members import LEAST_GIVEN, SimStreamsMember
 from sim.transactional import SimCommittedReader, SimTransactionalProducer, Versions
 from tidelog.model.coordinator_shards import ShardKind
 
@@ -32,6 +34,7 @@ class Coordination:
         self.members: list[SimGroupMember] = []
         self.producers: list[SimTransactionalProducer] = []
         self.readers: list[SimCommittedReader] = []
+        self.streams: list[SimStreamsMember] = []
         self._world = world
         self._plan = plan
 
@@ -54,7 +57,8 @@ class Coordination:
                     history=world.invariants.transactions,
                 )
             )
-        for work in (*self.members, *self.producers, *self.readers):
+        self._make_streams_members(metadata)
+        for work in (*self.members, *self.producers, *self.readers, *self.streams):
             client.spawn(work.run())
 
     def _chance(self) -> random.Random:
@@ -81,6 +85,18 @@ class Coordination:
                     )
                 )
 
+    def _make_streams_members(self, metadata: Metadata) -> None:
+        for number in range(self._plan.streams_members):
+            self.streams.append(
+                SimStreamsMember(
+                    f"streams-{number}",
+                    self._address(metadata, ShardKind.GROUP, STREAMS_GROUP),
+                    self._world.network,
+                    self._world.invariants.streams,
+                    self._chance(),
+                )
+            )
+
     def _make_producers(self, metadata: Metadata) -> None:
         world, plan = self._world, self._plan
         for number in range(plan.transactional_producers):
@@ -104,7 +120,7 @@ class Coordination:
             )
 
     def stop(self) -> None:
-        for client in (*self.members, *self.producers):
+        for client in (*self.members, *self.producers, *self.streams):
             client.is_stopped = True
 
     def has_gone_on(self) -> bool:
@@ -112,6 +128,7 @@ class Coordination:
         return (
             invariants.commits.acknowledged >= LEAST_COMMITS
             and invariants.transactions.committed >= LEAST_TRANSACTIONS
+            and (not self.streams or invariants.streams.given >= LEAST_GIVEN)
         )
 
     def has_settled(self) -> bool:
@@ -120,11 +137,18 @@ class Coordination:
         return (
             all(producer.is_idle for producer in self.producers)
             and not history.unfinished()
+            and self._unfinished_streams() is None
             and all(
                 reader.position == self._world.invariants.log(reader.topic_partition).end_offset
                 for reader in self.readers
             )
         )
+
+    def _unfinished_streams(self) -> str | None:
+        """Returns what is missing until each task of the streams group runs at one member."""
+        if not self.streams:
+            return None
+        return self._world.invariants.streams.missing(len(self._world.data_partitions))
 
     async def ask_at_last(self) -> None:
         """Asks, in the client's process, for the committed offsets after all commits have ended."""
@@ -163,6 +187,8 @@ class Coordination:
         lines += [
             f"  {reader.topic_partition} committed is read to {reader.position}" for reader in self.readers
         ]
+        lines += [f"  {member.name}: {member.last_error}" for member in self.streams]
+        lines += [unfinished] if (unfinished := self._unfinished_streams()) else []
         lines += history.unfinished()
         lines.append(f"  {commits.acknowledged} commits, {history.committed} transactions")
         for coordinator_id in self._plan.coordinators:

@@ -65,52 +65,24 @@ class LeftGroupError(Exception):
         self.is_unknown = error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
-class SimGroupMember:
-    """A member of a group. Its committed offsets carry names that identify the commit."""
+class CoordinatorClient:
+    """A client that asks the coordinator of one name."""
 
     def __init__(
-        self,
-        name: str,
-        group: str,
-        partitions: int,
-        address: CoordinatorAddress,
-        network: Network,
-        history: CommitHistory,
-        chance: random.Random,
-        *,
-        mean_pause_s: float,
+        self, name: str, address: CoordinatorAddress, network: Network, chance: random.Random
     ) -> None:
         self.name = name
         self.is_stopped = False
         self.last_error = ""
-        self._group = group
-        self._partitions = partitions
         self._address = address
         self._network = network
-        self._history = history
         self._chance = chance
-        self._mean_pause_s = mean_pause_s
-        self._member_id = ""
-        self._generation = -1
-        self._number = 0
 
     @property
     def _now_s(self) -> float:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         return loop.now
-
-    async def run(self) -> None:
-        while not self.is_stopped:
-            try:
-                owned = await self._join()
-                await self._work(owned, self._now_s + self._chance.expovariate(1 / STAYS_S))
-            except LeftGroupError as error:
-                self.last_error = str(error)
-                if error.is_unknown:
-                    self._member_id = ""
-
-    # -- requests
 
     async def _ask(self, message: Any, version: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """Asks once. Returns None if there is no answer or no broker to ask. The caller then looks again."""
@@ -128,6 +100,43 @@ class SimGroupMember:
 
     async def _pause(self) -> None:
         await asyncio.sleep(RETRY_S * (0.5 + self._chance.random()))
+
+
+class SimGroupMember(CoordinatorClient):
+    """A member of a group. Its committed offsets carry names that identify the commit."""
+
+    def __init__(
+        self,
+        name: str,
+        group: str,
+        partitions: int,
+        address: CoordinatorAddress,
+        network: Network,
+        history: CommitHistory,
+        chance: random.Random,
+        *,
+        mean_pause_s: float,
+    ) -> None:
+        super().__init__(name, address, network, chance)
+        self._group = group
+        self._partitions = partitions
+        self._history = history
+        self._mean_pause_s = mean_pause_s
+        self._member_id = ""
+        self._generation = -1
+        self._number = 0
+
+    async def run(self) -> None:
+        while not self.is_stopped:
+            try:
+                owned = await self._join()
+                await self._work(owned, self._now_s + self._chance.expovariate(1 / STAYS_S))
+            except LeftGroupError as error:
+                self.last_error = str(error)
+                if error.is_unknown:
+                    self._member_id = ""
+
+    # -- requests
 
     async def _refused(self, code: int) -> None:
         """Raises LeftGroupError unless the request should be repeated."""

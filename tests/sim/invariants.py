@@ -14,6 +14,7 @@ from sim.deliveries import GroupOffsets, SentRecords
 from sim.disk import SimPartitionLog, index_of
 from sim.histories import CommitHistory, ShardWriters, TransactionHistory
 from sim.plan import TOPIC, TOPICS
+from sim.streams_members import StreamsHistory
 from sim.trace import Trace
 from tidelog.metadata.entries import TOPIC_PREFIX, PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.store import Delete, Put
@@ -87,6 +88,7 @@ class Invariants:
         self.transactions = TransactionHistory(self.fail)
         self.sent = SentRecords(self.fail)
         self.group_offsets = GroupOffsets()
+        self.streams = StreamsHistory(self.fail)
         self.share_deliveries: ShareDeliveries | None = None
 
     def fail(self, invariant: str, details: str) -> None:
@@ -210,6 +212,7 @@ class Invariants:
         else:
             self.writers.batch_committed(topic_partition, data)
             self.group_offsets.batch_committed(header, data)
+            self.streams.batch_committed(header, data)
         if header.producer_id >= 0 and header.base_sequence >= 0:
             producer = (header.producer_id, header.producer_epoch)
             expected = committed.next_sequences.get(producer, 0)

@@ -32,6 +32,16 @@ SHARE_GROUP_BOUNDS: Final = {
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.initialize.retry.interval.ms": "1000",
 }
+STREAMS_GROUP_BOUNDS: Final = {
+    "group.streams.min.session.timeout.ms": "500",
+    "group.streams.session.timeout.ms": "3000",
+    "group.streams.min.heartbeat.interval.ms": "100",
+    "group.streams.heartbeat.interval.ms": "500",
+    "group.streams.initial.rebalance.delay.ms": "200",
+    "group.streams.assignment.interval.ms": "200",
+}
+STREAMS_SHARE: Final = 0.5
+"""The share of the seeds with coordinators that have a streams group, too."""
 HISTORY_EVENTS: Final = (30, 200, 50_000)
 """The number of revisions that the store keeps. With a smaller number, watches that lag are compacted more
 often.
@@ -50,6 +60,7 @@ class CoordinationPlan(NamedTuple):
     transactional_producers: int
     transaction_timeout_ms: int
     mean_transaction_pause_s: float
+    streams_members: int = 0
 
 
 class ReadingGroupPlan(NamedTuple):
@@ -239,6 +250,18 @@ def with_applications(chance: random.Random, plan: Plan) -> Plan:
     # The clocks of applications are wrong by up to some hours.
     settings = {**plan.topic_settings, "message.timestamp.after.max.ms": str(LONG_MAX)}
     return plan._replace(applications=applications, topic_settings=settings)
+
+
+def with_streams(chance: random.Random, plan: Plan) -> Plan:
+    """Adds a streams group to the plan of some seeds with coordinators."""
+    coordination = plan.coordination
+    if coordination is None or chance.random() > STREAMS_SHARE:
+        return plan
+    coordination = coordination._replace(
+        coordinator_settings={**coordination.coordinator_settings, **STREAMS_GROUP_BOUNDS},
+        streams_members=chance.choice((2, 3, 4)),
+    )
+    return plan._replace(coordination=coordination)
 
 
 def _share_group(chance: random.Random) -> ShareGroupPlan:

@@ -24,6 +24,8 @@ from tidelog.broker.replication.leader import isr_writer
 from tidelog.broker.share.deliveries import StateWrite
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition
+from tidelog.group_coordinator.groups.streams.owned_tasks import Holders
+from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
 from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode
@@ -217,6 +219,18 @@ def share_records_forgotten() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def streams_tasks_given_early() -> Iterator[None]:
+    """The coordinator of a streams group gives a member tasks that another member has not given up yet."""
+    holders_for = StreamsGroup.holders_for
+
+    def without_active(group: StreamsGroup, process_id: str) -> Holders:
+        return holders_for(group, process_id)._replace(active=lambda name, partition: False)
+
+    with patch.object(StreamsGroup, "holders_for", without_active):
+        yield
+
+
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "epoch-truncation-off": epoch_truncation_off,
     "shrink-applied-first": shrink_applied_first,
@@ -231,6 +245,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "client-commit-of-fetched": planted_in_client.commit_of_fetched,
     "share-confirmed-before-stored": share_confirmed_before_stored,
     "share-records-forgotten": share_records_forgotten,
+    "streams-tasks-given-early": streams_tasks_given_early,
 }
 
 PLANTED_FOR_POWER_LOSS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {

@@ -81,6 +81,7 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
         "client-commit-of-fetched",
         "share-confirmed-before-stored",
         "share-records-forgotten",
+        "streams-tasks-given-early",
     ],
 )
 def test_a_planted_fault_is_found(planted: str) -> None:

@@ -30,7 +30,7 @@ from sim.faults import Faults
 from sim.invariants import Invariants
 from sim.loop import SimLoop, SimProcess
 from sim.network import Network
-from sim.plan import TOPIC, Plan, plan_for, with_applications
+from sim.plan import TOPIC, Plan, plan_for, with_applications, with_streams
 from sim.rpc import SimControllerApi, controller_name
 from sim.store import STORE, SimStore, StoreServer
 from sim.trace import Trace
@@ -66,6 +66,8 @@ SETTLE_S: Final = 90.0
 """The time in which a healed cluster must replicate and acknowledge everything."""
 APPLICATIONS: Final = "applications "
 """The beginning of the seed of the applications. The other choices do not depend on them."""
+STREAMS: Final = "streams "
+"""The beginning of the seed of the streams group."""
 POLL_S: Final = 0.1
 FRAMES_SHOWN: Final = 5
 MAX_LOAD_S: Final = 200.0
@@ -106,8 +108,9 @@ def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]
 
 def plan_of(seed: int, chance: random.Random | None = None) -> Plan:
     """Returns the plan of a seed. `chance` is its source of random numbers, which makes the later choices."""
-    planned = plan_for(chance or random.Random(seed))
-    return with_applications(random.Random(APPLICATIONS + str(seed)), planned)
+    plan = plan_for(chance or random.Random(seed))
+    plan = with_applications(random.Random(APPLICATIONS + str(seed)), plan)
+    return with_streams(random.Random(STREAMS + str(seed)), plan)
 
 
 class World:
