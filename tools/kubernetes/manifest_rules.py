@@ -6,6 +6,7 @@ Each rule takes all objects of a rendered release and yields a sentence for each
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Set
 from typing import Any, Final, NamedTuple
@@ -97,7 +98,10 @@ def _secrets_of_jobs(manifests: list[Manifest]) -> Iterator[tuple[str, str]]:
         if manifest["kind"] == "Job":
             arguments = manifest["spec"]["template"]["spec"]["containers"][0]["args"]
             if arguments[1] == "password-secret":
-                yield "Secret", arguments[arguments.index("--name") + 1]
+                pairs = itertools.pairwise(arguments)
+                yield from (
+                    ("Secret", value.partition("=")[0]) for name, value in pairs if name == "--secret"
+                )
         if manifest["kind"] == "ConfigMap" and "users.json" in manifest.get("data", {}):
             wanted = json.loads(manifest["data"]["users.json"])
             yield "Secret", wanted["admin"]

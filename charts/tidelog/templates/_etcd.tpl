@@ -49,7 +49,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The Secret with `username` and `password` of etcd's clients; empty if etcd requires none. */}}
+{{/* The Secret with `username` and `password` of etcd's administrator; empty if etcd requires none. */}}
 {{- define "tidelog.etcd.userSecretName" -}}
 {{- if not .Values.etcd.bundled -}}
 {{- .Values.etcd.external.auth.secretName -}}
@@ -58,29 +58,80 @@
 {{- end -}}
 {{- end -}}
 
+{{/*
+The same for a kind of service: (dict "root" $ "component" "broker"). In the bundled etcd, each kind has a user of its own,
+which reaches only the keys that it needs (ADR 0067).
+*/}}
+{{- define "tidelog.etcd.serviceUserSecretName" -}}
+{{- $own := dict "broker" "brokers" "controller" "controllers" "group-coordinator" "groupCoordinators" -}}
+{{- if not .root.Values.etcd.bundled -}}
+{{- include "tidelog.etcd.userSecretName" .root -}}
+{{- else if include "tidelog.etcd.hasPassword" .root -}}
+{{- get .root.Values.etcd.auth.serviceSecretNames (get $own .component) | default (printf "%s-user-%s" (include "tidelog.etcd.name" .root) .component) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Secrets with a password that the chart creates, as a JSON object from the name to the user's name. */}}
+{{- define "tidelog.etcd.ownSecrets" -}}
+{{- $secrets := dict -}}
+{{- if not .Values.etcd.auth.secretName -}}
+{{- $_ := set $secrets (include "tidelog.etcd.userSecretName" .) "root" -}}
+{{- end -}}
+{{- $own := dict "broker" "brokers" "controller" "controllers" "group-coordinator" "groupCoordinators" -}}
+{{- range $component, $key := $own -}}
+{{- if not (get $.Values.etcd.auth.serviceSecretNames $key) -}}
+{{- $_ := set $secrets (include "tidelog.etcd.serviceUserSecretName" (dict "root" $ "component" $component)) (printf "%s.tidelog" $component) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $secrets -}}
+{{- end -}}
+
+{{/* Entries of `volumes:` and `volumeMounts:` with the passwords of the services, in /etc/tidelog/etcd-passwords. */}}
+{{- define "tidelog.etcd.passwordVolumes" -}}
+- name: etcd-passwords
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range $component := list "broker" "controller" "group-coordinator" }}
+      - secret:
+          name: {{ include "tidelog.etcd.serviceUserSecretName" (dict "root" $ "component" $component) }}
+          items: [{key: password, path: {{ $component }}}]
+      {{- end }}
+{{- end -}}
+{{- define "tidelog.etcd.passwordVolumeMounts" -}}
+- {name: etcd-passwords, mountPath: /etc/tidelog/etcd-passwords, readOnly: true}
+{{- end -}}
+
 {{/* Whether the bundled etcd requires a password. Without TLS, everybody could read it on the network. */}}
 {{- define "tidelog.etcd.hasPassword" -}}
 {{- if and .Values.etcd.bundled .Values.etcd.auth.enabled (include "tidelog.tls.enabled" .) }}true{{ end -}}
 {{- end -}}
 
-{{/* Entries of `env:` for all clients of etcd: endpoints, prefix, user, TLS files. */}}
+{{/* Entries of `env:` for etcd's administrators and, (dict "root" $ "component" "broker"), for its services: endpoints,
+prefix, user, TLS files. */}}
 {{- define "tidelog.etcd.env" -}}
+{{- include "tidelog.etcd.envOf" (dict "root" . "secret" (include "tidelog.etcd.userSecretName" .)) -}}
+{{- end -}}
+{{- define "tidelog.etcd.serviceEnv" -}}
+{{- include "tidelog.etcd.envOf" (dict "root" .root "secret" (include "tidelog.etcd.serviceUserSecretName" .)) -}}
+{{- end -}}
+{{- define "tidelog.etcd.envOf" -}}
 - name: TIDELOG_ETCD_ENDPOINTS
-  value: {{ include "tidelog.etcd.endpoints" . | quote }}
-{{- with .Values.etcd.prefix }}
+  value: {{ include "tidelog.etcd.endpoints" .root | quote }}
+{{- with .root.Values.etcd.prefix }}
 - name: TIDELOG_ETCD_PREFIX
   value: {{ . | quote }}
 {{- end }}
-{{- with include "tidelog.etcd.userSecretName" . }}
+{{- with .secret }}
 - name: TIDELOG_ETCD_USERNAME
   valueFrom: {secretKeyRef: {name: {{ . }}, key: username}}
 - name: TIDELOG_ETCD_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
 {{- end }}
-{{- if include "tidelog.etcd.clientSecretName" . }}
+{{- if include "tidelog.etcd.clientSecretName" .root }}
 - name: TIDELOG_ETCD_TLS_CA_FILE
   value: /etc/tidelog/etcd-tls/ca.crt
-{{- if or .Values.etcd.bundled .Values.etcd.external.tls.clientCertificate }}
+{{- if or .root.Values.etcd.bundled .root.Values.etcd.external.tls.clientCertificate }}
 - name: TIDELOG_ETCD_TLS_CERT_FILE
   value: /etc/tidelog/etcd-tls/tls.crt
 - name: TIDELOG_ETCD_TLS_KEY_FILE
@@ -128,8 +179,14 @@
 {{- if gt (mul 5 (int .Values.etcd.heartbeatIntervalMs)) (int .Values.etcd.electionTimeoutMs) -}}
 {{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; it must be at least five times as long" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
 {{- end -}}
-{{- if and (include "tidelog.etcd.hasPassword" .) (not .Values.rbac.create) (not .Values.etcd.auth.secretName) -}}
+{{- if and (include "tidelog.etcd.hasPassword" .) (not .Values.rbac.create) -}}
+{{- range $name, $user := include "tidelog.etcd.ownSecrets" . | fromJson -}}
+{{- if eq $user "root" -}}
 {{- fail "etcd.auth.secretName: is empty, but rbac.create is false, so no Job may create it; name a Secret with `username` root and `password`" -}}
+{{- else -}}
+{{- fail (printf "etcd.auth.serviceSecretNames: one is empty, but rbac.create is false, so no Job may create it; name a Secret with `username` %s and `password`" $user) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- include "tidelog.validate.tls" . -}}
 {{- end -}}

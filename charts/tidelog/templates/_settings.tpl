@@ -41,7 +41,7 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{- end -}}
 
 {{/*
-Entries of `env:` that all services have: (dict "root" $ "values" .Values.brokers). The limit of a stop is slightly
+Entries of `env:` that all services have: (dict "root" $ "component" "broker" "values" .Values.brokers). The limit of a stop is slightly
 shorter than the node's, so that the process itself reports unfinished work.
 */}}
 {{- define "tidelog.serviceEnv" -}}
@@ -54,7 +54,7 @@ shorter than the node's, so that the process itself reports unfinished work.
   value: "0.0.0.0:9405"
 - name: TIDELOG_SHUTDOWN_TIMEOUT_MS
   value: {{ mul 1000 (max 1 (sub (int .values.terminationGracePeriodSeconds) 5)) | quote }}
-{{- with include "tidelog.etcd.env" .root }}
+{{- with include "tidelog.etcd.serviceEnv" . }}
 {{ . }}
 {{- end }}
 {{- with include "tidelog.tls.env" .root }}

@@ -10,17 +10,26 @@ from pathlib import Path
 
 import click
 
+from tidelog.cli.etcd_roles import service_users
 from tidelog.cli.output import add_facts, progress, say
 from tidelog.cli.service_options import fail, service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand
 from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.password import ROOT, require_no_password, require_password
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
+from tidelog.metadata.etcd.users import (
+    ROOT,
+    ROOT_ROLE,
+    EtcdUser,
+    create_users,
+    require_no_users,
+    require_users,
+)
 from tidelog.metadata.store import StoreError
 from tidelog.model.json_object import JsonObject
 from tidelog.process.command_help import SuggestingGroup
+from tidelog.rpc.callers import ServiceRole
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60
@@ -106,7 +115,10 @@ def _remove_expired(directory: Path, keep: int) -> None:
 @command.command(
     "require-password",
     cls=ToolCommand,
-    examples=("tidelog etcd require-password --config server.properties",),
+    examples=(
+        "tidelog etcd require-password --config server.properties",
+        "tidelog etcd require-password --service-passwords passwords --config server.properties",
+    ),
 )
 @click.option(
     "--timeout-s",
@@ -115,26 +127,69 @@ def _remove_expired(directory: Path, keep: int) -> None:
     show_default=True,
     help="Seconds until the command gives up.",
 )
+@click.option(
+    "--service-passwords",
+    "directory",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Directory with the files broker, controller and group-coordinator, which contain their passwords.",
+)
+@click.option("--only-create", is_flag=True, help="Create the users, but do not require them yet.")
 @click.option("--off", "is_off", is_flag=True, help="Let etcd require no password any more.")
 @service_options
 def require_password_command(
-    timeout_s: int, is_off: bool, configs: tuple[Path, ...], assignments: tuple[str, ...]
+    timeout_s: int,
+    directory: Path | None,
+    only_create: bool,
+    is_off: bool,
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
 ) -> None:
     """Let etcd require the password of tidelog.etcd.username, which is root.
 
-    Clients that already have the password continue without a pause. The command can run again.
+    With --service-passwords, each kind of service has a user of its own, such as broker.tidelog, which
+    reaches only the keys that it needs. Clients that already have their password continue without a pause.
+    The command can run again, for example to set changed passwords of services.
     """
     options = etcd_options(settings_from(configs, assignments))
     if options.username != ROOT:
         fail(f"tidelog.etcd.username: {options.username or 'is not set'}; it must be {ROOT}")
+    users = [EtcdUser(ROOT, ROOT_ROLE, options.password), *_service_users(directory)]
     try:
-        asyncio.run(_within(timeout_s, require_no_password(options) if is_off else require_password(options)))
+        asyncio.run(_within(timeout_s, _change(options, users, only_create=only_create, is_off=is_off)))
     except (StoreError, TimeoutError) as error:
         fail(str(error) or f"etcd did not answer within {timeout_s} s")
-    say("etcd requires no password" if is_off else "etcd requires the password", requires_password=not is_off)
+    if is_off:
+        text = "etcd requires no password"
+    else:
+        text = "etcd has the users" if only_create else "etcd requires the password"
+    say(text, requires_password=not is_off and not only_create)
 
 
-async def _within(timeout_s: float, change: Coroutine[None, None, bool]) -> None:
+def _service_users(directory: Path | None) -> list[EtcdUser]:
+    if directory is None:
+        return []
+    passwords = {}
+    for kind in ServiceRole:
+        path = directory / kind.value
+        try:
+            passwords[kind] = path.read_text("utf-8").rstrip("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            fail(f"--service-passwords {path}: {error}")
+        if not passwords[kind]:
+            fail(f"--service-passwords {path}: is empty")
+    return service_users(passwords.__getitem__)
+
+
+async def _change(options: EtcdOptions, users: list[EtcdUser], *, only_create: bool, is_off: bool) -> None:
+    if is_off:
+        await require_no_users(options)
+    elif only_create:
+        await create_users(options, users)
+    else:
+        await require_users(options, users)
+
+
+async def _within(timeout_s: float, change: Coroutine[None, None, None]) -> None:
     async with asyncio.timeout(timeout_s):
         await change
 

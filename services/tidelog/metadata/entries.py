@@ -26,6 +26,7 @@ from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.sasl.scram import ScramCredential
 
+BROKERS_AND_TOPICS_PREFIX: Final = "/brokers/"
 BROKER_PREFIX: Final = "/brokers/ids/"
 TOPIC_PREFIX: Final = "/brokers/topics/"
 CONTROLLER_KEY: Final = "/controller"

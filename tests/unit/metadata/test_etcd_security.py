@@ -19,12 +19,22 @@ from tidelog.metadata.etcd.faults import StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
 from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.password import require_no_password, require_password
-from tidelog.metadata.store import Put, StoreUnavailableError
+from tidelog.metadata.etcd.users import (
+    ROOT,
+    ROOT_ROLE,
+    EtcdUser,
+    KeyRange,
+    Role,
+    create_users,
+    require_no_users,
+    require_users,
+)
+from tidelog.metadata.store import CompactedError, Put, StoreUnavailableError
 
 pytestmark = pytest.mark.integration
 
 PASSWORD = "correct horse"
+ADMINISTRATOR = EtcdUser(ROOT, ROOT_ROLE, PASSWORD)
 
 
 def _openssl(*arguments: str | Path) -> None:
@@ -213,8 +223,8 @@ def test_a_running_client_continues_when_etcd_begins_to_require_its_password(
         lease = await store.grant_lease(60_000)
         renewer = store.lease_renewer()
         assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
-        assert await require_password(options)
-        assert not await require_password(options)
+        await require_users(options, [ADMINISTRATOR])
+        await require_users(options, [ADMINISTRATOR])
         second = (await store.txn([], [Put("/k", b"2")])).revision
         assert (await asyncio.wait_for(anext(watch), 10)).revision == second
         assert await store.keep_alive(lease) > 0
@@ -223,12 +233,12 @@ def test_a_running_client_continues_when_etcd_begins_to_require_its_password(
         await watch.aclose()
         await store.close()
         with pytest.raises(StoreRefusedError):
-            await require_password(options._replace(password="another"))
+            await require_users(options._replace(password="another"), [ADMINISTRATOR])
         stranger = EtcdMetadataStore(options._replace(username="", password=""))
         with pytest.raises(StoreRefusedError):
             await stranger.get("/k")
-        assert await require_no_password(options)
-        assert not await require_no_password(options)
+        assert await require_no_users(options)
+        assert not await require_no_users(options)
         assert await stranger.get("/k") is not None
         await stranger.close()
 
@@ -246,7 +256,7 @@ def test_an_interrupted_attempt_is_completed(tmp_path: Path, any_etcd_binary: Et
         async with grpc.aio.insecure_channel(f"127.0.0.1:{member.client_port}") as channel:
             auth = stubs.AuthStub(channel)
             await auth.UserAdd(pb.AuthUserAddRequest(name="root", password="before"), wait_for_ready=True)
-        assert await require_password(options)
+        await require_users(options, [ADMINISTRATOR])
         store = EtcdMetadataStore(options)
         assert (await store.txn([], [Put("/k", b"1")])).succeeded
         await store.close()
@@ -255,3 +265,106 @@ def test_an_interrupted_attempt_is_completed(tmp_path: Path, any_etcd_binary: Et
         asyncio.run(scenario())
     finally:
         member.stop()
+
+
+def _reader(password: str, *reads: str) -> EtcdUser:
+    role = Role("reader", tuple(KeyRange(key) for key in reads), (KeyRange("/own", is_prefix=False),))
+    return EtcdUser("reader", role, password)
+
+
+@pytest.mark.parametrize("prefix", ["", "/one"])
+def test_a_user_reaches_only_the_keys_of_its_role(
+    tmp_path: Path, any_etcd_binary: EtcdBinary, prefix: str
+) -> None:
+    member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
+    root = EtcdOptions(member.endpoints, username=ROOT, password=PASSWORD, prefix=prefix)
+    own = root._replace(username="reader", password="first")
+
+    async def refused(store: EtcdMetadataStore, key: str) -> None:
+        with pytest.raises(StoreRefusedError, match="permission denied"):
+            await store.txn([], [Put(key, b"")])
+
+    async def scenario() -> None:
+        users = [ADMINISTRATOR, _reader("first", "/a/", "/b/")]
+        await create_users(root, users)
+        await require_users(root, users)
+        administrator, store = EtcdMetadataStore(root), EtcdMetadataStore(own)
+        await administrator.txn([], [Put("/a/1", b"1"), Put("/c/1", b"1")])
+        await store.txn([], [Put("/own", b"")])
+        assert await store.get("/b/1") is None
+        assert [item.key for item in (await store.list_prefix("/a/")).items] == ["/a/1"]
+        for key in ("/a/1", "/c/1", "/own/1", "/ow", "/owo"):
+            await refused(store, key)
+        for unreadable in ("/c/", "/"):
+            with pytest.raises(StoreRefusedError):
+                await store.list_prefix(unreadable)
+        watch = store.watch("/a/", 1)
+        assert (await asyncio.wait_for(anext(watch), 10)).events[0].key == "/a/1"
+        await watch.aclose()
+        # The role now has other permissions, and the user another password.
+        await require_users(root, [ADMINISTRATOR, _reader("second", "/c/")])
+        with pytest.raises(StoreRefusedError):
+            await store.get("/a/1")
+        await store.close()
+        later = EtcdMetadataStore(own._replace(password="second"))
+        assert await later.get("/c/1") is not None
+        await refused(later, "/c/1")
+        await later.close()
+        before = EtcdMetadataStore(own)
+        with pytest.raises(StoreRefusedError, match="rejects user reader"):
+            await before.get("/c/1")
+        await before.close()
+        await administrator.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()
+
+
+def test_a_password_that_is_right_is_not_set_again(guarded: EtcdProcess) -> None:
+    """etcd forgets the tokens of a user whose password is set."""
+    root = EtcdOptions(guarded.endpoints, username=ROOT, password=PASSWORD)
+
+    async def scenario() -> None:
+        await require_users(root, [ADMINISTRATOR, _reader("first", "/a/")])
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{guarded.client_port}") as channel:
+            ask = pb.AuthenticateRequest(name="reader", password="first")
+            metadata = (("token", (await stubs.AuthStub(channel).Authenticate(ask)).token),)
+            read = pb.RangeRequest(key=b"/a/1")
+            await require_users(root, [ADMINISTRATOR, _reader("first", "/a/")])
+            await stubs.KVStub(channel).Range(read, metadata=metadata)
+            await require_users(root, [ADMINISTRATOR, _reader("second", "/a/")])
+            with pytest.raises(grpc.aio.AioRpcError, match="invalid auth token"):
+                await stubs.KVStub(channel).Range(read, metadata=metadata)
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_of_a_user_ends_if_etcd_is_restored_from_a_backup(
+    guarded: EtcdProcess, tmp_path: Path
+) -> None:
+    """The check for an older revision reads only what the user may read."""
+    root = EtcdOptions(guarded.endpoints, username=ROOT, password=PASSWORD)
+    backup = tmp_path / "backup"
+
+    async def scenario() -> None:
+        await require_users(root, [ADMINISTRATOR, _reader("first", "/a/")])
+        guarded.stop()
+        shutil.copytree(guarded.data_dir, backup)
+        guarded.start()
+        administrator = EtcdMetadataStore(root)
+        first = (await administrator.txn([], [Put("/a/1", b"1")])).revision
+        reader = EtcdMetadataStore(root._replace(username="reader", password="first"))
+        watch = reader.watch("/a/", first)
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == first
+        guarded.kill()
+        shutil.rmtree(guarded.data_dir)
+        shutil.copytree(backup, guarded.data_dir)
+        guarded.start()
+        with pytest.raises(CompactedError):
+            await asyncio.wait_for(anext(watch), 20)
+        await reader.close()
+        await administrator.close()
+
+    asyncio.run(scenario())

@@ -1,7 +1,7 @@
-"""`tidelog kubernetes password-secret`: creates a Secret with a random password, unless it exists.
+"""`tidelog kubernetes password-secret`: creates Secrets with random passwords, unless they exist.
 
-The Secret of etcd's user must exist before the first pod starts, so a Job before the installation runs this.
-A password that a template of the chart generated would also be in Helm's record of the release.
+The Secrets of etcd's users must exist before the first pod starts, so a Job before the installation runs
+this. A password that a template of the chart generated would also be in Helm's record of the release.
 """
 
 from __future__ import annotations
@@ -14,25 +14,34 @@ import click
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.release_options import release_options
 from tidelog.cli.output import say
-from tidelog.cli.tool_command import ToolCommand
+from tidelog.cli.tool_command import ToolCommand, ToolError
 
 PASSWORD_BYTES: Final = 24
 
 
 @click.command(
     cls=ToolCommand,
-    short_help="Create a Secret with a random password.",
-    examples=(
-        "tidelog kubernetes password-secret --release tidelog -n kafka --name tidelog-admin --username admin",
-    ),
+    short_help="Create Secrets with random passwords.",
+    examples=("tidelog kubernetes password-secret --release tidelog -n kafka --secret tidelog-admin=admin",),
 )
 @release_options
-@click.option("--name", required=True, help="The Secret, which is never changed if it exists.")
-@click.option("--username", required=True, help="The value of its key `username`.")
-def command(release: str, namespace: str, name: str, username: str) -> None:
-    """Create a Secret with the keys `username` and `password`, unless it exists."""
-    done = ensure_secret(ApiServer.connect(), release, namespace, name, username)
-    say(done, secret=name, username=username)
+@click.option(
+    "--secret",
+    "wanted",
+    multiple=True,
+    required=True,
+    metavar="NAME=USERNAME",
+    help="A Secret, which is never changed if it exists, and the value of its `username`. Can be repeated.",
+)
+def command(release: str, namespace: str, wanted: tuple[str, ...]) -> None:
+    """Create Secrets with the keys `username` and `password`, unless they exist."""
+    server = ApiServer.connect()
+    for text in wanted:
+        name, _, username = text.partition("=")
+        if not name or not username:
+            raise ToolError(f"--secret {text}: expected NAME=USERNAME")
+        done = ensure_secret(server, release, namespace, name, username)
+        say(done, is_one_of_many=True, secret=name, username=username)
 
 
 def ensure_secret(server: ApiServer, release: str, namespace: str, name: str, username: str) -> str:

@@ -157,12 +157,19 @@ class LocalCluster:
     # -- security
 
     def ensure_etcd_users(self) -> None:
-        """Lets each kind of service write only its own keys of etcd. Raises ToolError."""
-        from tidelog.cli.local_cluster.etcd_users import ensure_users
+        """Lets each kind of service reach only the keys of etcd that it needs.
 
+        etcd takes the common name of a certificate for the user, and the command line has the role root.
+        Raises ToolError.
+        """
+        from tidelog.cli.etcd_roles import service_users  # loads gRPC
+        from tidelog.metadata.etcd.users import ROOT, ROOT_ROLE, EtcdUser, require_users
+
+        administrators = [EtcdUser(name, ROOT_ROLE) for name in (ROOT, Member(TOOLS, 1).name)]
+        users = [*administrators, *service_users(lambda _: "")]
         try:
-            ensure_users(self.etcd_options(), Member(TOOLS, 1).name)
-        except OSError as error:
+            asyncio.run(require_users(self.etcd_options(), users))
+        except StoreError as error:
             raise ToolError(f"the users of etcd cannot be created: {error}") from error
 
     def start_renewals(self) -> None:

@@ -18,6 +18,7 @@ from tidelog.group_coordinator.shard_core import ClusterImage, TopicImage
 from tidelog.group_coordinator.shards.store_follower import StoreFollower
 from tidelog.metadata.entries import (
     BROKER_PREFIX,
+    BROKERS_AND_TOPICS_PREFIX,
     TOPIC_PREFIX,
     BrokerEntry,
     InvalidEntryError,
@@ -31,8 +32,6 @@ from tidelog.metadata.store import Listing, MetadataStore, StoreError, WatchBatc
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
-
-BROKERS_AND_TOPICS = "/brokers/"
 
 _log = structlog.get_logger(__name__)
 
@@ -59,7 +58,7 @@ class ClusterView:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._follower = StoreFollower(
-            store, BROKERS_AND_TOPICS, on_listing=self._listed, on_batch=self._changed
+            store, BROKERS_AND_TOPICS_PREFIX, on_listing=self._listed, on_batch=self._changed
         )
         self._lookups: set[asyncio.Task[None]] = set()
         self.brokers: dict[int, BrokerRegistration] = {}

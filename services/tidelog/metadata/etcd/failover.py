@@ -128,10 +128,14 @@ class EtcdConnections:
     def retire(self, connection: EtcdConnection, reason: str) -> None:
         """Stops using the connection for new calls. Calls in progress may finish within the operation
         timeout.
+
+        The next connection obtains a new token: etcd does not answer a call whose token is newer than its own
+        history, as after a restore from a backup.
         """
         if connection.is_retired:
             return
         connection.retire()
+        self.forget_token(self.token)
         self._failure = f"{connection.endpoint.target}: {reason}"
         _log.warning(
             "an etcd endpoint failed; trying the next one", endpoint=connection.endpoint.target, reason=reason

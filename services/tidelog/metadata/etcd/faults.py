@@ -27,8 +27,8 @@ class CallFault(Enum):
     - `UNKNOWN`: etcd may have executed the call, or may still execute it.
     - `TOKEN`: etcd did not execute the call, because it has no valid token.
 
-    The others are final answers. NO_SPACE has one exception: at the moment when the space runs out, etcd
-    executes a write and still answers NO_SPACE.
+    The others are final answers. USER_EXISTS and NO_SUCH_USER are about users and roles. NO_SPACE has one
+    exception: at the moment when the space runs out, etcd executes a write and still answers NO_SPACE.
     """
 
     NOT_DONE = auto()
@@ -40,6 +40,8 @@ class CallFault(Enum):
     INVALID = auto()
     TOO_LARGE_ANSWER = auto()
     AUTH_NOT_ENABLED = auto()
+    USER_EXISTS = auto()
+    NO_SUCH_USER = auto()
     NO_SPACE = auto()
 
 
@@ -65,6 +67,8 @@ class CallFailedError(Exception):
 # A member answers these before it proposes anything to the cluster.
 _NOT_DONE_TEXTS: Final = ("etcdserver: no leader", "etcdserver: too many requests")
 _TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
+_EXISTS_TEXTS: Final = ("user name already exists", "role name already exists")
+_NO_SUCH_TEXTS: Final = ("user name not found", "role name not found")
 _BY_CODE: Final = {
     grpc.StatusCode.UNAUTHENTICATED: CallFault.TOKEN,
     grpc.StatusCode.PERMISSION_DENIED: CallFault.REFUSED,
@@ -77,6 +81,10 @@ def fault_of(code: grpc.StatusCode, details: str) -> CallFault:
         return CallFault.NOT_DONE
     if any(text in details for text in _TOKEN_TEXTS):
         return CallFault.TOKEN
+    if any(text in details for text in _EXISTS_TEXTS):
+        return CallFault.USER_EXISTS
+    if any(text in details for text in _NO_SUCH_TEXTS):
+        return CallFault.NO_SUCH_USER
     if "authentication is not enabled" in details:
         return CallFault.AUTH_NOT_ENABLED
     if "authentication failed" in details:

@@ -97,7 +97,7 @@ async def _stream(
         except TimeoutError as error:
             raise CallFailedError(CallFault.UNKNOWN, "the server did not create a watch in time") from error
         if answer.header.revision < assembly.seen_revision:
-            await _check_still_ahead(connections, connection, options, assembly.seen_revision)
+            await _check_still_ahead(connections, connection, options, key, assembly.seen_revision)
         while True:
             yield assembly.take(answer)
             answer = await answer_of(anext(answers))
@@ -109,14 +109,19 @@ async def _stream(
 
 
 async def _check_still_ahead(
-    connections: EtcdConnections, connection: EtcdConnection, options: EtcdOptions, seen_revision: int
+    connections: EtcdConnections,
+    connection: EtcdConnection,
+    options: EtcdOptions,
+    key: bytes,
+    seen_revision: int,
 ) -> None:
-    """Raises CompactedError if the whole etcd has an older revision than this watch has seen.
+    """Raises CompactedError if the whole etcd has an older revision than this watch has seen. `key` is one
+    that the user may read.
 
     A single member that is behind is harmless. But if etcd was restored from an older backup, the watch would
     wait for revisions that now mean something else.
     """
-    request = pb.RangeRequest(key=b"\0", range_end=b"\0", count_only=True, limit=1)
+    request = pb.RangeRequest(key=key, count_only=True)
     timeout_s = options.attempt_timeout_ms / 1000
     call = connection.kv.Range(request, timeout=timeout_s, metadata=connections.metadata)
     revision = (await answer_of(call)).header.revision

@@ -556,7 +556,7 @@ class Lease:
 
 
 class AuthStub:
-    """Tokens for user names and passwords. The other calls let a server require them.
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them.
     """
 
     def __init__(self, channel):
@@ -580,6 +580,11 @@ class AuthStub:
                 request_serializer=etcd_dot_rpc__pb2.AuthUserAddRequest.SerializeToString,
                 response_deserializer=etcd_dot_rpc__pb2.AuthUserAddResponse.FromString,
                 _registered_method=True)
+        self.UserGet = channel.unary_unary(
+                '/etcdserverpb.Auth/UserGet',
+                request_serializer=etcd_dot_rpc__pb2.AuthUserGetRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthUserGetResponse.FromString,
+                _registered_method=True)
         self.UserChangePassword = channel.unary_unary(
                 '/etcdserverpb.Auth/UserChangePassword',
                 request_serializer=etcd_dot_rpc__pb2.AuthUserChangePasswordRequest.SerializeToString,
@@ -590,6 +595,26 @@ class AuthStub:
                 request_serializer=etcd_dot_rpc__pb2.AuthUserGrantRoleRequest.SerializeToString,
                 response_deserializer=etcd_dot_rpc__pb2.AuthUserGrantRoleResponse.FromString,
                 _registered_method=True)
+        self.RoleAdd = channel.unary_unary(
+                '/etcdserverpb.Auth/RoleAdd',
+                request_serializer=etcd_dot_rpc__pb2.AuthRoleAddRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthRoleAddResponse.FromString,
+                _registered_method=True)
+        self.RoleGet = channel.unary_unary(
+                '/etcdserverpb.Auth/RoleGet',
+                request_serializer=etcd_dot_rpc__pb2.AuthRoleGetRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthRoleGetResponse.FromString,
+                _registered_method=True)
+        self.RoleGrantPermission = channel.unary_unary(
+                '/etcdserverpb.Auth/RoleGrantPermission',
+                request_serializer=etcd_dot_rpc__pb2.AuthRoleGrantPermissionRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthRoleGrantPermissionResponse.FromString,
+                _registered_method=True)
+        self.RoleRevokePermission = channel.unary_unary(
+                '/etcdserverpb.Auth/RoleRevokePermission',
+                request_serializer=etcd_dot_rpc__pb2.AuthRoleRevokePermissionRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthRoleRevokePermissionResponse.FromString,
+                _registered_method=True)
         self.Authenticate = channel.unary_unary(
                 '/etcdserverpb.Auth/Authenticate',
                 request_serializer=etcd_dot_rpc__pb2.AuthenticateRequest.SerializeToString,
@@ -598,7 +623,7 @@ class AuthStub:
 
 
 class AuthServicer:
-    """Tokens for user names and passwords. The other calls let a server require them.
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them.
     """
 
     def AuthEnable(self, request, context):
@@ -619,6 +644,12 @@ class AuthServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UserGet(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UserChangePassword(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -626,6 +657,30 @@ class AuthServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UserGrantRole(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RoleAdd(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RoleGet(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RoleGrantPermission(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RoleRevokePermission(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -655,6 +710,11 @@ def add_AuthServicer_to_server(servicer, server):
                     request_deserializer=etcd_dot_rpc__pb2.AuthUserAddRequest.FromString,
                     response_serializer=etcd_dot_rpc__pb2.AuthUserAddResponse.SerializeToString,
             ),
+            'UserGet': grpc.unary_unary_rpc_method_handler(
+                    servicer.UserGet,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthUserGetRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthUserGetResponse.SerializeToString,
+            ),
             'UserChangePassword': grpc.unary_unary_rpc_method_handler(
                     servicer.UserChangePassword,
                     request_deserializer=etcd_dot_rpc__pb2.AuthUserChangePasswordRequest.FromString,
@@ -664,6 +724,26 @@ def add_AuthServicer_to_server(servicer, server):
                     servicer.UserGrantRole,
                     request_deserializer=etcd_dot_rpc__pb2.AuthUserGrantRoleRequest.FromString,
                     response_serializer=etcd_dot_rpc__pb2.AuthUserGrantRoleResponse.SerializeToString,
+            ),
+            'RoleAdd': grpc.unary_unary_rpc_method_handler(
+                    servicer.RoleAdd,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthRoleAddRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthRoleAddResponse.SerializeToString,
+            ),
+            'RoleGet': grpc.unary_unary_rpc_method_handler(
+                    servicer.RoleGet,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthRoleGetRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthRoleGetResponse.SerializeToString,
+            ),
+            'RoleGrantPermission': grpc.unary_unary_rpc_method_handler(
+                    servicer.RoleGrantPermission,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthRoleGrantPermissionRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthRoleGrantPermissionResponse.SerializeToString,
+            ),
+            'RoleRevokePermission': grpc.unary_unary_rpc_method_handler(
+                    servicer.RoleRevokePermission,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthRoleRevokePermissionRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthRoleRevokePermissionResponse.SerializeToString,
             ),
             'Authenticate': grpc.unary_unary_rpc_method_handler(
                     servicer.Authenticate,
@@ -679,7 +759,7 @@ def add_AuthServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Auth:
-    """Tokens for user names and passwords. The other calls let a server require them.
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them.
     """
 
     @staticmethod
@@ -764,6 +844,33 @@ class Auth:
             _registered_method=True)
 
     @staticmethod
+    def UserGet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/UserGet',
+            etcd_dot_rpc__pb2.AuthUserGetRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthUserGetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def UserChangePassword(request,
             target,
             options=(),
@@ -807,6 +914,114 @@ class Auth:
             '/etcdserverpb.Auth/UserGrantRole',
             etcd_dot_rpc__pb2.AuthUserGrantRoleRequest.SerializeToString,
             etcd_dot_rpc__pb2.AuthUserGrantRoleResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RoleAdd(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/RoleAdd',
+            etcd_dot_rpc__pb2.AuthRoleAddRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthRoleAddResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RoleGet(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/RoleGet',
+            etcd_dot_rpc__pb2.AuthRoleGetRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthRoleGetResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RoleGrantPermission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/RoleGrantPermission',
+            etcd_dot_rpc__pb2.AuthRoleGrantPermissionRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthRoleGrantPermissionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RoleRevokePermission(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/RoleRevokePermission',
+            etcd_dot_rpc__pb2.AuthRoleRevokePermissionRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthRoleRevokePermissionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -191,7 +191,7 @@ class LeaseServicer(metaclass=_abc_1.ABCMeta):
 def add_LeaseServicer_to_server(servicer: LeaseServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AuthStub:
-    """Tokens for user names and passwords. The other calls let a server require them."""
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -200,24 +200,34 @@ class AuthStub:
     AuthEnable: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthEnableRequest, _rpc_pb2.AuthEnableResponse]
     AuthDisable: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthDisableRequest, _rpc_pb2.AuthDisableResponse]
     UserAdd: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserAddRequest, _rpc_pb2.AuthUserAddResponse]
+    UserGet: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGetRequest, _rpc_pb2.AuthUserGetResponse]
     UserChangePassword: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserChangePasswordRequest, _rpc_pb2.AuthUserChangePasswordResponse]
     UserGrantRole: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGrantRoleRequest, _rpc_pb2.AuthUserGrantRoleResponse]
+    RoleAdd: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleAddRequest, _rpc_pb2.AuthRoleAddResponse]
+    RoleGet: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleGetRequest, _rpc_pb2.AuthRoleGetResponse]
+    RoleGrantPermission: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleGrantPermissionRequest, _rpc_pb2.AuthRoleGrantPermissionResponse]
+    RoleRevokePermission: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleRevokePermissionRequest, _rpc_pb2.AuthRoleRevokePermissionResponse]
     Authenticate: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]
 
 @_typing.type_check_only
 class AuthAsyncStub(AuthStub):
-    """Tokens for user names and passwords. The other calls let a server require them."""
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AuthEnable: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthEnableRequest, _rpc_pb2.AuthEnableResponse]  # type: ignore[assignment]
     AuthDisable: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthDisableRequest, _rpc_pb2.AuthDisableResponse]  # type: ignore[assignment]
     UserAdd: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserAddRequest, _rpc_pb2.AuthUserAddResponse]  # type: ignore[assignment]
+    UserGet: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGetRequest, _rpc_pb2.AuthUserGetResponse]  # type: ignore[assignment]
     UserChangePassword: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserChangePasswordRequest, _rpc_pb2.AuthUserChangePasswordResponse]  # type: ignore[assignment]
     UserGrantRole: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGrantRoleRequest, _rpc_pb2.AuthUserGrantRoleResponse]  # type: ignore[assignment]
+    RoleAdd: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleAddRequest, _rpc_pb2.AuthRoleAddResponse]  # type: ignore[assignment]
+    RoleGet: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleGetRequest, _rpc_pb2.AuthRoleGetResponse]  # type: ignore[assignment]
+    RoleGrantPermission: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleGrantPermissionRequest, _rpc_pb2.AuthRoleGrantPermissionResponse]  # type: ignore[assignment]
+    RoleRevokePermission: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleRevokePermissionRequest, _rpc_pb2.AuthRoleRevokePermissionResponse]  # type: ignore[assignment]
     Authenticate: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]  # type: ignore[assignment]
 
 class AuthServicer(metaclass=_abc_1.ABCMeta):
-    """Tokens for user names and passwords. The other calls let a server require them."""
+    """Tokens for user names and passwords. The other calls create users and roles and let a server require them."""
 
     @_abc_1.abstractmethod
     def AuthEnable(
@@ -241,6 +251,13 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_rpc_pb2.AuthUserAddResponse, _abc.Awaitable[_rpc_pb2.AuthUserAddResponse]]: ...
 
     @_abc_1.abstractmethod
+    def UserGet(
+        self,
+        request: _rpc_pb2.AuthUserGetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthUserGetResponse, _abc.Awaitable[_rpc_pb2.AuthUserGetResponse]]: ...
+
+    @_abc_1.abstractmethod
     def UserChangePassword(
         self,
         request: _rpc_pb2.AuthUserChangePasswordRequest,
@@ -253,6 +270,34 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.AuthUserGrantRoleRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.AuthUserGrantRoleResponse, _abc.Awaitable[_rpc_pb2.AuthUserGrantRoleResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleAdd(
+        self,
+        request: _rpc_pb2.AuthRoleAddRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthRoleAddResponse, _abc.Awaitable[_rpc_pb2.AuthRoleAddResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleGet(
+        self,
+        request: _rpc_pb2.AuthRoleGetRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthRoleGetResponse, _abc.Awaitable[_rpc_pb2.AuthRoleGetResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleGrantPermission(
+        self,
+        request: _rpc_pb2.AuthRoleGrantPermissionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthRoleGrantPermissionResponse, _abc.Awaitable[_rpc_pb2.AuthRoleGrantPermissionResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def RoleRevokePermission(
+        self,
+        request: _rpc_pb2.AuthRoleRevokePermissionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthRoleRevokePermissionResponse, _abc.Awaitable[_rpc_pb2.AuthRoleRevokePermissionResponse]]: ...
 
     @_abc_1.abstractmethod
     def Authenticate(
