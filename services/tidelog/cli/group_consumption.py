@@ -10,9 +10,12 @@ from types import FrameType
 
 from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.properties import Properties
 from tidelog.client.threads.cluster_clients import consumer_of
+from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.topic_reader import TopicReader
+from tidelog.model.topics import TopicPartition
 
 
 def print_with_group(
@@ -42,9 +45,16 @@ def print_with_group(
         finally:
             if commits:
                 owned = set(consumer.assignment())
-                positions = {**consumer.positions(), **printer.unfinished}
+                positions = {**_positions(consumer), **printer.unfinished}
                 consumer.commit({place: offset for place, offset in positions.items() if place in owned})
             consumer.close(commits=False)
+
+
+def _positions(consumer: Consumer[bytes, bytes]) -> dict[TopicPartition, int]:
+    try:
+        return consumer.positions()
+    except StaleMemberError:  # the output was blocked for long, so other members have the partitions
+        return {}
 
 
 @contextlib.contextmanager

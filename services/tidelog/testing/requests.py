@@ -416,8 +416,9 @@ class Requests:
         async def delete(_: list[describe_acls.DescribeAclsResource]) -> None:
             request = delete_acls.DeleteAclsRequest([delete_acls.DeleteAclsFilter(*_ALL_ACLS)])
             (result,) = (await self.ask(request, delete_acls.DeleteAclsResponse)).filter_results
-            for row in (result, *result.matching_acls):
-                _require(row.error_code, "ACLs", row.error_message)
+            _require(result.error_code, "ACLs", result.error_message)
+            for acl in result.matching_acls:
+                _require(acl.error_code, "ACLs", acl.error_message)
 
         await self._until_gone("ACLs", found, delete)
 
