@@ -184,7 +184,8 @@ def _records(
             empty_polls = 0
             while reader.positions().get(partition, first) < end and empty_polls < MAX_EMPTY_POLLS:
                 batch = reader.poll()
-                empty_polls = 0 if batch is not None else empty_polls + 1
+                if not reader.is_failing:
+                    empty_polls = 0 if batch is not None else empty_polls + 1
                 for record in () if batch is None else sound_records(batch):
                     if record.offset < end:
                         yield partition, plain_record(record)

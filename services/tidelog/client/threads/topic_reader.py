@@ -63,6 +63,11 @@ class TopicReader:
             self._ask_leaders(now_s)
         return batch
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether a leader did not answer when it was asked last, so that there may be more records."""
+        return self._failing_since_s is not None
+
     def positions(self) -> dict[int, int]:
         """Returns the next offset of each partition, if it is known."""
         return {place.partition: offset for place, offset in self._consumer.positions().items()}
