@@ -699,8 +699,9 @@ class ConsumerCore:
         self._metadata.received(is_incomplete, now_ms)
 
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
-        for place in event.partitions:
-            self._remove(place)
+        for partition in self._known(event.partitions):
+            if partition.is_revoked:  # else it was assigned again, after the application had unsubscribed
+                self._remove(partition.place)
         self._assigned = {each: place for each, place in self._assigned.items() if place in self.partitions}
         membership = self.membership
         if membership is None:

@@ -192,6 +192,21 @@ def test_a_slow_application_is_told_what_it_lost_before_it_joins_again() -> None
     assert not core.is_removed_for_slowness
 
 
+def test_a_revocation_of_an_earlier_membership_takes_no_partition_away() -> None:
+    """The application unsubscribed while its callback ran, and has the partition again when it ends."""
+    core = member()
+    core.poll(6_000)
+    (revocation,) = revocations(core.step(HeartbeatAnswered(0, None, 2, 5_000, frozenset()), 6_001))
+    core.unsubscribe()
+    core.subscribe(("t",), None, 6_002)
+    core.begin_poll(6_002)
+    core.step(METADATA, 6_003)
+    core.step(HeartbeatAnswered(0, None, 3, 5_000, frozenset({(TOPIC_ID, 0)})), 6_004)
+    core.step(AssignmentDone((PLACE,)), 6_005)
+    core.step(RevocationDone(revocation.partitions, is_lost=False), 6_006)
+    assert fetches(core.step(CommittedFound({PLACE: (0, -1)}), 6_007))
+
+
 def test_an_unknown_preferred_replica_is_looked_up_without_a_busy_loop() -> None:
     core, fetch = reader(PLACE)
     elsewhere = answer(records=memoryview(b""), preferred_replica=2)
