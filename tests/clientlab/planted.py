@@ -12,6 +12,8 @@ from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.membership import ConsumerMembership
 from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.client.core.share_consumer import ShareConsumerCore
+from tidelog.client.core.share_session import AcknowledgeType, ShareSession
 from tidelog.model.topics import TopicPartition
 
 # -- the producer
@@ -135,4 +137,50 @@ def revoked_partitions_kept() -> Iterator[None]:
 def revocation_not_said() -> Iterator[None]:
     """The member never says what it gave up, so the other members wait for ever."""
     with patch.object(ConsumerMembership, "_say_owned", lambda membership, now_ms: None):
+        yield
+
+
+# -- the share consumer
+
+
+@contextlib.contextmanager
+def accept_at_delivery() -> Iterator[None]:
+    """The consumer accepts records when it delivers them."""
+    original = ShareConsumerCore.take
+
+    def take(core: ShareConsumerCore, most: int, now_ms: int) -> Any:
+        found = original(core, most, now_ms)
+        core.send_acknowledgements([])
+        return found
+
+    with patch.object(ShareConsumerCore, "take", take):
+        yield
+
+
+@contextlib.contextmanager
+def gaps_forgotten() -> Iterator[None]:
+    """The consumer does not say that an offset has no record."""
+    original = ShareSession.acknowledge
+
+    def acknowledge(session: ShareSession, place: TopicPartition, types: dict[int, int]) -> None:
+        real = {offset: kind for offset, kind in types.items() if kind != AcknowledgeType.GAP}
+        if real:
+            original(session, place, real)
+
+    with patch.object(ShareSession, "acknowledge", acknowledge):
+        yield
+
+
+@contextlib.contextmanager
+def share_session_survives() -> Iterator[None]:
+    """The consumer goes on with the epochs of a session after its connection was lost."""
+    original = ShareSession.end
+
+    def end(session: ShareSession) -> Any:
+        epoch = session.epoch
+        failed = original(session)
+        session.epoch = epoch
+        return failed
+
+    with patch.object(ShareSession, "end", end):
         yield

@@ -21,8 +21,9 @@ from sim.broker_node import PORT, broker_name
 from sim.loop import PROCESS, SimClock, SimProcess
 from tidelog.client.errors import ClientError
 from tidelog.client.shell import consumer as consumer_shell
-from tidelog.client.shell import core_tasks, group_calls, network
+from tidelog.client.shell import core_tasks, group_calls, network, share_calls
 from tidelog.client.shell import producer as producer_shell
+from tidelog.client.shell import share_consumer as share_consumer_shell
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -144,9 +145,10 @@ def installed(world: World) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for module in (core_tasks, producer_shell):
                 stack.enter_context(patch.object(module, "time", _Time()))
-            for module in (producer_shell, consumer_shell, network, group_calls):
+            for module in (producer_shell, consumer_shell, share_consumer_shell, network, group_calls):
                 stack.enter_context(patch.object(module, "random", chance))
-            stack.enter_context(patch.object(group_calls, "uuid", ids))
+            for module in (group_calls, share_calls):
+                stack.enter_context(patch.object(module, "uuid", ids))
             yield
     finally:
         logger.removeHandler(handler)

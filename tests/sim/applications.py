@@ -309,7 +309,13 @@ class Applications:
             reads_committed=plan.reads_committed,
         )
         for member in range(plan.members):
-            yield ShareMember(f"{SHARE_GROUP}-{member}", self._world, self._chance(), deliveries)
+            yield ShareMember(
+                f"{SHARE_GROUP}-{member}",
+                self._world,
+                self._chance(),
+                deliveries,
+                max_poll_interval_ms=self._plan.max_poll_interval_ms,
+            )
 
     async def prepare(self) -> None:
         """Configures the share group, in the client's process."""

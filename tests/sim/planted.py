@@ -243,6 +243,7 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "client-new-numbers-for-repetitions": planted_in_client.new_numbers_for_repetitions,
     "client-commit-before-delivery": planted_in_client.commit_before_delivery,
     "client-commit-of-fetched": planted_in_client.commit_of_fetched,
+    "client-share-accept-at-delivery": planted_in_client.accept_at_delivery,
     "share-confirmed-before-stored": share_confirmed_before_stored,
     "share-records-forgotten": share_records_forgotten,
     "streams-tasks-given-early": streams_tasks_given_early,

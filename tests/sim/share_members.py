@@ -1,7 +1,6 @@
 """Members of a share group (KIP-932) over the client's connections, and what must be true of the deliveries.
 
-The members are a part of the simulation and not tidelog's ShareConsumer. They forget records, and vary their
-requests. They use the network and the coordinator lookup of tidelog's client.
+The members are applications with tidelog's share consumer, whose requests and responses the checks see.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
 from sim.application import CONNECTIONS, Application
@@ -22,31 +20,33 @@ from sim.histories import Fail, TransactionHistory, transaction_name
 from sim.loop import PROCESS
 from sim.plan import TOPIC
 from tidelog.broker.share import log_reader
-from tidelog.broker.share.deliveries import AcknowledgeType, AcquiredRange
-from tidelog.client.core.cluster_view import ClusterView
-from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.properties import parse_settings
-from tidelog.client.errors import ClientError
-from tidelog.client.shell.connection import AsyncConnection
-from tidelog.client.shell.group_calls import GROUP, Coordinator
-from tidelog.client.shell.network import Network
+from tidelog.broker.share.deliveries import AcquiredRange
+from tidelog.client.core.consumer_record import SharedRecord
+from tidelog.client.core.share_consumer import (
+    SendAcknowledgements,
+    SendShareFetch,
+    ShareAnswered,
+    SharedPartition,
+)
+from tidelog.client.core.share_session import AcknowledgeType
+from tidelog.client.core.share_settings import ACQUIRE_MODES
+from tidelog.client.shell.share_calls import Batches
+from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader, iterate_headers
-from tidelog.wire.messages import share_acknowledge, share_fetch
-from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 
 if TYPE_CHECKING:
     from sim.invariants import CommittedLog, Invariants
     from sim.world import World
 
-LANE: Final = "share"
-HEARTBEAT_S: Final = 0.5
-FETCH_WAIT_MS: Final = 300
-MAX_FETCH_BYTES: Final = 4_000
+POLL_S: Final = 0.5
 STAYS_S: Final = 15.0
-LEAVES: Final = -1
-_REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
+"""The mean time for which an application is a member before it leaves and joins again."""
+MAX_WORK_S: Final = 4.0
+"""The longest time for which a slow application works on records. Locks are shorter."""
+FORGET_SHARE: Final = 0.03
+ACCEPT: Final = AcknowledgeType.ACCEPT
 _TYPES: Final = (
     AcknowledgeType.ACCEPT,
     AcknowledgeType.ACCEPT,
@@ -167,256 +167,170 @@ class ShareDeliveries:
                     return
 
 
-class _Held(NamedTuple):
-    """Records that a member has, and what it does with them."""
-
-    place: TopicPartition
-    first: int
-    last: int
-    kind: AcknowledgeType
-
-
-class _Session:
-    """The share session of a member at one broker, which lives as long as its connection."""
-
-    def __init__(self, connection: AsyncConnection) -> None:
-        self.connection = connection
-        self.epoch = 0
-        self.places: frozenset[TopicPartition] = frozenset()
-        self.held: list[_Held] = []
-
-
 class ShareMember(Application):
-    """A member of a share group. It accepts most records, and rejects, releases or forgets some."""
+    """A member of a share group with tidelog's share consumer. With explicit acknowledgements it accepts most
+    records and rejects or releases some. It is sometimes so slow that locks end, and sometimes goes away
+    without acknowledgements.
+    """
 
-    def __init__(self, name: str, world: World, chance: random.Random, deliveries: ShareDeliveries) -> None:
+    def __init__(
+        self,
+        name: str,
+        world: World,
+        chance: random.Random,
+        deliveries: ShareDeliveries,
+        *,
+        max_poll_interval_ms: int,
+    ) -> None:
         super().__init__(name, world, chance)
         self._deliveries = deliveries
-        self._settings = parse_settings(ConsumerSettings, dict(CONNECTIONS))
-        self._member_id = ""
-        self._assigned: frozenset[tuple[uuid.UUID, int]] = frozenset()
-        self._view = ClusterView()
-        self._sessions: dict[int, _Session] = {}
-        self._topic_id = uuid.UUID(int=0)
+        self._is_explicit = chance.random() < 0.7
+        self._settings = {
+            **CONNECTIONS,
+            "group.id": deliveries.group,
+            "share.acknowledgement.mode": "explicit" if self._is_explicit else "implicit",
+            "share.acquire.mode": chance.choice(ACQUIRE_MODES),
+            "max.poll.records": chance.randint(1, 20),
+            "max.poll.interval.ms": max_poll_interval_ms,
+            "fetch.max.wait.ms": 300,
+            "fetch.max.bytes": 4_000,
+            "default.api.timeout.ms": 10_000,
+        }
 
     def has_gone_on(self) -> bool:
         return self._deliveries.delivered_since_healing > 0
 
     async def live(self) -> None:
         self.next_life()
-        self._member_id = str(uuid.UUID(int=self.chance.getrandbits(128)))
-        self._assigned, self._view, self._sessions = frozenset(), ClusterView(), {}
-        network = Network(self.bootstrap, self._settings)
-        await network.start()
-        coordinator = Coordinator(network, GROUP, self._deliveries.group)
-        membership = asyncio.create_task(self._keep_membership(network, coordinator))
-        try:
-            leaves_s = asyncio.get_running_loop().time() + self.chance.expovariate(1 / STAYS_S)
-            while self.is_stopped or asyncio.get_running_loop().time() < leaves_s:
-                await self._work(network)
-        finally:
-            membership.cancel()
-            await asyncio.gather(membership, return_exceptions=True)
-            with contextlib.suppress(ClientError, KafkaError):
-                await self._heartbeat(network, coordinator, LEAVES)
-            await network.close()
 
-    # -- membership
-
-    async def _heartbeat(self, network: Network, coordinator: Coordinator, epoch: int) -> Any:
-        connection = await coordinator.connection()
-        topics = [TOPIC] if epoch == 0 else None
-        request = ShareGroupHeartbeatRequest(self._deliveries.group, self._member_id, epoch, None, topics)
-        return await connection.call(request, network.timeout_s)
-
-    async def _keep_membership(self, network: Network, coordinator: Coordinator) -> None:
-        epoch = 0
-        while True:
-            try:
-                answer = await self._heartbeat(network, coordinator, epoch)
-            except (ClientError, KafkaError) as error:
+        def told(place: TopicPartition, offsets: list[int], error: KafkaError | None) -> None:
+            if error is None:
+                watch.was_told(place, offsets)
+            else:
                 self.note(error)
-                coordinator.forget()
-            else:
-                if answer.error_code in _REJOIN:
-                    epoch, self._assigned = 0, frozenset()
-                elif answer.error_code:
-                    self.note(ErrorCode(answer.error_code).name)
-                    coordinator.forget()
-                else:
-                    epoch = answer.member_epoch
-                    if answer.assignment is not None:
-                        self._assigned = frozenset(
-                            (topic.topic_id, index)
-                            for topic in answer.assignment.topic_partitions
-                            for index in topic.partitions
-                        )
-            await asyncio.sleep(HEARTBEAT_S)
 
-    # -- records
+        consumer = ShareConsumer[bytes, bytes](self.bootstrap, self._settings, on_acknowledged=told)
+        watch = _Watch(self, consumer, self._deliveries)
+        loop = asyncio.get_running_loop()
+        async with consumer:
+            consumer.subscribe([TOPIC])
+            leaves_s = loop.time() + self.chance.expovariate(1 / STAYS_S)
+            while self.is_stopped or loop.time() < leaves_s:
+                records = await consumer.poll(POLL_S, max_records=self.chance.randint(1, 20))
+                if not records:
+                    continue
+                for record in records:
+                    self._deliveries.was_delivered(record.place, record.offset, record.offset)
+                if not self.is_stopped and self.chance.random() < FORGET_SHARE:
+                    await consumer.close(commits=False)
+                    return
+                await self._deal_with(consumer, watch, records)
 
-    async def _work(self, network: Network) -> None:
-        """Fetches once from each leader."""
-        by_leader: dict[int, set[TopicPartition]] = {}
-        for topic_id, index in self._assigned:
-            place = TopicPartition(TOPIC, index)
-            self._topic_id = topic_id
-            by_leader.setdefault(self._view.leader(place).leader, set()).add(place)
-        if not by_leader or -1 in by_leader:
-            await self._refresh(network)
-        for node_id in sorted(by_leader):
-            if node_id >= 0:
-                try:
-                    await self._fetch(network, node_id, frozenset(by_leader[node_id]))
-                except ClientError as error:
-                    self.note(error)
-                    self._sessions.pop(node_id, None)
-                    await self._refresh(network)
-
-    async def _refresh(self, network: Network) -> None:
-        await asyncio.sleep(0.05 + 0.1 * self.chance.random())
-        with contextlib.suppress(ClientError):
-            self._view.update(await network.metadata([TOPIC]))
-
-    async def _fetch(self, network: Network, node_id: int, places: frozenset[TopicPartition]) -> None:
-        connection = await network.broker(node_id, LANE)
-        session = self._sessions.get(node_id)
-        if session is None or session.connection is not connection:
-            session = self._sessions[node_id] = _Session(connection)
-        held, session.held = session.held, []
-        if held and self.chance.random() < 0.4:
-            if not await self._acknowledge(network, node_id, session, held):
-                return
-            held = []
-        self._offer(held)
+    async def _deal_with(
+        self, consumer: ShareConsumer[bytes, bytes], watch: _Watch, records: list[SharedRecord[bytes, bytes]]
+    ) -> None:
         chance = self.chance
-        topics = self._topics(held, places - session.places)
-        forgotten = session.places - places
-        request = share_fetch.ShareFetchRequest(
-            group_id=self._deliveries.group,
-            member_id=self._member_id,
-            share_session_epoch=session.epoch,
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1,
-            max_bytes=MAX_FETCH_BYTES,
-            max_records=chance.randint(1, 20),
-            batch_size=5,
-            share_acquire_mode=chance.choice((0, 1)),
-            topics=topics,
-        )
-        if forgotten:
-            indexes = sorted(place.partition for place in forgotten)
-            request.forgotten_topics_data = [share_fetch.ForgottenTopic(self._topic_id, indexes)]
-        answer = await connection.call(request, network.timeout_s)
-        if answer.error_code:
-            self.note(ErrorCode(answer.error_code).name)
-            del self._sessions[node_id]
-            return
-        session.epoch += 1
-        session.places = places
-        has_moved = False
-        errors: dict[TopicPartition, int] = {}
-        for topic in answer.responses:
-            for row in topic.partitions:
-                place = TopicPartition(TOPIC, row.partition_index)
-                errors[place] = row.acknowledge_error_code
-                if row.error_code:
-                    has_moved = True
-                    self.note(ErrorCode(row.error_code).name)
-                self._received(place, row, session)
-        self._acknowledged(node_id, held, errors)
-        if has_moved:
-            await self._refresh(network)
-        if session.held and not self.is_stopped and chance.random() < 0.3:
-            await asyncio.sleep(chance.random() * 2)
+        if not self.is_stopped and chance.random() < 0.3:
+            await asyncio.sleep(chance.random() * MAX_WORK_S)
+        for record in records:
+            kind = ACCEPT if self.is_stopped or not self._is_explicit else chance.choice(_TYPES)
+            watch.said[record.place, record.offset] = kind
+            if self._is_explicit:
+                consumer.acknowledge(record, kind)
+        if chance.random() < 0.4:
+            with contextlib.suppress(KafkaError):
+                await consumer.commit()
 
-    def _topics(self, held: list[_Held], added: frozenset[TopicPartition]) -> list[share_fetch.FetchTopic]:
-        rows = [
-            share_fetch.FetchPartition(
-                place.partition,
-                [
-                    share_fetch.AcknowledgementBatch(each.first, each.last, [each.kind])
-                    for each in held
-                    if each.place == place
-                ],
-            )
-            for place in sorted(added | {each.place for each in held})
-        ]
-        return [share_fetch.FetchTopic(self._topic_id, rows)] if rows else []
 
-    def _received(self, place: TopicPartition, row: Any, session: _Session) -> None:
-        chance, invariants = self.chance, self.world.invariants
-        records = bytes(row.records or b"")
+class _Watch:
+    """The requests of a share consumer and their responses, as they pass between its core and its network."""
+
+    def __init__(
+        self, member: ShareMember, consumer: ShareConsumer[bytes, bytes], deliveries: ShareDeliveries
+    ) -> None:
+        self.said: dict[tuple[TopicPartition, int], AcknowledgeType] = {}
+        """The fate that the application gave each record last."""
+        self._member = member
+        self._invariants = member.world.invariants
+        self._deliveries = deliveries
+        self._calls = consumer._calls
+        self._fetch, self._acknowledge = self._calls.fetch, self._calls.acknowledge
+        self._end_session = self._calls.end_session
+        self._answered: tuple[str, dict[tuple[TopicPartition, int], int]] = ("", {})
+        """The broker of the last response, and the acknowledgements in its request."""
+        patched: Any = self._calls  # the methods of this one object
+        patched.fetch, patched.acknowledge = self.fetch, self.acknowledge
+        patched.end_session = self.end_session
+
+    async def fetch(self, effect: SendShareFetch) -> ShareAnswered:
+        self._offer(effect.acknowledgements)
+        answer = await self._fetch(effect)
+        for place, row in answer.partitions.items():
+            self._received(place, row)
+        self._judge(effect, answer)
+        return answer
+
+    async def acknowledge(self, effect: SendAcknowledgements) -> ShareAnswered:
+        self._offer(effect.acknowledgements)
+        answer = await self._acknowledge(effect)
+        self._judge(effect, answer)
+        return answer
+
+    async def end_session(self, node_id: int, batches: Batches) -> None:
+        self._offer(batches)
+        await self._end_session(node_id, batches)
+
+    def was_told(self, place: TopicPartition, offsets: list[int]) -> None:
+        """The application was told that acknowledgements are stored, which the last response said."""
+        broker, sent = self._answered
+        for offset in offsets:
+            if sent.get((place, offset)) == ACCEPT:
+                self._deliveries.was_accepted(broker, place, self._calls.member_id, offset, offset)
+
+    def _offer(self, batches: Batches) -> None:
+        for (place, offset), kind in _types_of(batches).items():
+            if kind not in (ACCEPT, AcknowledgeType.REJECT):
+                continue
+            if self.said.get((place, offset)) != kind:
+                self._invariants.fail(
+                    "the application decides about records",
+                    f"{self._member.name} {place} {offset}: {AcknowledgeType(kind).name} is sent",
+                )
+            self._deliveries.was_offered(place, offset, offset)
+
+    def _received(self, place: TopicPartition, row: SharedPartition) -> None:
+        name = self._member.name
         ends = []
-        for position, header in iterate_headers(records):
-            data = records[position : position + header.size_bytes]
-            invariants.shown(place, header, data, self.name)
+        for position, header in iterate_headers(row.records):
+            data = bytes(row.records[position : position + header.size_bytes])
+            self._invariants.shown(place, header, data, name)
             ends.append((header.base_offset, header.last_offset))
-        for acquired in row.acquired_records:
-            if not any(first <= acquired.first_offset <= last for first, last in ends):
-                invariants.fail("acquired records are sent", f"{self.name} {place} {acquired} of {ends}")
-            self._deliveries.was_delivered(place, acquired.first_offset, acquired.last_offset)
-            if self.is_stopped:
-                kind = AcknowledgeType.ACCEPT
-            elif chance.random() < 0.1:
-                continue  # the member forgets it, and its lock ends
-            else:
-                kind = chance.choice(_TYPES)
-            session.held.append(_Held(place, acquired.first_offset, acquired.last_offset, kind))
+        for first, last, _ in row.acquired:
+            if not any(start <= first <= end for start, end in ends):
+                self._invariants.fail("acquired records are sent", f"{name} {place} {first} of {ends}")
+            self._deliveries.was_delivered(place, first, last)
 
-    async def _acknowledge(
-        self, network: Network, node_id: int, session: _Session, held: list[_Held]
-    ) -> bool:
-        """Acknowledges with a request of its own. Returns whether the session goes on."""
-        rows = [
-            share_acknowledge.AcknowledgePartition(
-                place.partition,
-                [
-                    share_acknowledge.AcknowledgementBatch(each.first, each.last, [each.kind])
-                    for each in held
-                    if each.place == place
-                ],
-            )
-            for place in sorted({each.place for each in held})
-        ]
-        self._offer(held)
-        request = share_acknowledge.ShareAcknowledgeRequest(
-            self._deliveries.group,
-            self._member_id,
-            session.epoch,
-            topics=[share_acknowledge.AcknowledgeTopic(self._topic_id, rows)],
-        )
-        answer = await session.connection.call(request, network.timeout_s)
+    def _judge(self, effect: SendShareFetch | SendAcknowledgements, answer: ShareAnswered) -> None:
+        sent = _types_of(effect.acknowledgements)
+        self._answered = broker_name(effect.node_id), sent
         if answer.error_code:
-            self.note(ErrorCode(answer.error_code).name)
-            del self._sessions[node_id]
-            return False
-        session.epoch += 1
-        errors = {
-            TopicPartition(TOPIC, row.partition_index): row.error_code
-            for topic in answer.responses
-            for row in topic.partitions
-        }
-        self._acknowledged(node_id, held, errors)
-        return True
+            return
+        for place in effect.acknowledgements:
+            if place not in answer.partitions:
+                self._invariants.fail("acknowledgements are answered", f"{self._member.name}: {place}")
+            elif answer.partitions[place].acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE:
+                for (where, offset), kind in sent.items():
+                    if where == place and kind in (ACCEPT, AcknowledgeType.REJECT):
+                        self._deliveries.was_refused(place, offset, offset)
 
-    def _offer(self, held: list[_Held]) -> None:
-        for each in held:
-            if each.kind is not AcknowledgeType.RELEASE:
-                self._deliveries.was_offered(each.place, each.first, each.last)
 
-    def _acknowledged(self, node_id: int, held: list[_Held], errors: dict[TopicPartition, int]) -> None:
-        for each in held:
-            if each.place not in errors:
-                self.world.invariants.fail("acknowledgements are answered", f"{self.name}: {each}")
-            elif errors[each.place]:
-                self.note(ErrorCode(errors[each.place]).name)
-                is_refused = errors[each.place] == ErrorCode.INVALID_RECORD_STATE
-                if is_refused and each.kind is not AcknowledgeType.RELEASE:
-                    self._deliveries.was_refused(each.place, each.first, each.last)
-            elif each.kind is AcknowledgeType.ACCEPT:
-                broker = broker_name(node_id)
-                self._deliveries.was_accepted(broker, each.place, self._member_id, each.first, each.last)
+def _types_of(batches: Batches) -> dict[tuple[TopicPartition, int], int]:
+    return {
+        (place, offset): batch.types[at if len(batch.types) > 1 else 0]
+        for place, found in batches.items()
+        for batch in found
+        for at, offset in enumerate(range(batch.first_offset, batch.last_offset + 1))
+    }
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
         "client-new-numbers-for-repetitions",
         "client-commit-before-delivery",
         "client-commit-of-fetched",
+        "client-share-accept-at-delivery",
         "share-confirmed-before-stored",
         "share-records-forgotten",
         "streams-tasks-given-early",

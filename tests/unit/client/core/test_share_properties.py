@@ -5,12 +5,14 @@ The brokers are a model (clientlab.model_share_group). Planted faults must be fo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from clientlab import planted
 from clientlab.model_share_group import (
     GAP_EACH,
     LOCK_MS,
@@ -19,10 +21,8 @@ from clientlab.model_share_group import (
     ModelShareGroup,
     ShareFaults,
 )
-from tidelog.client.core.share_consumer import ShareConsumerCore
-from tidelog.client.core.share_session import AcknowledgedBatch, AcknowledgeType, ShareSession, batches_of
+from tidelog.client.core.share_session import AcknowledgedBatch, AcknowledgeType, batches_of
 from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.model.topics import TopicPartition
 
 IMPLICIT = ShareConsumerSettings(group_id="g")
 EXPLICIT = ShareConsumerSettings(group_id="g", share_acknowledgement_mode="explicit")
@@ -89,46 +89,12 @@ def test_equal_types_are_written_once() -> None:
     ]
 
 
-def _accept_at_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer accepts records when it delivers them."""
-    original = ShareConsumerCore.take
-
-    def take(core: ShareConsumerCore, most: int, now_ms: int) -> Any:
-        found = original(core, most, now_ms)
-        core.send_acknowledgements([])
-        return found
-
-    monkeypatch.setattr(ShareConsumerCore, "take", take)
-
-
-def _gaps_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer does not say that an offset has no record."""
-    original = ShareSession.acknowledge
-
-    def acknowledge(session: ShareSession, place: TopicPartition, types: dict[int, int]) -> None:
-        real = {offset: kind for offset, kind in types.items() if kind != AcknowledgeType.GAP}
-        if real:
-            original(session, place, real)
-
-    monkeypatch.setattr(ShareSession, "acknowledge", acknowledge)
-
-
-def _session_survives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer goes on with the epochs of a session after its connection was lost."""
-    original = ShareSession.end
-
-    def end(session: ShareSession) -> Any:
-        epoch = session.epoch
-        failed = original(session)
-        session.epoch = epoch
-        return failed
-
-    monkeypatch.setattr(ShareSession, "end", end)
-
-
-@pytest.mark.parametrize("plant", [_accept_at_delivery, _gaps_forgotten, _session_survives])
-def test_a_planted_fault_of_a_share_consumer_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
-    plant(monkeypatch)
-    with pytest.raises(AssertionError):
+@pytest.mark.parametrize(
+    "plant", [planted.accept_at_delivery, planted.gaps_forgotten, planted.share_session_survives]
+)
+def test_a_planted_fault_of_a_share_consumer_is_found(
+    plant: Callable[[], AbstractContextManager[None]],
+) -> None:
+    with plant(), pytest.raises(AssertionError):
         for seed in range(50):
             run(seed, ShareFaults(lost=0.2, late=0.1, lock_ms=SHORT_LOCK_MS), IMPLICIT)
