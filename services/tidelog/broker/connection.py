@@ -182,6 +182,9 @@ class Connection(RequestSource):
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
 
+    def missing_bytes(self) -> int:
+        return self._frames.missing_bytes()
+
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
             return

@@ -160,6 +160,10 @@ class FrameReader:
         """Whether an incomplete frame holds memory of the pool."""
         return self._own is not None
 
+    def missing_bytes(self) -> int:
+        """Returns how many bytes complete the frame that has begun to arrive, or 0 if its size is unknown."""
+        return max(0, self._own_frame_end - self._own_filled) if self._own is not None else 0
+
     def buffer(self) -> memoryview:
         """Returns the buffer for the next bytes from the socket."""
         if self._own is None:
@@ -551,6 +555,11 @@ class TlsSession:
     def has_received(self) -> bool:
         """Whether bytes have been received that `read_into` has not returned."""
         return self._incoming.pending > 0 or self.tls.pending() > 0
+
+    @property
+    def undecrypted_bytes(self) -> int:
+        """The bytes that have been received and that `read_into` has not returned, encrypted or not."""
+        return self._incoming.pending + self.tls.pending()
 
     @property
     def unsent_bytes(self) -> int:

@@ -19,6 +19,10 @@ class Receiver(Protocol):
     def get_buffer(self, sizehint: int) -> memoryview: ...
     def buffer_updated(self, nbytes: int) -> None: ...
 
+    def missing_bytes(self) -> int:
+        """Returns how many bytes complete what has begun to arrive, or 0 if that is not known."""
+        ...
+
 
 class SocketProtocol(asyncio.BufferedProtocol):
     """A protocol whose methods are the receiver's."""

@@ -41,6 +41,14 @@ ACCEPT_PAUSE_S: Final = 0.1
 """The pause after an accept that failed, for example because the process has no free file descriptor."""
 READS_PER_TURN: Final = 4
 """The times that one connection receives before the event loop serves the other connections."""
+LEAST_AWAITED_BYTES: Final = 2 * 1024
+"""If fewer bytes of a frame are missing, a call to the kernel would cost more than it spares."""
+AWAITED_PART: Final = 8
+"""The kernel holds back at most this part of the receive buffer, one eighth. With much more, the window may
+be too small for the client's next segment, and neither side would continue.
+"""
+MOST_HELD_S: Final = 0.1
+"""A connection whose bytes the kernel holds back for longer is from then on told about all bytes."""
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """The most encrypted bytes that may wait for the socket when the peer sends more."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
@@ -312,6 +320,12 @@ class TlsTransport(asyncio.Transport):
         self._receiver: Receiver | None = None
         self._is_reading = False
         self._is_closed = False
+        self._awaited_bytes = 1
+        """The bytes that have to arrive before the kernel reports that the socket can be read."""
+        buffer_bytes = session.socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        self._most_awaited_bytes = min(buffer_bytes // AWAITED_PART, TLS_RECEIVE_BYTES)
+        self._reads = 0
+        self._check: asyncio.TimerHandle | None = None
 
     def begin(self, receiver: Receiver) -> None:
         """Hands the connection to its receiver and starts to read."""
@@ -349,16 +363,58 @@ class TlsTransport(asyncio.Transport):
 
     def _read(self) -> None:
         session = self._session
+        # libuv stops watching a socket with an error, so nothing would report the error after the bytes that
+        # the kernel held back. Therefore those are read to their end.
+        is_held = self._awaited_bytes > 1
+        self._reads += 1
         for _ in range(READS_PER_TURN):
             if not self._is_reading:
-                return
+                break
             received = session.receive()
             self._decrypt()
             self._answer()
             if session.ended is not None and self._is_reading:
                 self._end(session.ended)
-            if received < TLS_RECEIVE_BYTES:
-                return
+            if received < TLS_RECEIVE_BYTES and not (is_held and received):
+                break
+        if not self._is_closed:
+            self._await_frame()
+
+    def _await_frame(self) -> None:
+        """Tells the kernel how many bytes the frame that has begun to arrive still needs at least, so that it
+        does not report each of the client's records. Clients such as librdkafka send one for each message.
+
+        What is encrypted is never shorter than its content, so the frame cannot end with fewer bytes. The
+        kernel also reports the end of the stream, and a full buffer.
+        """
+        receiver = self._receiver
+        assert receiver is not None
+        awaited = 1
+        missing = receiver.missing_bytes()
+        if missing >= LEAST_AWAITED_BYTES:
+            missing = min(missing - self._session.undecrypted_bytes, self._most_awaited_bytes)
+            if missing >= LEAST_AWAITED_BYTES:
+                awaited = missing
+        if awaited != self._awaited_bytes:
+            self._await(awaited)
+        if awaited > 1 and self._check is None:
+            self._check = self._loop.call_later(MOST_HELD_S, self._check_held, self._reads)
+
+    def _await(self, awaited_bytes: int) -> None:
+        self._awaited_bytes = awaited_bytes
+        with suppress(OSError):  # the connection has just broken, which the next read reports
+            self._session.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, awaited_bytes)
+
+    def _check_held(self, reads: int) -> None:
+        """Ends the waiting for more bytes if there was no read for MOST_HELD_S."""
+        self._check = None
+        if self._awaited_bytes == 1:
+            return
+        if self._reads == reads and self._is_reading:
+            self._most_awaited_bytes = 1
+            self._read()
+        else:
+            self._check = self._loop.call_later(MOST_HELD_S, self._check_held, self._reads)
 
     def _decrypt(self) -> None:
         """Hands on what has been received, until the receiver pauses."""
@@ -392,6 +448,8 @@ class TlsTransport(asyncio.Transport):
             return
         self.pause_reading()
         self._is_closed = True
+        if self._check is not None:
+            self._check.cancel()
         self._session.close(ends_cleanly=error is None)
         if self._receiver is not None:
             self._loop.call_soon(self._receiver.connection_lost, error)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.open_file import FILE_BYTES, OpenFile
-from tidelog.broker.socket_io import TLS_PIECE_BYTES, Chunk, TlsOutbox, TlsSession
+from tidelog.broker.socket_io import TLS_PIECE_BYTES, BufferPool, Chunk, FrameReader, TlsOutbox, TlsSession
 from tidelog.broker.tls import TlsTransport, shake_hands
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -62,6 +62,9 @@ class Collector:
     def get_buffer(self, sizehint: int) -> memoryview:
         self._buffer = memoryview(bytearray(self.random.choice((1, 100, 5_000, 70_000, 300_000))))
         return self._buffer
+
+    def missing_bytes(self) -> int:
+        return 0
 
     def buffer_updated(self, nbytes: int) -> None:
         assert 0 < nbytes <= len(self._buffer)
@@ -238,6 +241,153 @@ def test_the_end_of_a_session_is_noticed_after_a_pause(contexts: Contexts) -> No
         async with asyncio.timeout(10):
             assert isinstance(await collector.end, ConnectionResetError)
         wire.client.close(ends_cleanly=False)
+
+    run(scenario, asyncio.new_event_loop)
+
+
+class FrameCollector:
+    """A receiver of frames, as the broker's connections are, which pauses now and then."""
+
+    def __init__(self, seed: int, pause_chance: float) -> None:
+        self.random = random.Random(seed)
+        self.pause_chance = pause_chance
+        self.frames: list[bytes] = []
+        self.end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._reader = FrameReader(BufferPool(), MOST_BYTES)
+        self._transport: Any = None  # Any: what the transport passes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end.set_result(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def missing_bytes(self) -> int:
+        return self._reader.missing_bytes()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._reader.received(nbytes)
+        while (frame := self._reader.next_frame()) is not None:
+            self.frames.append(bytes(frame))
+        if self.random.random() < self.pause_chance:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(0.001, self._transport.resume_reading)
+
+
+def framed(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+async def send_records(session: TlsSession, data: bytes, sizes: Callable[[], int]) -> None:
+    """Sends a record of TLS for each size, and lets the event loop run after each."""
+    position = 0
+    while position < len(data):
+        size = sizes()
+        session.encrypt(data[position : position + size])
+        position += size
+        while True:
+            try:
+                session.flush()
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(
+        st.sampled_from((0, 1, 100, 2_047, 2_100, 16_500, 65_536, 70_000)), min_size=1, max_size=4
+    ),
+    buffer_bytes=st.sampled_from((16_384, 65_536, 1 << 20)),
+    pause_chance=st.sampled_from((0.0, 0.3)),
+    seed=st.integers(0, 2**32),
+)
+def test_no_frame_waits_for_bytes_that_do_not_come(
+    contexts: Contexts,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    sizes: list[int],
+    buffer_bytes: int,
+    pause_chance: float,
+    seed: int,
+) -> None:
+    """The transport asks the kernel to report no less than what a frame needs."""
+
+    async def scenario() -> None:
+        wire = Wire(contexts, buffer_bytes)
+        wire.server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        await wire.shake_hands()
+        collector = FrameCollector(seed, pause_chance)
+        TlsTransport(asyncio.get_running_loop(), wire.server, ("127.0.0.1", 1)).begin(collector)
+        chance = random.Random(seed)
+        bodies = [DATA[size : 2 * size] for size in sizes]
+        stream = b"".join(map(framed, bodies))
+        await send_records(wire.client, stream, lambda: chance.choice((3, 700, 1_000, 16_384, 100_000)))
+        await until(lambda: len(collector.frames) == len(bodies))
+        assert collector.frames == bodies
+        # A frame that never ends does not hide the end of the stream.
+        await send_records(wire.client, framed(DATA[:50_000])[:20_000], lambda: 1_000)
+        wire.client.socket.shutdown(socket.SHUT_WR)
+        async with asyncio.timeout(30):
+            assert isinstance(await collector.end, ConnectionResetError)
+        wire.client.socket.close()
+
+    run(scenario, new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_a_reset_is_noticed_behind_bytes_that_the_kernel_held_back(
+    contexts: Contexts, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """libuv reports an error of a socket once, together with the bytes before it."""
+
+    async def scenario() -> None:
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = FrameCollector(1, 0.0)
+        TlsTransport(asyncio.get_running_loop(), wire.server, ("127.0.0.1", 1)).begin(collector)
+        part = framed(DATA[:50_000])[:20_000]
+        await send_records(wire.client, part[:10_000], lambda: 1_000)
+        await until(lambda: collector.missing_bytes() == 40_004)
+        await send_records(wire.client, part[10_000:12_000], lambda: 1_000)
+        wire.client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, *([0] * 7)]))
+        wire.client.socket.close()  # resets the connection
+        async with asyncio.timeout(10):
+            assert isinstance(await collector.end, ConnectionResetError)
+
+    run(scenario, new_loop)
+
+
+def test_a_frame_of_many_records_is_read_in_a_few_calls(contexts: Contexts) -> None:
+    """librdkafka sends a record of TLS for each message."""
+
+    async def scenario() -> None:
+        wire = Wire(contexts, 1 << 20)
+        await wire.shake_hands()
+        collector = FrameCollector(1, 0.0)
+        receive, calls = wire.server.receive, []
+
+        class Counting:
+            """The session, with the calls of `receive` counted."""
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(wire.server, name)
+
+            def receive(self) -> int:
+                calls.append(receive())
+                return calls[-1]
+
+        TlsTransport(asyncio.get_running_loop(), Counting(), ("127.0.0.1", 1)).begin(collector)  # type: ignore[arg-type]
+        for _ in range(3):
+            await send_records(wire.client, framed(DATA[:60_000]), lambda: 1_000)
+        await until(lambda: len(collector.frames) == 3)
+        assert len(calls) <= 3 * 5, calls
+        wire.client.close(ends_cleanly=False)
+        wire.server.close(ends_cleanly=False)
 
     run(scenario, asyncio.new_event_loop)
 

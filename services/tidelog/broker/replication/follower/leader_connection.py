@@ -208,6 +208,9 @@ class LeaderConnection:
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
 
+    def missing_bytes(self) -> int:
+        return self._frames.missing_bytes()
+
     def buffer_updated(self, nbytes: int) -> None:
         frames = self._frames
         self._is_reading = True
