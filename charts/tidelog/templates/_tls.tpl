@@ -113,7 +113,7 @@ wildcard matches) or by each name.
 {{- if eq .name "tls" -}}{{- $hadTls = true -}}{{- end -}}
 {{- end -}}
 {{- if ne $hadTls (eq (include "tidelog.tls.enabled" $) "true") -}}
-{{- fail (printf "tls.mode: this release was installed %s TLS, which cannot be changed, because services with and without TLS cannot connect to each other; install a new release" (ternary "with" "without" $hadTls)) -}}
+{{- fail (printf "tls.mode: this release was installed %s TLS, which cannot be changed, because services with and without TLS cannot connect to each other; install a release beside this one and move to it (docs/guides/upgrades.md, From plaintext to tls.mode)" (ternary "with" "without" $hadTls)) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq .Values.tls.mode "secret" -}}
