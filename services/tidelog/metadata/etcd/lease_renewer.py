@@ -102,4 +102,5 @@ class EtcdLeaseRenewer:
 
     def _leave_endpoint(self) -> None:
         self.close()
+        self._token = None  # as in `EtcdConnections.retire`
         self._next = (self._next + 1) % len(self._endpoints)
