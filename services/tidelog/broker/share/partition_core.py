@@ -72,6 +72,7 @@ class SharePartitionCore:
         "_is_write_due",
         "_queued",
         "_screening",
+        "_settled_offset",
         "_stored_pause_ms",
         "_unwritten",
         "_wake_at_ms",
@@ -95,6 +96,10 @@ class SharePartitionCore:
         self.leader_epoch = leader_epoch
         self.state_epoch = state_epoch
         self.ranges = RecordRanges(start_offset)
+        self._settled_offset = start_offset
+        """No leader delivers the records below again: they have left the log, or the stored state begins
+        above them. The ranges may begin higher, because records were given up and that is not stored yet.
+        """
         self.counts = DeliveryCounts()
         self.breaker = Breaker(paused_until_ms)
         self._stored_pause_ms = paused_until_ms
@@ -407,8 +412,8 @@ class SharePartitionCore:
         if there is nothing to write.
 
         Raises KafkaError INVALID_RECORD_STATE if the member has not acquired one of the records, and
-        INVALID_REQUEST if there would be too many ranges, and changes nothing then. Offsets below the start
-        offset are ignored: they have left the log or the group.
+        INVALID_REQUEST if there would be too many ranges, and changes nothing then. Offsets that have left
+        the log, or the stored state of the group, are ignored.
         """
         runs = list(islice((run for batch in batches for run in _runs(batch)), MAX_RANGES + 1))
         if len(self.ranges) + len(runs) > MAX_RANGES:
@@ -449,13 +454,18 @@ class SharePartitionCore:
                 self._wake_at(self.breaker.paused_until_ms)
 
     def _check_acquired(self, member: str, first: int, last: int) -> None:
-        if last < self.ranges.start:
+        if last < self._settled_offset:
             return
         if last >= self.ranges.end:
             raise KafkaError(
                 ErrorCode.INVALID_RECORD_STATE, f"offset {last} has not been delivered to the group"
             )
-        for found in self.ranges.overlapping(max(first, self.ranges.start), last):
+        first = max(first, self._settled_offset)
+        if first < self.ranges.start:  # if this is never stored, a later leader delivers the records again
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE, f"the lock of record {first} and its deliveries have ended"
+            )
+        for found in self.ranges.overlapping(first, last):
             if found.state is not ACQUIRED or found.member != member or found.change is not None:
                 raise KafkaError(
                     ErrorCode.INVALID_RECORD_STATE,
@@ -563,6 +573,7 @@ class SharePartitionCore:
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Forgets the records that have left the log. Acknowledgements of them are ignored."""
+        self._settled_offset = max(self._settled_offset, log_start_offset)
         self.ranges.drop_below(log_start_offset)
         self.ranges.drop_final()
         self._release_held_back()
@@ -670,6 +681,7 @@ class SharePartitionCore:
         """Makes the acknowledgements of the write count, also in the circuit breaker. Returns them."""
         write = self._ended()
         self._stored_pause_ms = write.paused_until_ms
+        self._settled_offset = max(self._settled_offset, write.start_offset)
         self._in_write = []
         for found in self._changed_by(write):
             if found.target is WAITING:

@@ -105,6 +105,21 @@ def test_an_invalid_acknowledgement_changes_nothing() -> None:
     assert acknowledge(core, "a", (0, 3, [ACCEPT])) is not None
 
 
+def test_a_late_acceptance_of_a_record_that_was_given_up_is_refused() -> None:
+    """Until the end of its deliveries is stored, a later leader may deliver it again."""
+    core = SharePartitionCore(0, 0, 0)
+    for delivery in range(LIMITS.delivery_count):
+        now_ms = NOW + delivery * LOCK_MS
+        assert acquire(core, "a", [LogBatch(0, 3)], now_ms=now_ms) == [(0, 3, delivery + 1)]
+        core.expire(MonotonicMs(now_ms + LOCK_MS), LIMITS)
+    assert core.start_offset == 4
+    with pytest.raises(KafkaError) as refused:
+        acknowledge(core, "a", (0, 3, [ACCEPT]))
+    assert refused.value.code == ErrorCode.INVALID_RECORD_STATE
+    assert write(core).start_offset == 4
+    assert acknowledge(core, "a", (0, 3, [ACCEPT])) is None
+
+
 def test_a_renewal_extends_the_lock_and_writes_nothing() -> None:
     core = SharePartitionCore(0, 0, 0)
     acquire(core, "a", [LogBatch(0, 3)], now_ms=NOW - 50)
@@ -342,7 +357,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         others = [
             at
             for at, known in sorted(self.model.items())
-            if at >= self.core.start_offset
+            if at >= max(self.stored.start, self.log_start)
             and (known.state is not DeliveryState.ACQUIRED or known.member != member or known.target)
         ]
         if others:
