@@ -1,5 +1,5 @@
 {{/*
-The web console, a Deployment of one pod. Its users log in with the cluster's users (ADR 0064), and their sessions are in its
+The web console, a Deployment of one pod. Its users log in with the cluster's users (ADR 0063), and their sessions are in its
 memory.
 */}}
 

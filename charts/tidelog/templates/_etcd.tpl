@@ -60,7 +60,7 @@
 
 {{/*
 The same for a kind of service: (dict "root" $ "component" "broker"). In the bundled etcd, each kind has a user of its own,
-which reaches only the keys that it needs (ADR 0067).
+which reaches only the keys that it needs (ADR 0065).
 */}}
 {{- define "tidelog.etcd.serviceUserSecretName" -}}
 {{- $own := dict "broker" "brokers" "controller" "controllers" "group-coordinator" "groupCoordinators" -}}

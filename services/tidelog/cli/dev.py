@@ -320,7 +320,7 @@ async def _serve(
 async def _console(listen: str, bootstrap: str, properties: Path | None) -> AsyncIterator[str]:
     """Serves the web console in a thread of its own and yields its URL. Raises ConsoleUnavailableError.
 
-    The brokers' own HTTP server, for metrics and probes, does not host it (ADR 0064).
+    The brokers' own HTTP server, for metrics and probes, does not host it (ADR 0063).
     """
     # Without the option, `tidelog dev` loads neither the client nor the extra `console`.
     from tidelog.cli.console import Exposure, console_server, listen_address

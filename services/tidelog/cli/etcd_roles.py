@@ -1,4 +1,4 @@
-"""Roles of the services in etcd (ADR 0067): each kind of service reaches only the keys that it needs.
+"""Roles of the services in etcd (ADR 0065): each kind of service reaches only the keys that it needs.
 
 The controller reads and writes all keys. Brokers and group coordinators cannot read credentials, delegation
 tokens, ACLs or quotas there: brokers receive them from the controller. etcd grants ranges of keys and no

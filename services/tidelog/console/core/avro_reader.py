@@ -2,7 +2,7 @@
 
 fastavro checks the schemas and resolves their names. It does not read the values: its reader has no limit of
 depth, so that a few thousand bytes of a nested record overflow the C stack and end the process. An array of
-nulls can claim any number of items in a few bytes, too (ADR 0065).
+nulls can claim any number of items in a few bytes, too (ADR 0064).
 """
 
 from __future__ import annotations
