@@ -79,11 +79,14 @@ async def until_clean(replica: Replica, offset: int) -> None:
 
 
 def worker_pids() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children()
-        if any("cleaning.worker" in part for part in child.cmdline())
-    ]
+    return [child.pid for child in psutil.Process().children() if _is_worker(child)]
+
+
+def _is_worker(child: psutil.Process) -> bool:
+    try:
+        return any("cleaning.worker" in part for part in child.cmdline())
+    except psutil.ZombieProcess:  # it has ended, and belongs to another test of this process
+        return False
 
 
 async def stopped_worker() -> int:
