@@ -101,15 +101,19 @@ class WriteTxnMarkersHandler:
         received = TransactionMarker(
             marker.producer_id, marker.producer_epoch, end, marker.transaction_version
         )
-        refused: dict[TopicPartition, ErrorCode] = {}
+        refused: dict[TopicPartition, KafkaError] = {}
         for topic_partition in marker.partitions:
             try:
                 replica = self._hosted.leader_replica(*topic_partition)
                 replica.core.producers.check_marker_of_client(received)
             except KafkaError as error:
-                _log.info("a client's marker is refused", partition=str(topic_partition), reason=str(error))
-                refused[topic_partition] = error.code
-        return refused
+                refused[topic_partition] = error
+        if refused:  # one line, because a request may name 1,000 partitions
+            first, why = next(iter(refused.items()))
+            _log.info(
+                "a client's markers are refused", partitions=len(refused), first=str(first), reason=str(why)
+            )
+        return {topic_partition: refusal.code for topic_partition, refusal in refused.items()}
 
 
 def _marker(marker: WritableTxnMarker) -> Marker:
