@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from tidelog.wire.primitives import uvarint
 from tidelog.wire.schema import ZERO_UUID
 
 REMEMBERED_MS: Final = 7 * 86_400_000
@@ -30,7 +31,9 @@ NO_EXPIRY: Final = WallMs(-1)
 LEGACY_KIND: Final = 0
 _KIND: Final = 1
 _KEY_START: Final = struct.Struct(">hh")
-_VALUE_START: Final = struct.Struct(">hqih")
+_VALUE_START: Final = struct.Struct(">hqi")
+_TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+"""One tagged field with tag 0 and 16 bytes (version 4)."""
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
@@ -233,21 +236,17 @@ def offset_record(key: GroupPartition, committed: CommittedOffset | None) -> Coo
     )
     if committed is None:
         return CoordinatorRecord(key_bytes, None)
-    if committed.expire_timestamp_ms < 0 and committed.topic_id is ZERO_UUID:
-        # Nearly every commit takes this branch. Packing by hand is faster than the codec.
-        metadata = committed.metadata.encode()
-        value = b"".join(
-            (
-                _VALUE_START.pack(3, committed.offset, committed.leader_epoch, len(metadata)),
-                metadata,
-                _INT64.pack(committed.commit_timestamp_ms),
-            )
-        )
-        return CoordinatorRecord(key_bytes, value)
-    version = 3 if committed.topic_id == ZERO_UUID else 4
     if committed.expire_timestamp_ms >= 0:
-        version = 1
-    return CoordinatorRecord(key_bytes, _VALUE.encode(OffsetCommitValue(*committed), version))
+        return CoordinatorRecord(key_bytes, _VALUE.encode(OffsetCommitValue(*committed), 1))
+    # Every commit of a present client takes these branches. Packing by hand is faster than the codec.
+    metadata, time_bytes = committed.metadata.encode(), _INT64.pack(committed.commit_timestamp_ms)
+    offset, leader_epoch, topic_id = committed.offset, committed.leader_epoch, committed.topic_id
+    if topic_id is ZERO_UUID or topic_id == ZERO_UUID:
+        start = _VALUE_START.pack(3, offset, leader_epoch) + _INT16.pack(len(metadata))
+        return CoordinatorRecord(key_bytes, b"".join((start, metadata, time_bytes)))
+    start = _VALUE_START.pack(4, offset, leader_epoch) + uvarint(len(metadata) + 1)
+    value = b"".join((start, metadata, time_bytes, _TOPIC_ID_TAG, topic_id.bytes))
+    return CoordinatorRecord(key_bytes, value)
 
 
 def read_record(kind: int, record: ReplayedRecord) -> tuple[GroupPartition, CommittedOffset | None]:

@@ -27,6 +27,8 @@ KEY = GroupPartition("grüppe", "a", 7)
         (CommittedOffset(2**40, -1, "wörds", 2**41), 3),
         (CommittedOffset(5, -1, "m", 1_000, 2_000), 1),
         (CommittedOffset(5, 3, "m", 1_000, -1, UUID(int=9)), 4),
+        (CommittedOffset(2**40, -1, "wörds" * 30, 2**41, -1, UUID(int=2**127)), 4),
+        (CommittedOffset(5, 3, "m", 1_000, -1, UUID(int=0)), 3),
     ],
 )
 def test_records_equal_those_of_the_codec(committed: CommittedOffset, version: int) -> None:
