@@ -1,6 +1,8 @@
 """The shard of a name agrees with values of Java's `String.hashCode`."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.model.coordinator_shards import ShardId, ShardKind, java_hash_code, shard_for
 
@@ -17,6 +19,16 @@ from tidelog.model.coordinator_shards import ShardId, ShardKind, java_hash_code,
 )
 def test_hash_code_is_javas(text: str, expected: int) -> None:
     assert java_hash_code(text) == expected
+
+
+@given(st.text(st.characters(), max_size=600))
+def test_hash_code_is_the_sum_over_utf_16_units(text: str) -> None:
+    units = text.encode("utf-16-be", "surrogatepass")
+    code = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (code * 31 + high * 256 + low) % 2**32
+    assert java_hash_code(text) % 2**32 == code
+    assert -(2**31) <= java_hash_code(text) < 2**31
 
 
 def test_the_hash_without_a_positive_counterpart_is_zero() -> None:
