@@ -1146,7 +1146,7 @@ Global___AuthRoleGetResponse: _TypeAlias = AuthRoleGetResponse  # noqa: Y015
 
 @_typing.final
 class Permission(_message.Message):
-    """What the users of a role may do with a range of keys."""
+    """A right of the users of a role to a range of keys."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
