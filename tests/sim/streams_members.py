@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Final, TypeAlias
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeAlias
 
 from sim.group_members import CoordinatorAddress, CoordinatorClient
 from sim.histories import Fail
@@ -62,6 +63,13 @@ _NO_TIME: Final = WallMs(0)
 _KINDS: Final = {int(kind).to_bytes(2, "big") for kind in RecordKind}
 Task: TypeAlias = tuple[str, int]
 """The subtopology and the partition."""
+
+
+class _Tasks(Protocol):
+    """The tasks of one subtopology: TaskIds of a message or of a record."""
+
+    subtopology_id: str
+    partitions: list[int]
 
 
 class StreamsHistory:
@@ -145,9 +153,8 @@ class StreamsHistory:
         return f"streams group epoch {self.epoch}: run {self.running}, log {self.held}"
 
 
-def tasks_of(found: list[object] | None) -> set[Task]:
-    """Returns the tasks of a list of TaskIds, of a message or of a record."""
-    return {(one.subtopology_id, part) for one in found or () for part in one.partitions}  # type: ignore[attr-defined]
+def tasks_of(found: Iterable[_Tasks] | None) -> set[Task]:
+    return {(one.subtopology_id, part) for one in found or () for part in one.partitions}
 
 
 class SimStreamsMember(CoordinatorClient):

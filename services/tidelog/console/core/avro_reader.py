@@ -100,7 +100,9 @@ class _Compiler:
 
     def __init__(self, named: Mapping[str, AvroSchema]) -> None:
         self._named = named
-        self._readers: dict[str, list[_Read]] = {}
+        self._readers: dict[str, _Read] = {}
+        self._begun: set[str] = set()
+        """The names whose readers are made, or are complete."""
 
     def reader(self, schema: AvroSchema, depth: int) -> _Read:
         """Raises SchemaError, and LookupError and TypeError for what fastavro let pass."""
@@ -123,18 +125,25 @@ class _Compiler:
 
     def _of_name(self, name: str, depth: int) -> _Read:
         if name in self._readers:
-            holder = self._readers[name]
-            return holder[0] if holder else lambda source: holder[0](source)  # noqa: PLW0108 -- not there yet
-        holder = self._readers[name] = []
+            return self._readers[name]
+        if name in self._begun:  # the schema contains itself, so its reader is complete only later
+
+            def read_later(source: _Source) -> object:
+                return self._readers[name](source)
+
+            return read_later
+        self._begun.add(name)
         schema = self._named[name]
+        made: _Read
         if schema["type"] == "enum":
-            holder.append(_enum(schema["symbols"]))
+            made = _enum(schema["symbols"])
         elif schema["type"] == "fixed":
-            holder.append(_logical(schema, _fixed(schema["size"])))
+            made = _logical(schema, _fixed(schema["size"]))
         else:
             fields = [(field["name"], self.reader(field["type"], depth + 1)) for field in schema["fields"]]
-            holder.append(_record(fields))
-        return holder[0]
+            made = _record(fields)
+        self._readers[name] = made
+        return made
 
 
 def _null(source: _Source) -> None:

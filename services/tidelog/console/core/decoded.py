@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cached_property
 from typing import Final, NamedTuple
 
 from tidelog.records.record import Record
@@ -15,7 +16,6 @@ MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
 """The records, arrays and maps that may be nested in each other, in a schema and in a value."""
 MAX_NAME_CHARS: Final = 200
-_UNREAD: Final = object()
 
 
 class SchemaError(ValueError):
@@ -67,25 +67,17 @@ Decode = Callable[[bool, bytes], Decoded | None]
 class DecodedRecord:
     """The decoded key and value of a record. Each is decoded at its first use."""
 
-    __slots__ = ("_decode", "_key", "_record", "_value")
-
     def __init__(self, record: Record, decode: Decode | None) -> None:
         self._record = record
         self._decode = decode
-        self._key: object = _UNREAD
-        self._value: object = _UNREAD
 
-    @property
+    @cached_property
     def key(self) -> Decoded | None:
-        if self._key is _UNREAD:
-            self._key = self._decoded(True, self._record.key)
-        return self._key  # type: ignore[return-value]
+        return self._decoded(True, self._record.key)
 
-    @property
+    @cached_property
     def value(self) -> Decoded | None:
-        if self._value is _UNREAD:
-            self._value = self._decoded(False, self._record.value)
-        return self._value  # type: ignore[return-value]
+        return self._decoded(False, self._record.value)
 
     def _decoded(self, is_key: bool, data: bytes | None) -> Decoded | None:
         return None if self._decode is None or data is None else self._decode(is_key, data)

@@ -12,7 +12,6 @@ import pytest
 
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.threads.consumer import Consumer
-from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.client.threads.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 
@@ -27,7 +26,7 @@ async def found() -> list[Any]:
 
 async def found_late() -> list[Any]:
     """Finds records after the interruption, in one step, so that no cancellation gets between."""
-    time.sleep(WORK_S)  # noqa: ASYNC251  # it stands for work of the event loop
+    time.sleep(WORK_S)  # noqa: ASYNC251 - it stands for work of the event loop
     return RECORDS
 
 
@@ -82,13 +81,13 @@ def test_what_an_interrupted_poll_found_goes_back(
     is_shared: bool,
 ) -> None:
     polled = Polled(poll)
-    consumer: ThreadedConsumer[Any] = (
+    consumer: Any = (
         ShareConsumer[bytes, bytes]("h:1", {"group.id": "g"}) if is_shared else Consumer[bytes, bytes]("h:1")
     )
     consumer._make = lambda: polled
     with consumer:
         interrupt_after(wait_s, monkeypatch)
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll()  # type: ignore[attr-defined]  # both classes have it
+            consumer.poll()
     expected = RECORDS if is_shared else {PLACES[0]: 10, PLACES[1]: 11}
     assert polled.returned == ([expected] if is_found else [])
