@@ -33,21 +33,14 @@ from tidelog.wire.schema import Message, Struct
 
 T = TypeVar("T")
 MAX_HOLD_MS: Final = 50
-"""The goal, on an idle machine with the compiled build."""
-FAILING_HOLD_MS: Final = 120
-"""A test fails above this. The CPU time of a request in plain Python differs by a factor of two between runs.
-Open: WriteTxnMarkers took up to 96 ms, DescribeShareGroupOffsets 67 ms and OffsetCommit 71 ms.
-"""
 APPENDED_BATCHES: Final = 4_000
 PARTITIONS: Final = 100
 TOPIC: Final = "events"
 ANSWER_TIMEOUT_S: Final = 60
 TAGGED_FIELDS: Final = 3
 """Room for the tagged fields of a request, which count as elements."""
-ATTEMPTS: Final = 8
-"""A request is repeated if it held the loop for long, because the garbage collector may have run, or another
-process may have slowed this one down through the caches and the other thread of a core.
-"""
+ATTEMPTS: Final = 3
+"""A request is repeated if it held the loop for long, because the garbage collector may have run."""
 LONG: Final = 200
 """The length of long names. The largest request of an API other than Produce has 8 MiB."""
 MANY_TOPICS: Final = 4_980
@@ -282,7 +275,7 @@ def test_many_batches_do_not_hold_the_loop(tmp_path: Path, capsys: pytest.Captur
     found = measured(tmp_path, append_many)
     with capsys.disabled():
         print(found)
-    assert max(found.values()) <= FAILING_HOLD_MS
+    assert max(found.values()) <= MAX_HOLD_MS
 
 
 def administrative_requests(names: list[str]) -> Iterator[tuple[str, int, dict[str, Any]]]:
@@ -354,7 +347,7 @@ def test_requests_of_administrators_do_not_hold_the_loop(
     found = measured(tmp_path, administer)
     with capsys.disabled():
         print(found)
-    assert max(found.values()) <= FAILING_HOLD_MS
+    assert max(found.values()) <= MAX_HOLD_MS
 
 
 def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -362,5 +355,5 @@ def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture
     with capsys.disabled():
         for api, (hold_ms, title, outcome) in sorted(found.items(), key=lambda row: -row[1][0]):
             print(f"{hold_ms:8.1f} ms  {api:32} {title:40} {outcome}")
-    slow = {api: row for api, row in found.items() if row[0] > FAILING_HOLD_MS}
+    slow = {api: row for api, row in found.items() if row[0] > MAX_HOLD_MS}
     assert not slow
