@@ -74,7 +74,7 @@ class WriteTxnMarkersHandler:
                 dict.fromkeys(marker.partitions, ErrorCode.CLUSTER_AUTHORIZATION_FAILED) for marker in asked
             ]
         else:
-            refused = [self._refusals(marker) for marker in asked]
+            refused = self._refusals(asked)
         markers = [
             marker._replace(partitions=tuple(p for p in marker.partitions if p not in denied))
             for marker, denied in zip(asked, refused, strict=True)
@@ -95,25 +95,27 @@ class WriteTxnMarkersHandler:
             ]
         )
 
-    def _refusals(self, marker: Marker) -> dict[TopicPartition, ErrorCode]:
-        """Returns the partitions in which a client may not end the producer's transaction like this."""
-        end = EndTransactionMarker(marker.is_commit, marker.coordinator_epoch)
-        received = TransactionMarker(
-            marker.producer_id, marker.producer_epoch, end, marker.transaction_version
-        )
-        refused: dict[TopicPartition, KafkaError] = {}
-        for topic_partition in marker.partitions:
-            try:
-                replica = self._hosted.leader_replica(*topic_partition)
-                replica.core.producers.check_marker_of_client(received)
-            except KafkaError as error:
-                refused[topic_partition] = error
-        if refused:  # one line, because a request may name 1,000 partitions
-            first, why = next(iter(refused.items()))
-            _log.info(
-                "a client's markers are refused", partitions=len(refused), first=str(first), reason=str(why)
+    def _refusals(self, markers: list[Marker]) -> list[dict[TopicPartition, ErrorCode]]:
+        """Returns for each marker the partitions in which a client may not end the transaction like this."""
+        refused: list[dict[TopicPartition, ErrorCode]] = []
+        reasons: list[str] = []
+        for marker in markers:
+            end = EndTransactionMarker(marker.is_commit, marker.coordinator_epoch)
+            received = TransactionMarker(
+                marker.producer_id, marker.producer_epoch, end, marker.transaction_version
             )
-        return {topic_partition: refusal.code for topic_partition, refusal in refused.items()}
+            denied: dict[TopicPartition, ErrorCode] = {}
+            for topic_partition in marker.partitions:
+                try:
+                    replica = self._hosted.leader_replica(*topic_partition)
+                    replica.core.producers.check_marker_of_client(received)
+                except KafkaError as error:
+                    denied[topic_partition] = error.code
+                    reasons.append(f"{topic_partition}: {error}")
+            refused.append(denied)
+        if reasons:  # one line, because a request may name 1,000 partitions
+            _log.info("a client's markers are refused", markers=len(reasons), first=reasons[0])
+        return refused
 
 
 def _marker(marker: WritableTxnMarker) -> Marker:
