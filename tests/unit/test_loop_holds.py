@@ -5,6 +5,10 @@ one array: with names that exist, with names that do not, and with long names. O
 batches with one request, and create, change and delete thousands of topics. The requests go to an embedded
 cluster (broker, controller and group coordinator on one event loop). The test measures the CPU time of each
 iteration of this loop, so that a busy machine does not fail it.
+
+CPU time also grows on a slow machine, and while neighbors use the caches of the processor. The test therefore
+measures a fixed piece of Python beside each request and divides by its slowdown. The limit of 50 ms is for a
+machine that does this piece in REFERENCE_MS.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import gc
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -39,8 +44,13 @@ TOPIC: Final = "events"
 ANSWER_TIMEOUT_S: Final = 60
 TAGGED_FIELDS: Final = 3
 """Room for the tagged fields of a request, which count as elements."""
-ATTEMPTS: Final = 3
+ATTEMPTS: Final = 5
 """A request is repeated if it held the loop for long, because the garbage collector may have run."""
+CLUSTERS: Final = 3
+"""Requests that change something are repeated in a new cluster, up to this number."""
+REFERENCE_OBJECTS: Final = 20_000
+REFERENCE_MS: Final = 4.0
+"""The CPU time of `reference_work` on the machine for which the limit was set (3 GHz, otherwise idle)."""
 LONG: Final = 200
 """The length of long names. The largest request of an API other than Produce has 8 MiB."""
 MANY_TOPICS: Final = 4_980
@@ -61,6 +71,34 @@ class MeasuredLoop(asyncio.SelectorEventLoop):
         began = time.thread_time()
         super()._run_once()  # type: ignore[misc]
         self.longest_s = max(self.longest_s, time.thread_time() - began)
+
+
+def reference_work() -> None:
+    """Builds and looks up names, as most requests do, with few containers, so that no collection begins."""
+    names = [f"name-{number}" for number in range(REFERENCE_OBJECTS)]
+    index = {name: number for number, name in enumerate(names)}
+    assert sum(index[name] for name in names) == sum(range(REFERENCE_OBJECTS))
+
+
+def slowdown() -> float:
+    """Returns how many times slower than the reference this machine is now, and at least 1."""
+    began = time.thread_time()
+    reference_work()
+    return max(1.0, (time.thread_time() - began) * 1000 / REFERENCE_MS)
+
+
+def hold(loop: MeasuredLoop, act: Callable[[], T], rest_s: float = 0.02) -> tuple[float, T]:
+    """Returns for how many ms `act` held the loop on a machine of reference speed, and the result of `act`.
+
+    A slowdown counts only if it was there both before and after.
+    """
+    before = slowdown()
+    time.sleep(0.02)
+    loop.longest_s = 0.0
+    result = act()
+    time.sleep(rest_s)
+    longest_s = loop.longest_s
+    return longest_s * 1000 / min(before, slowdown()), result
 
 
 class Names:
@@ -191,13 +229,10 @@ def attack(address: str, loop: MeasuredLoop) -> dict[str, tuple[float, str, str]
         )  # compiles the codec
         worst = (0.0, "", "")
         for title, body in requests(api_key, version, topic_id):
-            held_ms = []
+            held_ms: list[float] = []
             while len(held_ms) < ATTEMPTS and min(held_ms, default=MAX_HOLD_MS) > MAX_HOLD_MS / 2:
-                time.sleep(0.02)
-                loop.longest_s = 0.0
-                outcome = ask(address, api_key, version, body)
-                time.sleep(0.02)
-                held_ms.append(loop.longest_s * 1000)
+                hold_ms, outcome = hold(loop, partial(ask, address, api_key, version, body))
+                held_ms.append(hold_ms)
             worst = max(worst, (min(held_ms), title, f"{len(body)} -> {outcome}"))
         found[ApiKey(api_key).name_in_kafka] = worst
     return found
@@ -234,6 +269,12 @@ def measured(tmp_path: Path, attacker: Callable[[str, MeasuredLoop], T]) -> T:
         return runner.run(run())
 
 
+def send_and_read(client: RawClient, sent: bytes, answers: int) -> None:
+    client.send_bytes(sent)
+    for _ in range(answers):
+        client.read_frame()
+
+
 def append_many(address: str, loop: MeasuredLoop) -> dict[str, float]:
     """Returns the longest hold in ms of a Produce request with APPENDED_BATCHES batches, by acks."""
     topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
@@ -246,18 +287,13 @@ def append_many(address: str, loop: MeasuredLoop) -> dict[str, float]:
         request = ProduceRequest(None, acks, 10_000, [TopicProduceData(TOPIC, partition_data=partitions)])
         body = b"".join(bytes(chunk) for chunk in codec.request_encoder(ApiKey.PRODUCE, 12)(request))
         sent = frame(encode_request_header(ApiKey.PRODUCE, 12, 1, "attacker") + body)
+        # Its answer says that the produce request without acknowledgment has been served.
         next_request = frame(encode_request_header(ApiKey.API_VERSIONS, 0, 2, "attacker"))
         held_ms = []
         with RawClient(address, ANSWER_TIMEOUT_S) as client:
             for _ in range(ATTEMPTS):
-                time.sleep(0.02)
-                loop.longest_s = 0.0
-                client.send_bytes(sent + next_request)  # which is answered afterwards
-                if acks:
-                    client.read_frame()
-                client.read_frame()
-                time.sleep(0.02)
-                held_ms.append(loop.longest_s * 1000)
+                hold_ms, _ = hold(loop, partial(send_and_read, client, sent + next_request, 2 if acks else 1))
+                held_ms.append(hold_ms)
         found[f"acks={acks}"] = min(held_ms)
     with RawClient(address, ANSWER_TIMEOUT_S) as client:
         answer = client.call(
@@ -327,14 +363,8 @@ def administer(address: str, loop: MeasuredLoop) -> dict[str, float]:
     try:
         with RawClient(address, ANSWER_TIMEOUT_S * 5) as client:
             for api, version, fields in administrative_requests([f"t{n}" for n in range(MANY_TOPICS)]):
-                held_ms: list[float] = []
-                attempts = ATTEMPTS if api == "describe_configs" else 1  # the others change something
-                while len(held_ms) < attempts and min(held_ms, default=MAX_HOLD_MS) > MAX_HOLD_MS / 2:
-                    loop.longest_s = 0.0
-                    answer = client.call(api, version, **fields)
-                    time.sleep(REST_S)
-                    held_ms.append(loop.longest_s * 1000)
-                found[f"{api} {fields.get('topic_partitions') and 'some'}"] = min(held_ms)
+                hold_ms, answer = hold(loop, partial(client.call, api, version, **fields), REST_S)
+                found[f"{api} {fields.get('topic_partitions') and 'some'}"] = hold_ms
                 assert not any(item.error_code for item in getattr(answer, "topics", ())), api
     finally:
         gc.enable()
@@ -344,10 +374,17 @@ def administer(address: str, loop: MeasuredLoop) -> dict[str, float]:
 def test_requests_of_administrators_do_not_hold_the_loop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = measured(tmp_path, administer)
-    with capsys.disabled():
-        print(found)
-    assert max(found.values()) <= MAX_HOLD_MS
+    least: dict[str, float] = {}
+    for number in range(CLUSTERS):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        for request, hold_ms in measured(directory, administer).items():
+            least[request] = min(hold_ms, least.get(request, hold_ms))
+        with capsys.disabled():
+            print(least)
+        if max(least.values()) <= MAX_HOLD_MS:
+            break
+    assert max(least.values()) <= MAX_HOLD_MS
 
 
 def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
