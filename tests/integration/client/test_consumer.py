@@ -244,6 +244,37 @@ def test_a_slow_application_joins_again(served: str, served_topic: Callable[...,
     asyncio.run(consume())
 
 
+def test_a_static_member_keeps_its_partition_after_it_unsubscribed(
+    served: str, served_topic: Callable[..., str]
+) -> None:
+    topic = served_topic()
+    settings = {**EARLIEST, "group.id": topic}
+
+    async def until(consumer: Consumer[bytes, bytes], is_true: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not is_true():
+            assert time.monotonic() < deadline, (consumer.health(), consumer.assignment())
+            await consumer.poll(0.1)
+
+    async def consume() -> None:
+        static = {**settings, "group.instance.id": "one"}
+        async with (
+            Consumer[bytes, bytes](served, static) as first,
+            Consumer[bytes, bytes](served, settings) as second,
+        ):
+            first.subscribe([topic])
+            await until(first, lambda: len(first.assignment()) == 1)
+            await first.unsubscribe()
+            second.subscribe([topic])
+            await until(second, lambda: second.health().state == "joined")
+            assert not second.assignment()
+            first.subscribe([topic])
+            await until(first, lambda: len(first.assignment()) == 1)
+            assert not second.assignment()
+
+    asyncio.run(consume())
+
+
 def test_the_consumer_for_threads(served: str, served_topic: Callable[..., str]) -> None:
     topic = served_topic()
     produce_values(served, topic, [b"%d" % number for number in range(100)])

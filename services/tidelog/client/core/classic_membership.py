@@ -203,7 +203,7 @@ class ClassicMembership(Membership):
         self._attempt += 1
         self._is_in_flight = False
 
-    def goodbye(self, *, comes_back: bool) -> LeaveGroupRequest | None:
+    def goodbye(self) -> LeaveGroupRequest | None:
         """A static member never says goodbye; its session ends if it does not come back (KIP-345)."""
         if self._settings.group_instance_id is not None or not self.member_id:
             return None

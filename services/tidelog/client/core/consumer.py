@@ -300,7 +300,8 @@ class ConsumerCore:
         if settings.group_id is not None and settings.is_classic:
             self.membership = ClassicMembership(settings, self._backoff)
         elif settings.group_id is not None:
-            self.membership = ConsumerMembership(settings.group_id, self._backoff)
+            is_static = settings.group_instance_id is not None
+            self.membership = ConsumerMembership(settings.group_id, self._backoff, is_static=is_static)
         self.topics: tuple[str, ...] = ()
         """The topics of the subscription or of the assignment by hand."""
         self.pattern: str | None = None
@@ -757,7 +758,7 @@ class ConsumerCore:
             return
         is_slow = now_ms - self.last_poll_ms >= self.settings.max_poll_interval_ms
         if is_slow and not self.is_polling:
-            effects.append(LeaveGroup(membership.goodbye(comes_back=False)))
+            effects.append(LeaveGroup(membership.goodbye()))
             membership.leave()
             self.is_removed_for_slowness, self._is_rejoining = True, False
             self._lost = tuple(self.partitions)

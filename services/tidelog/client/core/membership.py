@@ -92,7 +92,7 @@ class HeartbeatAnswered(NamedTuple):
 
 
 class LeaveHeartbeat(NamedTuple):
-    """The goodbye of a member. The epoch is -1, or -2 for a static member that comes back."""
+    """The goodbye of a member. The epoch is -1, or -2 for a static member, which keeps its partitions."""
 
     epoch: int
 
@@ -153,11 +153,8 @@ class Membership(ABC):
             self.move_to(MemberState.OUTSIDE)
 
     @abstractmethod
-    def goodbye(self, *, comes_back: bool) -> Any:  # a request of the protocol
-        """Returns the request with which the member leaves, None if the coordinator is not told.
-
-        `comes_back` says that the process ends and a static member may start again.
-        """
+    def goodbye(self) -> Any:  # a request of the protocol
+        """Returns the request with which the member leaves, None if the coordinator is not told."""
 
     @abstractmethod
     def request(self, now_ms: int) -> Any:  # a request of the protocol
@@ -243,8 +240,9 @@ class ConsumerMembership(Membership):
 
     TRANSITIONS = TRANSITIONS
 
-    def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
+    def __init__(self, group_id: str, backoff: RetryBackoff, *, is_static: bool = False) -> None:
         super().__init__(group_id, backoff)
+        self._is_static = is_static
         self._interval_ms = FIRST_INTERVAL_MS
         self._has_to_say_all = True
         self._has_to_say_owned = False
@@ -259,8 +257,11 @@ class ConsumerMembership(Membership):
             self._has_to_say_all = True
             self.move_to(MemberState.JOINING)
 
-    def goodbye(self, *, comes_back: bool) -> LeaveHeartbeat:
-        return LeaveHeartbeat(STATIC_LEAVE_EPOCH if comes_back else LEAVE_EPOCH)
+    def goodbye(self) -> LeaveHeartbeat:
+        """A static member keeps its partitions until it comes back or its session ends, whatever the reason
+        for which it leaves, as in Kafka's consumer.
+        """
+        return LeaveHeartbeat(STATIC_LEAVE_EPOCH if self._is_static else LEAVE_EPOCH)
 
     def request(self, now_ms: int) -> Heartbeat | None:
         if self._is_in_flight or not self.is_active or now_ms < self._due_ms:

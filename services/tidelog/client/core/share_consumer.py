@@ -453,7 +453,7 @@ class ShareConsumerCore:
         if not membership.is_active:
             return
         if not self.is_polling and now_ms - self.last_poll_ms >= self.settings.max_poll_interval_ms:
-            effects.append(LeaveGroup(membership.goodbye(comes_back=False)))
+            effects.append(LeaveGroup(membership.goodbye()))
             membership.leave()
             self.is_removed_for_slowness = True
             return

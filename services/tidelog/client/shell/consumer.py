@@ -206,8 +206,7 @@ class Consumer(Generic[K, V]):
                 await self._commit_quietly(self._core.commitable())
             membership = self._core.membership
             if membership is not None and membership.is_active:
-                is_static = self.settings.group_instance_id is not None
-                await self._say_goodbye(membership.goodbye(comes_back=is_static))
+                await self._say_goodbye(membership.goodbye())
         finally:
             await self._network.close()
 
@@ -251,7 +250,7 @@ class Consumer(Generic[K, V]):
             await self._commit_quietly(self._core.commitable())
         membership = self._core.membership
         if membership is not None and membership.is_active:
-            goodbye = membership.goodbye(comes_back=False)
+            goodbye = membership.goodbye()
             self._core.unsubscribe()
             if goodbye is not None:
                 await self._calls.leave(goodbye)

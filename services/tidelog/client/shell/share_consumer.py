@@ -130,7 +130,7 @@ class ShareConsumer(Generic[K, V]):
                 await self._quietly(self._calls.end_session(node_id, batches), "end its share session")
             membership = self._core.membership
             if membership.is_active:
-                goodbye = membership.goodbye(comes_back=False)
+                goodbye = membership.goodbye()
                 await self._quietly(self._calls.leave(goodbye), "leave its group")
         finally:
             await self._network.close()
@@ -157,7 +157,7 @@ class ShareConsumer(Generic[K, V]):
         """Sends the acknowledgements that the application has given, and leaves the group."""
         await self.commit()
         membership = self._core.membership
-        goodbye = membership.goodbye(comes_back=False) if membership.is_active else None
+        goodbye = membership.goodbye() if membership.is_active else None
         self._core.unsubscribe()
         if goodbye is not None:
             await self._calls.leave(goodbye)

@@ -150,7 +150,7 @@ def test_only_a_dynamic_member_says_goodbye() -> None:
     for settings, goodbye in (({}, LeaveGroupRequest("a")), ({"group_instance_id": "i"}, None)):
         membership, request = joining(**settings)
         membership.answered(JoinAnswered(request, 0, "a", 1, "range", "b", ()), 1)
-        assert membership.goodbye(comes_back=False) == goodbye
+        assert membership.goodbye() == goodbye
 
 
 def test_a_fenced_static_member_fails() -> None:
