@@ -313,9 +313,9 @@ class ModelGroup(VirtualTime):
                 self._rebalance()
             member = self.members[name]
         elif member is None:
-            return HeartbeatAnswered(ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
+            return HeartbeatAnswered(heartbeat, ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
         elif heartbeat.member_epoch > member.epoch:
-            return HeartbeatAnswered(ErrorCode.FENCED_MEMBER_EPOCH, None, 0, 0, None)
+            return HeartbeatAnswered(heartbeat, ErrorCode.FENCED_MEMBER_EPOCH, None, 0, 0, None)
         member.last_seen_ms = self.now_ms
         if heartbeat.owned is not None and heartbeat.member_epoch > 0:
             owned = {index for _, index in heartbeat.owned}
@@ -330,7 +330,7 @@ class ModelGroup(VirtualTime):
         assigned = frozenset(
             (TOPIC_ID, partition) for partition in member.target if self.holders.get(partition) == name
         )
-        return HeartbeatAnswered(0, None, member.epoch, HEARTBEAT_INTERVAL_MS, assigned)
+        return HeartbeatAnswered(heartbeat, 0, None, member.epoch, HEARTBEAT_INTERVAL_MS, assigned)
 
     def _expire(self) -> None:
         for name, member in list(self.members.items()):

@@ -218,7 +218,9 @@ class ModelShareGroup(VirtualTime):
             return
         application.epoch += 1
         everything = frozenset((TOPIC_ID, index) for index in range(PARTITIONS))
-        self._reply_later(application, HeartbeatAnswered(0, None, application.epoch, 500, everything))
+        self._reply_later(
+            application, HeartbeatAnswered(request, 0, None, application.epoch, 500, everything)
+        )
 
     def _ask_broker(
         self, application: ShareApplication, effect: SendShareFetch | SendAcknowledgements

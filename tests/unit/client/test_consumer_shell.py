@@ -21,7 +21,7 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, RevocationDone
 from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.delivery_errors import StaleMemberError
-from tidelog.client.core.membership import HeartbeatAnswered, MemberState
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell.consumer import Consumer
 from tidelog.model.errors import ErrorCode
@@ -35,8 +35,9 @@ from tidelog.wire.messages.offset_commit import (
 
 TOPIC_ID = uuid.UUID(int=1)
 PLACE = TopicPartition("t", 0)
-ASSIGNED = HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)}))
-REMOVED = HeartbeatAnswered(ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
+BEAT = Heartbeat(0, 0, ("t",), None, frozenset())
+ASSIGNED = HeartbeatAnswered(BEAT, 0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)}))
+REMOVED = HeartbeatAnswered(BEAT, ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
 PROTOCOLS = ("consumer", "classic")
 
 
@@ -104,7 +105,7 @@ def test_a_consumer_that_assigns_itself_partitions_is_no_member() -> None:
 def test_a_member_that_failed_commits_nothing(protocol: str) -> None:
     consumer, core = member(protocol)
     core.poll(6_000)
-    answer: Any = HeartbeatAnswered(ErrorCode.FENCED_INSTANCE_ID, None, 0, 0, None)
+    answer: Any = HeartbeatAnswered(BEAT, ErrorCode.FENCED_INSTANCE_ID, None, 0, 0, None)
     if protocol == "classic":
         answer = GroupHeartbeatAnswered(GroupHeartbeat(0, "m", 3), ErrorCode.FENCED_INSTANCE_ID)
     core.step(answer, 6_001)
@@ -144,7 +145,7 @@ def join_again(core: ConsumerCore, protocol: str) -> None:
         core.step(JoinAnswered(JoinGroup(0, "", ()), 0, "m2", 5, "range", "other", ()), 6_004)
         core.step(SyncAnswered(SyncGroup(0, "m2", 5, "range", ()), 0, encode_assignment([])), 6_005)
     else:
-        core.step(HeartbeatAnswered(0, None, 9, 5_000, frozenset()), 6_004)
+        core.step(HeartbeatAnswered(BEAT, 0, None, 9, 5_000, frozenset()), 6_004)
     assert core.membership is not None and core.membership.state is MemberState.STABLE
 
 

@@ -56,7 +56,7 @@ class Calls:
 
     async def heartbeat(self, request: Any) -> HeartbeatAnswered:
         self.heartbeats += 1
-        return HeartbeatAnswered(0, None, 1, 1, frozenset({(TOPIC_ID, 0)}))
+        return HeartbeatAnswered(request, 0, None, 1, 1, frozenset({(TOPIC_ID, 0)}))
 
     async def leave(self, request: Any) -> None: ...
 

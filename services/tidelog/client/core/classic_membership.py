@@ -148,7 +148,6 @@ class ClassicMembership(Membership):
         """Whether all assignors permit cooperative rebalances. Otherwise they are eager, as in Kafka."""
         self.member_id = ""
         self.epoch = NO_GENERATION
-        self._attempt = 0
         self._next = _Next.JOIN
         self._must_rejoin = False
         self._protocol = ""
@@ -200,8 +199,6 @@ class ClassicMembership(Membership):
         super().leave()
         self._forget_generation()
         self.member_id = ""
-        self._attempt += 1
-        self._is_in_flight = False
 
     def goodbye(self) -> LeaveGroupRequest | None:
         """A static member never says goodbye; its session ends if it does not come back (KIP-345)."""

@@ -75,8 +75,12 @@ TRANSITIONS: Final[Transitions] = {
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. None means that the field did not change since the last one that was answered."""
+    """A heartbeat. None means that the field did not change since the last one that was answered.
 
+    `attempt` tells responses to an earlier membership from those to this one.
+    """
+
+    attempt: int
     member_epoch: int
     topics: tuple[str, ...] | None
     pattern: str | None
@@ -84,6 +88,7 @@ class Heartbeat(NamedTuple):
 
 
 class HeartbeatAnswered(NamedTuple):
+    request: Heartbeat
     error_code: int
     message: str | None
     member_epoch: int
@@ -121,6 +126,8 @@ class Membership(ABC):
         self._topics: tuple[str, ...] = ()
         self._pattern: str | None = None
         self._backoff = backoff
+        self._attempt = 0
+        """The number of times that the member has left its group by itself."""
         self._due_ms = 0
         self._attempts = 0
         self._is_in_flight = False
@@ -148,6 +155,8 @@ class Membership(ABC):
         """Forgets the membership. The shell sends what `goodbye` returned before."""
         self.epoch = JOIN_EPOCH
         self.departures += 1
+        self._attempt += 1
+        self._is_in_flight = False
         self.owned = self.target = frozenset()
         if self.state is not MemberState.OUTSIDE:
             self.move_to(MemberState.OUTSIDE)
@@ -274,6 +283,7 @@ class ConsumerMembership(Membership):
         says_owned = says_all or self._has_to_say_owned
         self._has_to_say_all = self._has_to_say_topics = self._has_to_say_owned = False
         return Heartbeat(
+            self._attempt,
             self.epoch,
             self._topics if says_topics else None,
             self._pattern if says_topics else None,
@@ -281,12 +291,16 @@ class ConsumerMembership(Membership):
         )
 
     def failed(self, request: Any, now_ms: int) -> None:
+        if request.attempt != self._attempt:
+            return
         self._is_in_flight = False
         self._has_to_say_all = True
         self.is_coordinator_unknown = True
         self._retry_later(now_ms)
 
     def answered(self, answer: HeartbeatAnswered, now_ms: int) -> None:
+        if answer.request.attempt != self._attempt:
+            return
         self._is_in_flight = False
         if not self.is_active:
             return

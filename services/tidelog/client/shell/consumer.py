@@ -824,7 +824,7 @@ def _refused(request: Heartbeat | ClassicRequest, error: KafkaError | ClientErro
     code = refusal_code(error)
     match request:
         case Heartbeat():
-            return HeartbeatAnswered(code, str(error), 0, 0, None)
+            return HeartbeatAnswered(request, code, str(error), 0, 0, None)
         case JoinGroup():
             return JoinAnswered(request, code, "", -1, "", "", (), message=str(error))
         case SyncGroup():

@@ -116,6 +116,7 @@ def refusal_code(error: KafkaError | ClientError) -> ErrorCode:
 
 
 def heartbeat_answered(
+    request: Heartbeat,
     answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse,
 ) -> HeartbeatAnswered:
     """Returns what a heartbeat's response means for the membership."""
@@ -127,6 +128,7 @@ def heartbeat_answered(
             for index in topic.partitions
         )
     return HeartbeatAnswered(
+        request,
         answer.error_code,
         answer.error_message,
         answer.member_epoch,
@@ -315,7 +317,7 @@ class GroupCalls:
         answer: ConsumerGroupHeartbeatResponse = await connection.call(
             request, self._network.timeout_s, at_least=1 if heartbeat.pattern is not None else 0
         )
-        return heartbeat_answered(answer)
+        return heartbeat_answered(heartbeat, answer)
 
     async def leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest) -> None:
         """Says goodbye. Raises KafkaError, ClientError."""

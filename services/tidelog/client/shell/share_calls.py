@@ -59,7 +59,7 @@ class ShareCalls:
         answer: ShareGroupHeartbeatResponse = await connection.call(request, self._network.timeout_s)
         if answer.error_code in COORDINATOR_ERRORS:
             self.coordinator.forget()
-        return heartbeat_answered(answer)
+        return heartbeat_answered(heartbeat, answer)
 
     async def leave(self, goodbye: LeaveHeartbeat) -> None:
         """Raises KafkaError, ClientError."""

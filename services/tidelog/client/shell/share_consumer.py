@@ -352,5 +352,5 @@ class ShareConsumer(Generic[K, V]):
                 logger.info("a heartbeat failed: %s", error)
                 self._step(GroupRequestFailed(heartbeat))
                 return
-            answer = HeartbeatAnswered(refusal_code(error), str(error), 0, 0, None)
+            answer = HeartbeatAnswered(heartbeat, refusal_code(error), str(error), 0, 0, None)
         self._step(answer)

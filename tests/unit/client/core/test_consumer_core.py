@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -45,7 +46,7 @@ from tidelog.client.core.consumer import (
 from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import LogTruncationError
-from tidelog.client.core.membership import HeartbeatAnswered, MemberState
+from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -119,13 +120,20 @@ def test_a_partition_goes_on_after_its_error() -> None:
     assert again and again[0].offsets[PLACE][0] == 0
 
 
+def heartbeat_answered(
+    epoch: int, assignment: Iterable[GroupPartition] = (), *, attempt: int = 0
+) -> HeartbeatAnswered:
+    beat = Heartbeat(attempt, epoch - 1, ("t",), None, frozenset())
+    return HeartbeatAnswered(beat, 0, None, epoch, 5_000, frozenset(assignment))
+
+
 def member() -> ConsumerCore:
     """Returns a member of a group that has PLACE, while the application polls."""
     core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
     core.subscribe(("t",), None, 0)
     core.begin_poll(0)
     core.step(METADATA, 0)
-    core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
+    core.step(heartbeat_answered(1, {(TOPIC_ID, 0)}), 1)
     assert PLACE in core.partitions
     core.step(AssignmentDone((PLACE,)), 2)
     return core
@@ -140,7 +148,7 @@ def test_a_partition_of_a_topic_that_metadata_forgot_is_given_up() -> None:
     deleted = TopicView("t", TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     core.step(MetadataReceived(NODES, (deleted,)), 10)
     core.poll(6_000)
-    (revocation,) = revocations(core.step(HeartbeatAnswered(0, None, 2, 5_000, frozenset()), 6_001))
+    (revocation,) = revocations(core.step(heartbeat_answered(2), 6_001))
     assert revocation.partitions == (PLACE,)
     core.step(RevocationDone(revocation.partitions, False), 6_002)
     assert not core.partitions
@@ -173,7 +181,7 @@ def test_no_record_is_fetched_before_the_application_knows_its_assignment() -> N
     core.subscribe(("t",), None, 0)
     core.begin_poll(0)
     core.step(METADATA, 0)
-    core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
+    core.step(heartbeat_answered(1, {(TOPIC_ID, 0)}), 1)
     assert not fetches(core.step(CommittedFound({PLACE: (0, 0)}), 2))
     core.partitions[PLACE].seek(3)
     (fetch,) = fetches(core.step(AssignmentDone((PLACE,)), 3))
@@ -196,12 +204,12 @@ def test_a_revocation_of_an_earlier_membership_takes_no_partition_away() -> None
     """The application unsubscribed while its callback ran, and has the partition again when it ends."""
     core = member()
     core.poll(6_000)
-    (revocation,) = revocations(core.step(HeartbeatAnswered(0, None, 2, 5_000, frozenset()), 6_001))
+    (revocation,) = revocations(core.step(heartbeat_answered(2), 6_001))
     core.unsubscribe()
     core.subscribe(("t",), None, 6_002)
     core.begin_poll(6_002)
     core.step(METADATA, 6_003)
-    core.step(HeartbeatAnswered(0, None, 3, 5_000, frozenset({(TOPIC_ID, 0)})), 6_004)
+    core.step(heartbeat_answered(3, {(TOPIC_ID, 0)}, attempt=1), 6_004)
     core.step(AssignmentDone((PLACE,)), 6_005)
     core.step(RevocationDone(revocation.partitions, is_lost=False), 6_006)
     assert fetches(core.step(CommittedFound({PLACE: (0, -1)}), 6_007))

@@ -1,40 +1,141 @@
-"""The core of a membership of KIP-848: how a member leaves."""
+"""The core of a membership of KIP-848: how a member leaves, and which answers it takes."""
 
 from __future__ import annotations
 
+import random
 import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, LeaveGroup
+from tidelog.client.core.consumer import (
+    AssignmentDone,
+    ConsumerCore,
+    Effect,
+    Event,
+    GroupRequestFailed,
+    LeaveGroup,
+    SendGroupRequest,
+)
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.membership import HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.membership import (
+    ConsumerMembership,
+    Heartbeat,
+    HeartbeatAnswered,
+    LeaveHeartbeat,
+    MemberState,
+)
+from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=1)
 PLACE = TopicPartition("t", 0)
+ASSIGNMENT = frozenset({(TOPIC_ID, 0)})
 METADATA = MetadataReceived((Node(1, "h", 1),), (TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),)),))
+STEPS = st.lists(
+    st.sampled_from(["request", "request", "answer", "answer", "fence", "fail", "tell loss", "leave"]),
+    max_size=40,
+)
 
 
-def member(instance_id: str | None = None) -> ConsumerCore:
-    """Returns a member in epoch 1 that has PLACE, while the application polls."""
+def heartbeats(effects: list[Effect]) -> list[Heartbeat]:
+    return [
+        effect.request
+        for effect in effects
+        if isinstance(effect, SendGroupRequest) and isinstance(effect.request, Heartbeat)
+    ]
+
+
+def answered(beat: Heartbeat, epoch: int, error_code: int = ErrorCode.NONE) -> HeartbeatAnswered:
+    assignment = None if error_code else ASSIGNMENT
+    return HeartbeatAnswered(beat, error_code, None, epoch, 5_000, assignment)
+
+
+def member(instance_id: str | None = None) -> tuple[ConsumerCore, Heartbeat]:
+    """Returns a member in epoch 1 that has PLACE, while the application polls, and its open heartbeat."""
     core = ConsumerCore(ConsumerSettings(group_id="g", group_instance_id=instance_id), jitter=lambda: 0.5)
     core.subscribe(("t",), None, 0)
-    core.begin_poll(0)
+    (join,) = heartbeats(core.begin_poll(0))
     core.step(METADATA, 0)
-    core.step(HeartbeatAnswered(0, None, 1, 5_000, frozenset({(TOPIC_ID, 0)})), 1)
+    (beat,) = heartbeats(core.step(answered(join, 1), 1))
     core.step(AssignmentDone((PLACE,)), 2)
     assert PLACE in core.partitions
-    return core
+    return core, beat
 
 
 @pytest.mark.parametrize(("instance_id", "epoch"), [(None, -1), ("i", -2)])
 def test_a_static_member_keeps_its_partitions_when_it_leaves(instance_id: str | None, epoch: int) -> None:
     """Kafka's consumer does so, too: -1 would remove a static member for good (KIP-848)."""
-    core = member(instance_id)
+    core, _ = member(instance_id)
     assert core.membership is not None
     assert core.membership.goodbye() == LeaveHeartbeat(epoch)
     core.end_poll(10)
     left = [effect for effect in core.poll(400_000) if isinstance(effect, LeaveGroup)]
     assert left == [LeaveGroup(LeaveHeartbeat(epoch))], "an application that polls too rarely"
+
+
+@pytest.mark.parametrize("outcome", ["answered", "fenced", "failed"])
+def test_an_answer_to_an_earlier_membership_changes_nothing(outcome: str) -> None:
+    """The member would go on with an old epoch and read partitions that another member has."""
+    core, late = member()
+    membership = core.membership
+    assert membership is not None
+    core.unsubscribe()
+    core.subscribe(("t",), None, 6_001)
+    (join,) = heartbeats(core.poll(6_001))
+    assert join.member_epoch == 0 and join.topics == ("t",), "the join does not wait for the late answer"
+    outcomes: dict[str, Event] = {
+        "answered": answered(late, 1),
+        "fenced": answered(late, 0, ErrorCode.FENCED_MEMBER_EPOCH),
+        "failed": GroupRequestFailed(late),
+    }
+    effects = core.step(outcomes[outcome], 6_002)
+    assert not heartbeats(effects) and not core.partitions
+    assert (membership.state, membership.epoch) == (MemberState.JOINING, 0)
+    assert not membership.is_coordinator_unknown
+    core.step(answered(join, 7), 6_003)
+    assert (membership.state, membership.epoch) == (MemberState.STABLE, 7)
+    assert PLACE in core.partitions
+
+
+@given(STEPS, st.randoms(use_true_random=False))
+def test_an_epoch_belongs_to_the_membership_that_got_it(steps: list[str], chance: random.Random) -> None:
+    """Answers arrive in any order and after any number of leaves, and a rejoin never waits for one."""
+    membership = ConsumerMembership("g", RetryBackoff(100, 1_000, lambda: 0.5))
+    membership.subscribe(("t",), None, 0)
+    now_ms, epoch = 0, 0
+    in_flight: list[tuple[int, Heartbeat]] = []
+    current = 0
+    given_epochs: set[int] = set()
+    for step in [*steps, "tell loss", "request"]:
+        now_ms += 10_000
+        if step == "request":
+            beat = membership.request(now_ms)
+            if beat is not None:
+                assert beat.member_epoch in given_epochs | {0}
+                assert beat.member_epoch or beat.topics == ("t",)
+                assert current not in {of for of, _ in in_flight}, "one request at a time"
+                in_flight.append((current, beat))
+        elif step == "tell loss":
+            if membership.state is MemberState.LOSING:
+                membership.lost(now_ms)
+        elif step == "leave":
+            membership.leave()
+            membership.subscribe(("t",), None, now_ms)
+            current += 1
+            given_epochs.clear()
+        elif in_flight:
+            of, beat = in_flight.pop(chance.randrange(len(in_flight)))
+            if step == "answer":
+                epoch += 1
+                membership.answered(answered(beat, epoch), now_ms)
+                given_epochs |= {epoch} if of == current else set()
+            elif step == "fence":
+                membership.answered(answered(beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), now_ms)
+            else:
+                membership.failed(beat, now_ms)
+        assert membership.epoch in given_epochs | {0}
+    assert current in {of for of, _ in in_flight}, "the membership goes on"
