@@ -577,6 +577,18 @@ def test_a_token_logs_in_as_its_owner(secured: SecuredBroker) -> None:
         assert _log_in_by_token(guesser, "unknown", b"x") == ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
+def test_a_session_ends_with_its_token(secured: SecuredBroker) -> None:
+    """Also if `connections.max.reauth.ms` is 0, as for SCRAM-SHA-512 here."""
+    with secured.client() as owner, secured.client() as bearer:
+        assert _log_in(owner, "PLAIN").error_code == 0
+        created = _create_token(owner, max_lifetime=3_000)
+        assert _log_in_by_token(bearer, created.token_id, bytes(created.hmac)) == 0
+        assert _metadata(bearer).brokers
+        time.sleep(3.2)
+        bearer.send("metadata", 12, topics=[], include_topic_authorized_operations=False)
+        assert bearer.is_closed_by_broker()
+
+
 def test_a_clients_token_is_its_own(secured: SecuredBroker) -> None:
     secured.add_user("trent", "t")
     with secured.client() as owner, secured.client() as other:

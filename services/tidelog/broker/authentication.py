@@ -391,7 +391,8 @@ class ConnectionAuthentication:
         max_ms = self._authenticator.plan.max_reauth_ms.get(self.mechanism, 0)
         limits_ms = [limit for limit in (max_ms or None, login.lifetime_ms) if limit is not None]
         lifetime_ms = max(min(limits_ms), 1) if limits_ms else 0
-        self._expires_at_s = self._logged_in_at_s + lifetime_ms / 1000 if max_ms else None
+        # A token's own end counts without connections.max.reauth.ms, too.
+        self._expires_at_s = self._logged_in_at_s + lifetime_ms / 1000 if limits_ms else None
         connection = self._connection
         connection.principal = login.principal
         if before is None:
