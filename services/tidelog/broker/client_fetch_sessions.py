@@ -126,9 +126,9 @@ class ClientFetchSessions:
     """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`) with `max_partitions` in all. If
     no slot is free, a client is served without a session.
 
-    A session admits only partitions for which `is_known` is true. A client that asks for another one is
-    served without a session, or its session ends and it begins again. Deviation: Kafka's sessions have any
-    number of partitions, whether they exist or not.
+    A session admits only partitions for which `is_known` is true, and that the client may read. A client that
+    asks for another one is served without a session, or its session ends and it begins again. Deviation:
+    Kafka's sessions have any number of partitions, whether they exist or not.
     """
 
     def __init__(
@@ -149,8 +149,15 @@ class ClientFetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, api_version: int, now_ms: MonotonicMs) -> FetchPlan:
-        """Returns the plan of a request.
+    def plan(
+        self,
+        request: FetchRequest,
+        api_version: int,
+        now_ms: MonotonicMs,
+        may_read: Callable[[ClientPartitionKey], bool] | None = None,
+    ) -> FetchPlan:
+        """Returns the plan of a request. With `may_read`, a session does not show a client whether a
+        partition that it may not read exists.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
@@ -161,11 +168,17 @@ class ClientFetchSessions:
             partitions = {part.key: part for part in _wanted(request, uses_topic_ids)}
             session = None
             if request.session_epoch == INITIAL_EPOCH and partitions:
-                session = self._try_create(partitions, uses_topic_ids, now_ms)
+                session = self._try_create(partitions, uses_topic_ids, now_ms, may_read)
             return FetchPlan(list(partitions.values()), session, is_incremental=False)
-        return self._continue(request, uses_topic_ids, now_ms)
+        return self._continue(request, uses_topic_ids, now_ms, may_read)
 
-    def _continue(self, request: FetchRequest, uses_topic_ids: bool, now_ms: MonotonicMs) -> FetchPlan:
+    def _continue(
+        self,
+        request: FetchRequest,
+        uses_topic_ids: bool,
+        now_ms: MonotonicMs,
+        may_read: Callable[[ClientPartitionKey], bool] | None,
+    ) -> FetchPlan:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -177,7 +190,7 @@ class ClientFetchSessions:
         for wanted in _wanted(request, uses_topic_ids):
             known = session.partitions.get(wanted.key)
             if known is None:
-                if not self._may_admit(wanted.key):
+                if not self._may_admit(wanted.key, may_read):
                     self.partition_count += len(session.partitions) - count_before
                     self.remove(session.session_id)
                     raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -206,9 +219,10 @@ class ClientFetchSessions:
         partitions: dict[ClientPartitionKey, ClientFetchPosition],
         uses_topic_ids: bool,
         now_ms: MonotonicMs,
+        may_read: Callable[[ClientPartitionKey], bool] | None,
     ) -> ClientFetchSession | None:
         size = len(partitions)
-        if size > self._max_partitions or not all(map(self._may_admit, partitions)):
+        if size > self._max_partitions or not all(self._may_admit(key, may_read) for key in partitions):
             return None
         while len(self._sessions) >= self._slots or self.partition_count + size > self._max_partitions:
             if not self._evict_for(size, now_ms):
@@ -221,8 +235,11 @@ class ClientFetchSessions:
         self.partition_count += size
         return session
 
-    def _may_admit(self, key: ClientPartitionKey) -> bool:
-        return self._is_known is None or self._is_known(key)
+    def _may_admit(
+        self, key: ClientPartitionKey, may_read: Callable[[ClientPartitionKey], bool] | None
+    ) -> bool:
+        is_known = self._is_known is None or self._is_known(key)
+        return is_known and (may_read is None or may_read(key))
 
     def remove(self, session_id: int) -> None:
         """Ends a session, if it exists."""

@@ -17,7 +17,12 @@ from typing import Final, Protocol
 import structlog
 
 from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.client_fetch_sessions import ClientFetchPosition, ClientFetchSessions, FetchPlan
+from tidelog.broker.client_fetch_sessions import (
+    ClientFetchPosition,
+    ClientFetchSessions,
+    ClientPartitionKey,
+    FetchPlan,
+)
 from tidelog.broker.closest_replica import closest_replica
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.hosted_partitions import HostedPartitions
@@ -140,7 +145,12 @@ class FetchHandler:
             has_topic_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
             return self._handle_follower(follower_request(request, has_topic_ids=has_topic_ids), context)
         try:
-            plan = self.sessions.plan(request, context.api_version, self.clock.monotonic_ms())
+            plan = self.sessions.plan(
+                request,
+                context.api_version,
+                self.clock.monotonic_ms(),
+                None if self.authorizer is None else lambda key: self._may_read(key, context),
+            )
         except KafkaError as error:
             return FetchResponse(error_code=error.code, session_id=NO_SESSION)
         fetch = Fetch(self, request, context, plan)
@@ -150,6 +160,14 @@ class FetchHandler:
         reads.release()
         fetch.park()
         return PARKED
+
+    def _may_read(self, key: ClientPartitionKey, context: RequestContext) -> bool:
+        """Returns whether the client may read a partition. The read itself reports a denial."""
+        authorizer = self.authorizer
+        topic = key.topic or self.metadata.topic_names.get(key.topic_id, "")
+        return authorizer is None or authorizer.may(
+            context, READ, ResourceType.TOPIC, topic, is_asked_for=False
+        )
 
     def _handle_follower(self, request: FollowerRequest, context: RequestContext) -> Answer:
         authorizer = self.authorizer

@@ -93,6 +93,13 @@ def fetched(lab: InMemoryBroker, topic: str, principal: Principal) -> int:
     return code
 
 
+def has_session(lab: InMemoryBroker, topic: str, principal: Principal) -> bool:
+    """Returns whether a full fetch of one partition begins a fetch session."""
+    wanted = fetch.FetchTopic(topic, partitions=[fetch.FetchPartition(partition_max_bytes=1000)])
+    request = fetch.FetchRequest(max_wait_ms=0, session_epoch=0, topics=[wanted])
+    return bool(lab.call(request, 12, principal=principal).session_id)
+
+
 def topics_of(response: metadata.MetadataResponse) -> dict[str | None, int]:
     return {topic.name: topic.error_code for topic in response.topics}
 
@@ -113,6 +120,27 @@ def test_produce_and_fetch_need_write_and_read(lab: InMemoryBroker) -> None:
     assert fetched(lab, "open", ALICE) == ErrorCode.NONE
     remove(lab, write)
     assert produced(lab, "open", ALICE) == DENIED
+
+
+def test_a_fetch_session_does_not_show_whether_a_topic_exists(lab: InMemoryBroker) -> None:
+    assert has_session(lab, "closed", ALICE) == has_session(lab, "none", ALICE)
+    allow(lab, AclOperation.READ, ResourceType.TOPIC, "open")
+    assert has_session(lab, "open", ALICE)
+    wanted = [
+        fetch.FetchTopic(topic, partitions=[fetch.FetchPartition(partition_max_bytes=1000)])
+        for topic in ("closed", "none")
+    ]
+    errors = []
+    for added in wanted:
+        begin = fetch.FetchRequest(
+            max_wait_ms=0,
+            session_epoch=0,
+            topics=[fetch.FetchTopic("open", partitions=[fetch.FetchPartition(partition_max_bytes=1000)])],
+        )
+        session_id = lab.call(begin, 12, principal=ALICE).session_id
+        more = fetch.FetchRequest(max_wait_ms=0, session_id=session_id, session_epoch=1, topics=[added])
+        errors.append(lab.call(more, 12, principal=ALICE).error_code)
+    assert errors[0] == errors[1]
 
 
 def test_metadata_hides_topics(lab: InMemoryBroker) -> None:
