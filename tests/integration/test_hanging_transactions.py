@@ -1,12 +1,13 @@
-"""`tidelog transactions find-hanging` and `abort`."""
+"""`tidelog transactions find-hanging`, `abort` and `force-terminate`."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
@@ -62,3 +63,26 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker: Callable[..., 
     assert tools.rows("transactions", "find-hanging", "--topic", "hung")[1:] == []
     assert "no open transaction" in tools.refusal(*start, 0)
     producer.commit_transaction(CLIENT_TIMEOUT_S)
+
+
+def test_an_open_transaction_is_terminated_and_its_producer_fenced(bootstrap: str, topic: str) -> None:
+    tools = InProcessTools(bootstrap)
+    name = f"writer of {topic}"
+    terminate = ("transactions", "force-terminate")
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    producer.init_transactions(CLIENT_TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"open", partition=0)
+    assert producer.flush(CLIENT_TIMEOUT_S) == 0
+
+    said = json.loads(tools.output(*terminate, name, "--format", "json"))
+    assert (said["transactional_id"], said["partitions"]) == (name, [f"{topic}-0"])
+    (described,) = json.loads(tools.output("transactions", "describe", name, "--format", "json"))
+    assert (described["state"], described["timeout_ms"]) == ("Empty", 60_000)
+    with pytest.raises(KafkaException, match=r"(?i)fenced|epoch"):
+        producer.commit_transaction(CLIENT_TIMEOUT_S)
+    refused = tools.refusal(*terminate, "--transactional-id", name)
+    assert f"transactional id '{name}' has no transaction to abort: it is in Empty" in refused
+    absent = tools.refusal(*terminate, "no-such-writer")
+    assert "transactional id 'no-such-writer': it does not exist" in absent
+    assert tools.run(*terminate).exit_code == 2

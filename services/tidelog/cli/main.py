@@ -66,7 +66,7 @@ _SECTIONS: Final = {
     "Groups": {
         "group": "List, describe and delete consumer groups, and set their offsets.",
         "dlq": "Show the dead letters of share groups, and send them back.",
-        "transactions": "List and describe transactions, and find and abort hanging ones.",
+        "transactions": "List, describe and end transactions, and find and abort hanging ones.",
     },
     "Cluster": {
         "cluster": "Manage clusters on this machine, and describe any cluster.",

@@ -1,4 +1,4 @@
-"""`tidelog transactions`: lists and describes transactions, and aborts hanging ones (kafka-transactions)."""
+"""`tidelog transactions`: lists, describes and ends transactions (kafka-transactions)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ import time
 import click
 
 from tidelog.cli.hanging_transactions import abort, describe_them, find_them
-from tidelog.cli.output import print_heading, print_table
-from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.client.coordinators import ANY_DURATION, describe_transaction, list_transactions
+from tidelog.cli.output import print_heading, print_table, say
+from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.coordinators import (
+    ANY_DURATION,
+    ONGOING,
+    describe_transaction,
+    fence_producer,
+    list_transactions,
+)
 from tidelog.process.command_help import SuggestingGroup
 
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
-    """List and describe transactions, and find and abort hanging ones."""
+    """List, describe and end transactions, and find and abort hanging ones."""
 
 
 command.add_command(describe_them)
@@ -96,3 +102,43 @@ def describe(
                 timeout_ms=found.timeout_ms,
             )
             print_table(("topic", "#partition"), sorted(found.partitions), name="partitions")
+
+
+@command.command(
+    "force-terminate",
+    cls=ToolCommand,
+    examples=("tidelog transactions force-terminate orders-writer",),
+)
+@click.argument("name", metavar="[TRANSACTIONAL_ID]", required=False)
+@click.option(
+    "--transactional-id",
+    "other_name",
+    metavar="TRANSACTIONAL_ID",
+    help="The transactional id, instead of the argument.",
+)
+@cluster_options
+def force_terminate(
+    name: str | None, other_name: str | None, bootstrap_server: str, request_timeout_ms: int
+) -> None:
+    """Abort the open transaction of a transactional id, in all of its partitions.
+
+    Its producer is fenced: it can no longer write, and fails at its next call until it starts again.
+    """
+    if name and other_name and name != other_name:
+        raise click.UsageError(f"Give only one transactional id: '{name}' or '{other_name}'.")
+    chosen = name or other_name
+    if not chosen:
+        raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        found = describe_transaction(cluster, chosen)
+        if found.state != ONGOING:
+            raise ToolError(
+                f"transactional id '{chosen}' has no transaction to abort: it is in {found.state}"
+            )
+        fence_producer(cluster, chosen, found.timeout_ms)
+    say(
+        f"The transaction of {chosen} was aborted, and its producer is fenced.",
+        transactional_id=chosen,
+        producer_id=found.producer_id,
+        partitions=[str(place) for place in sorted(found.partitions)],
+    )

@@ -1,4 +1,4 @@
-"""Reads and deletes groups, and reads transactions."""
+"""Reads and deletes groups, and reads and ends transactions."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from tidelog.wire.messages.describe_transactions import (
     DescribeTransactionsResponse,
 )
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from tidelog.wire.messages.offset_delete import (
@@ -49,7 +50,8 @@ GROUP: Final = 0
 TRANSACTION: Final = 1
 """The types of coordinators in FindCoordinator."""
 NO_OFFSET: Final = -1
-OPEN_STATES: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+ONGOING: Final = "Ongoing"
+OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
 """The states of transactions that have begun and not ended."""
 ANY_DURATION: Final = -1
 """The least duration of `list_transactions` that leaves no transaction out."""
@@ -332,6 +334,22 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
         )
 
     return until_loaded(cluster, ask)
+
+
+def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+    """Aborts the open transaction of a transactional id, and fences its producer as a new one would.
+
+    `timeout_ms` becomes the transactional id's timeout. A transactional id that does not exist is created.
+    Raises KafkaError, ClientError.
+    """
+
+    def ask() -> None:
+        coordinator = coordinator_of(cluster, TRANSACTION, transactional_id)
+        request = InitProducerIdRequest(transactional_id, timeout_ms)
+        answer = coordinator.call(request, InitProducerIdResponse)
+        raise_on_error(answer.error_code, f"transactional id '{transactional_id}'")
+
+    until_loaded(cluster, ask)
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
