@@ -5,6 +5,7 @@ Each check returns its findings, one finding if all is well.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ from tidelog.cli.doctor.facts import (
 )
 from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
 from tidelog.client.availability import PartitionView, leaderless, named, out_of_sync
+from tidelog.client.coordinators import ONGOING, Transaction
+from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
 
@@ -43,7 +46,6 @@ SLOW_FSYNC_MS: Final = 25.0
 FULL_DATABASE: Final = 0.8
 LONG_TRANSACTION_MS: Final = 5 * 60_000
 ENDING_MS: Final = 60_000
-ONGOING: Final = "Ongoing"
 OWN_SETTINGS: Final = frozenset(
     {
         "advertised.listeners",
@@ -78,7 +80,7 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_space(facts.log_directories),
         *check_forecast(facts.log_directories, facts.offsets),
         *check_groups(facts.committed, facts.offsets, facts.log_directories, facts.unseen_groups),
-        *check_transactions(facts.transactions, facts.offsets),
+        *check_transactions(facts.transactions, facts.hanging),
         *check_clocks(facts.metrics),
         *check_leases(facts.metrics),
         *check_certificates(facts.certificate_expiry_s, facts.metrics, now_s),
@@ -414,50 +416,77 @@ def left_to_read_ms(log: LogOffsets, position: int, size_bytes: int) -> int | No
 
 
 def check_transactions(
-    transactions: Sequence[OpenTransaction] | Unseen,
-    offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
+    transactions: Sequence[OpenTransaction] | Unseen, hanging: Sequence[PartitionProducer] | Unseen
 ) -> list[Finding]:
     """Looks for transactions that should have ended, because readers of committed records wait for them.
 
-    A partition whose last stable offset is behind, although no coordinator has an open transaction there, has
-    a hanging one (KIP-664).
+    Nobody ends a hanging transaction, which its coordinator does not know (KIP-664), but an operator.
     """
     check = "transactions"
     if isinstance(transactions, Unseen):
         return [not_checked(check, transactions)]
     found: list[Finding] = []
-    known = {key for row in transactions for key in row.partitions}
-    waiting = {} if isinstance(offsets, Unseen) else offsets
-    hanging = [
-        f"{topic}-{index}"
-        for (topic, index), log in sorted(waiting.items())
-        if log.last_stable_offset < log.log_end_offset and (topic, index) not in known
-    ]
-    if hanging:
-        text = (
-            f"no coordinator knows the open transactions of {named(hanging)}, so read_committed readers wait"
-        )
-        step = "'tidelog transactions find-hanging' shows them, and 'tidelog transactions abort' ends them"
-        found.append(Finding(check, State.WARN, text, step))
+    unseen: list[Finding] = []
+    if isinstance(hanging, Unseen):
+        unseen = [not_checked(check, Unseen(f"hanging transactions: {hanging.reason}", hanging.next_step))]
+    else:
+        found += [_hanging(producer) for producer in hanging]
     for row in transactions:
         age = time_text(row.open_ms)
-        step = f"'tidelog transactions describe {row.transactional_id}' shows its partitions; read the "
+        name = shlex.quote(row.transactional_id)
+        logs = f"read the logs of its coordinator: tidelog transactions describe {name}"
         if row.state != ONGOING:
             if row.open_ms > max(ENDING_MS, row.timeout_ms + ENDING_MS):
                 text = f"{row.transactional_id} is in {row.state} and was begun {age} ago"
-                found.append(Finding(check, State.FAIL, text, step + "logs of the coordinator"))
+                found.append(Finding(check, State.FAIL, text, logs))
         elif row.open_ms > row.timeout_ms + ENDING_MS:
             text = (
                 f"{row.transactional_id} has been open for {age}, longer than its timeout of "
                 f"{time_text(row.timeout_ms)}, and was not aborted"
             )
-            found.append(Finding(check, State.FAIL, text, step + "logs of the coordinator"))
+            found.append(Finding(check, State.FAIL, text, logs))
         elif row.open_ms > LONG_TRANSACTION_MS:
             text = f"{row.transactional_id} has been open for {age}; read_committed readers wait for it"
-            found.append(Finding(check, State.WARN, text, step + "logs of its producer"))
-    return shortened(found) or [
-        Finding(check, State.OK, f"no transaction is open for too long ({len(transactions)} open)")
-    ]
+            step = f"read its producer's log, or abort it: tidelog transactions force-terminate {name}"
+            found.append(Finding(check, State.WARN, text, step))
+    if found:
+        return shortened([*found, *unseen])
+    text = f"no transaction is open for too long ({len(transactions)} open)"
+    return [Finding(check, State.OK, text), *unseen]
+
+
+def _hanging(producer: PartitionProducer) -> Finding:
+    topic, partition = producer.place
+    text = (
+        f"no coordinator knows the transaction of producer {producer.producer_id} in {producer.place}, which "
+        f"is open since offset {producer.start_offset}, so read_committed readers wait"
+    )
+    step = (
+        f"abort it: tidelog transactions abort {topic} --partition {partition} "
+        f"--start-offset {producer.start_offset}"
+    )
+    return Finding("transactions", State.WARN, text, step)
+
+
+def hanging_transactions(
+    before: Iterable[PartitionProducer],
+    known: Mapping[int, Transaction],
+    after: Collection[PartitionProducer],
+) -> list[PartitionProducer]:
+    """Returns the open transactions that no coordinator knows.
+
+    `before` and `after` are the producers that the leaders remembered before and after the coordinators were
+    asked for what they know, which is `known` by producer id. Only a transaction that was open at both times
+    was open all the time, so it is not one that has just begun or ended.
+    """
+    remained = {(producer.place, producer.producer_id, producer.start_offset) for producer in after}
+    lasting = (
+        producer
+        for producer in before
+        if producer.is_in_transaction
+        and (producer.place, producer.producer_id, producer.start_offset) in remained
+    )
+    return unknown_to_coordinators(lasting, known)
 
 
 # -- processes

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidelog.cli.doctor.cluster_checks import AGEING, HOUR_MS
+from tidelog.cli.doctor.cluster_checks import AGEING, HOUR_MS, hanging_transactions
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
     EtcdMember,
@@ -38,17 +38,21 @@ from tidelog.client.configs import ConfigResource, ResourceType, describe_config
 from tidelog.client.coordinators import (
     ANY_DURATION,
     OPEN_STATES,
+    ListedTransaction,
+    Transaction,
     committed_offsets,
     describe_transaction,
     list_groups,
     list_transactions,
 )
 from tidelog.client.errors import ClientError
+from tidelog.client.hanging_transactions import PartitionProducer, describe_producers
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_at
 from tidelog.client.reassignments import list_reassignments
 from tidelog.client.rebalance_plan import PartitionKey
-from tidelog.model.errors import KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 
 MAX_GROUPS: Final = 1_000
 MAX_TRANSACTIONS: Final = 1_000
@@ -93,11 +97,7 @@ class ClusterReader:
         unseen_groups: dict[str, str] = {}
         committed = _seen(lambda: self._committed(unseen_groups))
         self.tell("transactions")
-        transactions = _seen(lambda: self._transactions(now_ms))
-        leaders = _leaders(topics, silent)
-        if not isinstance(offsets, Unseen):
-            seen = offsets
-            offsets = _seen(lambda: self._confirmed(seen, leaders))
+        transactions, hanging = self._transactions(offsets, now_ms)
         self.tell("metrics")
         metrics: dict[int, ServiceMetrics | Unseen] = {
             broker.broker_id: read_metrics(broker, settings.get(broker.broker_id), self.timeout_s)
@@ -114,6 +114,7 @@ class ClusterReader:
             committed=committed,
             unseen_groups=unseen_groups,
             transactions=transactions,
+            hanging=hanging,
             metrics=metrics,
             certificate_expiry_s=self._certificates(live - silent.keys()),
             etcd=self._etcd(),
@@ -188,24 +189,6 @@ class ClusterReader:
             )
         return found
 
-    def _confirmed(
-        self, offsets: dict[PartitionKey, LogOffsets], leaders: Mapping[PartitionKey, int]
-    ) -> dict[PartitionKey, LogOffsets]:
-        """Reads the last stable offsets again, after the transactions, where they were behind.
-
-        Only a transaction that was open before, during and after the listing keeps the same offset. So one
-        that the listing does not contain is not just beginning or ending.
-        """
-        behind = {key: log for key, log in offsets.items() if log.last_stable_offset < log.log_end_offset}
-        latest = dict.fromkeys(behind, LATEST_TIMESTAMP)
-        stable = offsets_at(self.cluster, latest, leaders, isolation_level=READ_COMMITTED)
-        ended = {
-            key: replace(log, last_stable_offset=log.log_end_offset)
-            for key, log in behind.items()
-            if key not in stable or stable[key].offset != log.last_stable_offset
-        }
-        return {**offsets, **ended}
-
     def _topic_numbers(self, topics: Mapping[str, Topic], name: str) -> dict[str, int]:
         values = describe_topics_setting(self.cluster, topics, name) if topics else {}
         return {topic: int(value) for topic, value in values.items() if value}
@@ -232,22 +215,50 @@ class ClusterReader:
                 found[group.group_id] = {(p.topic, p.partition): offset for p, offset in committed.items()}
         return found
 
-    def _transactions(self, now_ms: int) -> list[OpenTransaction]:
-        found: list[OpenTransaction] = []
-        for row in list_transactions(self.cluster, list(OPEN_STATES), ANY_DURATION)[:MAX_TRANSACTIONS]:
-            described = describe_transaction(self.cluster, row.transactional_id)
-            if described.state in OPEN_STATES and described.start_time_ms >= 0:
-                open_ms = max(0, now_ms - described.start_time_ms)
-                found.append(
-                    OpenTransaction(
-                        row.transactional_id,
-                        described.state,
-                        open_ms,
-                        described.timeout_ms,
-                        described.partitions,
-                    )
-                )
+    def _transactions(
+        self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: int
+    ) -> tuple[list[OpenTransaction] | Unseen, list[PartitionProducer] | Unseen]:
+        """Returns the open transactions of the coordinators, and those that only the partitions know."""
+        places: list[TopicPartition] | Unseen = offsets if isinstance(offsets, Unseen) else _waiting(offsets)
+        before = self._producers(places)
+        listed = _seen(lambda: list_transactions(self.cluster, list(OPEN_STATES), ANY_DURATION))
+        if isinstance(listed, Unseen):
+            return listed, listed
+        known = _seen(lambda: self._described(listed[:MAX_TRANSACTIONS]))
+        if isinstance(known, Unseen):
+            return known, known
+        found = [
+            OpenTransaction(
+                row.transactional_id, row.state, max(0, now_ms - row.start_time_ms), row.timeout_ms
+            )
+            for row in known
+            if row.state in OPEN_STATES and row.start_time_ms >= 0
+        ]
+        if len(listed) > MAX_TRANSACTIONS:
+            return found, Unseen(f"only {MAX_TRANSACTIONS} of {len(listed)} open transactions are examined")
+        after = self._producers(before if isinstance(before, Unseen) else {row.place for row in before})
+        if isinstance(before, Unseen) or isinstance(after, Unseen):
+            return found, before if isinstance(before, Unseen) else after
+        return found, hanging_transactions(before, {row.producer_id: row for row in known}, after)
+
+    def _described(self, listed: Sequence[ListedTransaction]) -> list[Transaction]:
+        """Returns the transactions that were listed, with their states of now."""
+        found: list[Transaction] = []
+        for row in listed:
+            try:
+                found.append(describe_transaction(self.cluster, row.transactional_id))
+            except KafkaError as error:
+                if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it expired in between
+                    raise
         return found
+
+    def _producers(self, places: Collection[TopicPartition] | Unseen) -> list[PartitionProducer] | Unseen:
+        """Returns the producers in a transaction that the leaders of partitions remember."""
+        if isinstance(places, Unseen):
+            return places
+        return _seen(
+            lambda: [row for row in describe_producers(self.cluster, places) if row.is_in_transaction]
+        )
 
     def _certificates(self, brokers: Collection[int]) -> dict[str, float] | Unseen:
         """Returns when the certificates of listeners, and those of a local cluster's files, expire."""
@@ -284,6 +295,13 @@ class ClusterReader:
         if self.local is None:
             return Unseen("only the files of a local cluster state which services should run")
         return read_registrations(self.local)
+
+
+def _waiting(offsets: Mapping[PartitionKey, LogOffsets]) -> list[TopicPartition]:
+    """Returns the partitions whose readers of committed records wait for a transaction."""
+    return [
+        TopicPartition(*key) for key, log in offsets.items() if log.last_stable_offset < log.log_end_offset
+    ]
 
 
 def _leaders(topics: Mapping[str, Topic], silent: Collection[int]) -> dict[PartitionKey, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tidelog.cli.doctor.findings import Unseen
 from tidelog.client.availability import PartitionView
+from tidelog.client.hanging_transactions import PartitionProducer
 from tidelog.client.log_dirs import LogDir
 from tidelog.client.rebalance_plan import PartitionKey
 
@@ -40,7 +41,6 @@ class OpenTransaction:
     state: str
     open_ms: int
     timeout_ms: int
-    partitions: tuple[PartitionKey, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,8 @@ class ClusterFacts:
     unseen_groups: Mapping[str, str]
     """Groups whose offsets could not be read, with the reason."""
     transactions: Sequence[OpenTransaction] | Unseen
+    hanging: Sequence[PartitionProducer] | Unseen
+    """The producers of transactions that are open in a partition and unknown to their coordinator."""
     metrics: Mapping[int, ServiceMetrics | Unseen]
     certificate_expiry_s: Mapping[str, float] | Unseen
     """The times at which certificates expire, by their holders, in seconds since 1970."""

@@ -24,6 +24,7 @@ from tidelog.cli.doctor.cluster_checks import (
     check_transactions,
     full_in_ms,
     growth_of,
+    hanging_transactions,
     left_to_read_ms,
 )
 from tidelog.cli.doctor.facts import EtcdMember, LogOffsets, OpenTransaction, Registrations, ServiceMetrics
@@ -40,6 +41,8 @@ from tidelog.cli.doctor.findings import (
     shortened,
 )
 from tidelog.client.availability import PartitionView
+from tidelog.client.coordinators import Transaction
+from tidelog.client.hanging_transactions import NO_TRANSACTION, PartitionProducer
 from tidelog.client.log_dirs import LogDir, ReplicaSize
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -95,7 +98,7 @@ def test_a_check_that_was_not_made_states_its_reason() -> None:
         check_forecast([volume(1)], silent),
         check_groups({}, silent, [], {}),
         check_groups(silent, {}, [], {}),
-        check_transactions(silent, {}),
+        check_transactions(silent, []),
         check_etcd(silent),
         check_clocks({1: silent}),
         check_leases({1: silent}),
@@ -217,15 +220,39 @@ def test_groups_that_could_not_be_read_are_named() -> None:
     ],
 )
 def test_stuck_transactions(transaction: OpenTransaction, state: State) -> None:
-    assert the(check_transactions([transaction], {})).state is state
+    assert the(check_transactions([transaction], [])).state is state
 
 
-def test_a_partition_that_waits_for_a_transaction_that_no_coordinator_knows() -> None:
-    waiting = {KEY: offsets(stable=10)}
-    finding = the(check_transactions([], waiting))
-    assert (finding.state, "t-0" in finding.text) == (State.WARN, True)
-    known = OpenTransaction("x", "Ongoing", 10_000, 60_000, (KEY,))
-    assert the(check_transactions([known], waiting)).state is State.OK
+def producer(producer_id: int, start_offset: int, partition: int = 0) -> PartitionProducer:
+    return PartitionProducer(TopicPartition("t", partition), producer_id, 0, 0, 0, 0, start_offset)
+
+
+def test_each_hanging_transaction_has_the_command_that_aborts_it() -> None:
+    first, second = check_transactions([], [producer(7, 10), producer(8, 20, partition=1)])
+    assert (first.state, "producer 7 in t-0" in first.text) == (State.WARN, True)
+    assert first.next_step == "abort it: tidelog transactions abort t --partition 0 --start-offset 10"
+    assert "--partition 1 --start-offset 20" in second.next_step
+
+
+def test_the_name_in_a_command_is_one_word_of_the_shell() -> None:
+    finding = the(check_transactions([OpenTransaction("a b", "Ongoing", 6 * 60_000, 900_000)], []))
+    assert finding.next_step.endswith(" force-terminate 'a b'")
+
+
+def test_transactions_are_judged_where_hanging_ones_could_not_be_seen() -> None:
+    ok, unseen = check_transactions([], Unseen("no answer"))
+    assert (ok.state, unseen.state) == (State.OK, State.UNKNOWN)
+    assert unseen.text == "not checked: hanging transactions: no answer"
+
+
+def test_only_a_transaction_that_lasts_and_that_no_coordinator_knows_hangs() -> None:
+    known = Transaction("x", 7, 0, "Ongoing", 60_000, 0, (TopicPartition("t", 0),))
+    both = [producer(7, 10), producer(8, 20)]
+    assert hanging_transactions(both, {7: known}, both) == [producer(8, 20)]
+    assert hanging_transactions([producer(7, 10, partition=1)], {7: known}, [producer(7, 10, partition=1)])
+    assert not hanging_transactions([producer(8, 20)], {}, []), "it ended in between"
+    assert not hanging_transactions([producer(8, 20)], {}, [producer(8, 25)]), "the next one began in between"
+    assert not hanging_transactions([producer(8, NO_TRANSACTION)], {}, [producer(8, NO_TRANSACTION)])
 
 
 def test_clocks_count_only_beyond_what_the_measurement_can_tell() -> None:
