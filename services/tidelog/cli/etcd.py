@@ -7,6 +7,7 @@ import datetime
 import json
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -14,7 +15,7 @@ from tidelog.cli.etcd_roles import service_users
 from tidelog.cli.output import add_facts, progress, say
 from tidelog.cli.service_options import fail, service_options, settings_from
 from tidelog.cli.service_process import etcd_options
-from tidelog.cli.tool_command import ToolCommand
+from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
@@ -33,6 +34,9 @@ from tidelog.rpc.callers import ServiceRole
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60
+_PEER_SECTION: Final = "peer-transport-security"
+_PEER_FILES: Final = ("trusted-ca-file", "cert-file", "key-file")
+"""The keys of the authority, the certificate and its key, in the order of Peers."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -88,7 +92,10 @@ def _save(options: EtcdOptions, path: Path, timeout_s: int) -> None:
     try:
         saved = asyncio.run(save_snapshot(options, path, timeout_s))
     except TimeoutError:
-        fail(f"no snapshot from {','.join(options.endpoints)} within {timeout_s} s; increase --timeout-s")
+        fail(
+            f"no snapshot from {','.join(options.endpoints)} within {timeout_s} s; "
+            "check tidelog.etcd.endpoints, or increase --timeout-s"
+        )
     except (StoreError, BrokenSnapshotError, OSError) as error:
         fail(f"the snapshot failed: {error}")
     say(
@@ -102,14 +109,17 @@ def _save(options: EtcdOptions, path: Path, timeout_s: int) -> None:
 
 def _remove_expired(directory: Path, keep: int) -> None:
     removed: list[str] = []
+    path = directory
     try:
         for name in expired_names((entry.name for entry in directory.iterdir()), keep):
-            (directory / name).unlink(missing_ok=True)
-            progress(f"{directory / name}: removed")
-            removed.append(str(directory / name))
+            path = directory / name
+            path.unlink(missing_ok=True)
+            progress(f"{path}: removed")
+            removed.append(str(path))
     except OSError as error:
-        fail(f"old snapshots could not be removed: {error}")
-    add_facts(removed=removed)
+        raise ToolError(f"{path} could not be removed: {error.strerror}") from error
+    finally:
+        add_facts(removed=removed)
 
 
 @command.command(
@@ -238,6 +248,8 @@ def join(
             fail(f"the cluster did not add this member again within {timeout_s} s: {error}")
         config["initial-cluster-state"] = state
         progress(f"{config['name']}: has no data; starts as a member of a cluster whose state is {state}")
+    else:
+        progress(f"{config['name']}: has data; starts as the member that it was")
     try:
         output.write_text(json.dumps(config), "utf-8")
     except OSError as error:
@@ -255,15 +267,20 @@ def _member_config(source: Path) -> JsonObject:
         fail(f"--member-config {source}: {error}")
     if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in wanted):
         fail(f"--member-config {source}: expected an object with {', '.join(wanted)}")
+    files = _peer_files(config)
+    if not isinstance(files, dict) or not all(isinstance(files.get(name, ""), str) for name in _PEER_FILES):
+        fail(f"--member-config {source}: {_PEER_SECTION}: expected an object of file names")
     return config
 
 
+def _peer_files(config: JsonObject) -> Any:  # of a file that is not checked yet
+    return config.get(_PEER_SECTION) or {}
+
+
 def _peers_of(config: JsonObject) -> Peers:
-    files = config.get("peer-transport-security", {})
+    files = _peer_files(config)
     return Peers(
         config["initial-advertise-peer-urls"],
         tuple(member.partition("=")[2] for member in config["initial-cluster"].split(",")),
-        ca_file=files.get("trusted-ca-file", ""),
-        cert_file=files.get("cert-file", ""),
-        key_file=files.get("key-file", ""),
+        *(files.get(name, "") for name in _PEER_FILES),
     )

@@ -162,7 +162,7 @@ def test_a_member_with_data_starts_without_changes(members: list[EtcdProcess], t
     member.kill()
     result = join(member, others, tmp_path)
     assert result.exit_code == 0
-    assert result.output == ""
+    assert result.output == "etcd-1: has data; starts as the member that it was\n"
     assert member.arguments == ["--initial-cluster-state=new"]
 
 
