@@ -22,7 +22,6 @@ from tidelog.broker.authorization.judging import (
     Requirement,
     Shown,
     Whole,
-    deny,
 )
 from tidelog.broker.authorized_operations import NOT_ASKED
 from tidelog.broker.coordination.refusals import (
@@ -367,41 +366,56 @@ def _hide_settings(judgement: Judgement, response: Any) -> None:
 
 
 def _delete_topics(judgement: Judgement) -> None:
-    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    denied: list[Any] = []
-
-    def result(topic: Any, code: ErrorCode) -> Any:
-        is_shown = topic.name is not None
-        name = topic.name if is_shown else judgement.metadata.topic_names[topic.topic_id]
-        if not is_shown and not judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
-            name = None
-        topic_id = ZERO_TOPIC_ID if is_shown else topic.topic_id
-        return delete_topics.DeletableTopicResult(name, topic_id, code, _MESSAGES[code])
-
     message, left = judgement.message, list[Any]()
+    refused: list[delete_topics.DeletableTopicResult] = []
     if judgement.version >= _FIRST_DELETE_TOPICS_WITH_TOPIC_ID:
-        for topic in message.topics:
-            name = judgement.topic_name(topic)
-            (left if name is None or _may_delete(judgement, name) else denied).append(topic)
-        items = "topics"
+        items, wanted = "topics", message.topics
     else:
-        for name in message.topic_names:
-            if _may_delete(judgement, name):
-                left.append(name)
-            else:
-                denied.append(delete_topics.DeleteTopicState(name=name))
-        items = "topic_names"
-    if denied:
-        deny(judgement, items, left, denied, Refuse("responses", result), code)
+        items, wanted = "topic_names", message.topic_names
+    for item in wanted:
+        topic = delete_topics.DeleteTopicState(item) if isinstance(item, str) else item
+        code = _deletion_refusal(judgement, topic)
+        if code:
+            refused.append(_refused_topic_deletion(judgement, topic, code))
+        else:
+            left.append(item)
+    if refused:
+        judgement.keep(**{items: left})
+        judgement.is_nothing_left = not left
+        judgement.edits.append(lambda response: response.responses.extend(refused))
 
 
-def _may_delete(judgement: Judgement, topic: str) -> bool:
-    """Returns whether the controller may answer about a topic: it is also asked about a topic that does not
-    exist and that the client may describe.
+def _deletion_refusal(judgement: Judgement, topic: delete_topics.DeleteTopicState) -> ErrorCode:
+    """Returns why the controller may not be asked to delete a topic, or NONE.
+
+    The controller does not ask for ACLs, and may know topics that this broker does not know yet. So this
+    broker answers that it does not know them, unless the client may delete a topic with that name.
     """
-    if topic not in judgement.metadata.topics and judgement.may(DESCRIBE, TOPIC, topic, is_asked_for=False):
-        return True
-    return judgement.may_topic(DELETE, topic)
+    name = judgement.topic_name(topic)
+    if name is None:
+        is_by_id = topic.name is None and topic.topic_id != ZERO_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.NONE  # the controller refuses it
+    is_unknown = name not in judgement.metadata.topics and judgement.may(
+        DESCRIBE, TOPIC, name, is_asked_for=False
+    )
+    if judgement.may(DELETE, TOPIC, name, is_asked_for=not is_unknown):
+        return ErrorCode.NONE
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _refused_topic_deletion(
+    judgement: Judgement, topic: delete_topics.DeleteTopicState, code: ErrorCode
+) -> delete_topics.DeletableTopicResult:
+    """Returns the result of a topic by the name or the id with which the client named it. The name of an id
+    is only for those who may describe the topic.
+    """
+    message = _MESSAGES.get(code)
+    if topic.name is not None:
+        return delete_topics.DeletableTopicResult(topic.name, ZERO_TOPIC_ID, code, message)
+    name = judgement.metadata.topic_names.get(topic.topic_id)
+    if name is not None and not judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
+        name = None
+    return delete_topics.DeletableTopicResult(name, topic.topic_id, code, message)
 
 
 def _init_producer_id(judgement: Judgement) -> None:

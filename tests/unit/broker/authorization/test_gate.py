@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -29,6 +30,7 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     alter_share_group_offsets,
     delete_share_group_offsets,
+    delete_topics,
     describe_cluster,
     describe_share_group_offsets,
     describe_topic_partitions,
@@ -162,6 +164,28 @@ def test_metadata_hides_topics(lab: InMemoryBroker) -> None:
         )
         (topic,) = lab.call(by_id, 12, principal=ALICE).topics
         assert (topic.error_code, topic.name, topic.topic_id) == (DENIED, None, ids["closed"])
+
+
+def test_a_topic_that_this_broker_does_not_know_is_not_deleted_without_delete(lab: InMemoryBroker) -> None:
+    """The controller may know the topic already, and decides nothing about ACLs."""
+    lab.controller.answer = lambda message: delete_topics.DeleteTopicsResponse(
+        responses=[delete_topics.DeletableTopicResult(topic.name) for topic in message.topics]
+    )
+    allow(lab, AclOperation.DESCRIBE, ResourceType.TOPIC, "new")
+    by_name = delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState("new")])
+    by_id = delete_topics.DeleteTopicsRequest(
+        [delete_topics.DeleteTopicState(topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, "new"))]
+    )
+    old = delete_topics.DeleteTopicsRequest(topic_names=["new"])
+    (result,) = lab.call(by_name, 6, principal=ALICE).responses
+    assert (result.name, result.error_code) == ("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    (result,) = lab.call(old, 5, principal=ALICE).responses
+    assert (result.name, result.error_code) == ("new", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    (result,) = lab.call(by_id, 6, principal=ALICE).responses
+    assert (result.name, result.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert lab.controller.forwarded == []
+    allow(lab, AclOperation.DELETE, ResourceType.TOPIC, "new")
+    assert lab.call(by_name, 6, principal=ALICE).responses[0].error_code == ErrorCode.NONE
 
 
 def test_describe_topic_partitions_hides_topics(lab: InMemoryBroker) -> None:
