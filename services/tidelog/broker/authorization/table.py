@@ -642,8 +642,10 @@ def _topics_of_topology(topology: Any) -> Iterable[str]:
 
 
 def _describe_share_offsets(judgement: Judgement) -> None:
-    """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics."""
-    names_topics = {group.group_id for group in judgement.message.groups if group.topics is not None}
+    """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics. A
+    group that it names twice, with topics and without, has them left out.
+    """
+    asks_for_all = {group.group_id for group in judgement.message.groups if group.topics is None}
     refuse = Refuse("groups", refused_share_offsets)
     Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
 
@@ -653,7 +655,7 @@ def _describe_share_offsets(judgement: Judgement) -> None:
             for topic in group.topics:
                 if judgement.may(DESCRIBE, TOPIC, topic.topic_name, is_asked_for=False):
                     topics.append(topic)
-                elif group.group_id in names_topics:
+                elif group.group_id not in asks_for_all:
                     topics.append(_denied_share_offsets(topic))
             group.topics = topics
 

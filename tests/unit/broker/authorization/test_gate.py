@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from brokerlab.in_memory_broker import InMemoryBroker
 from fuzz.mutation import RequestSource
 from tidelog.broker.authorization.judging import Judgement
-from tidelog.broker.authorization.table import TABLE, _hide_topologies
+from tidelog.broker.authorization.table import TABLE, _describe_share_offsets, _hide_topologies
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
@@ -286,6 +286,34 @@ def test_share_groups_need_the_group_and_its_topics(lab: InMemoryBroker) -> None
     no_coordinator = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
     for request in (describe, offsets):
         assert lab.call(request, 1, principal=ALICE).groups[0].error_code in no_coordinator
+
+
+def test_a_share_group_that_is_asked_for_twice_hides_topics() -> None:
+    """Once without topics, which shows all, and once with a topic, whose denial may be told."""
+    asked = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup
+    wanted = describe_share_group_offsets.DescribeShareGroupOffsetsRequestTopic("open", [0])
+    found = describe_share_group_offsets.DescribeShareGroupOffsetsResponseGroup
+    topic = describe_share_group_offsets.DescribeShareGroupOffsetsResponseTopic
+
+    class Judge:
+        message = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
+            [asked("g", None), asked("g", [wanted])]
+        )
+
+        def __init__(self) -> None:
+            self.edits: list[Any] = []
+
+        def may(self, operation: object, kind: object, name: str, *, is_asked_for: bool = True) -> bool:
+            return name != "closed"
+
+    judge = Judge()
+    _describe_share_offsets(cast(Judgement, judge))
+    response = describe_share_group_offsets.DescribeShareGroupOffsetsResponse(
+        groups=[found("g", [topic("open"), topic("closed")]), found("g", [topic("open")])]
+    )
+    for edit in judge.edits:
+        edit(response)
+    assert [[each.topic_name for each in group.topics] for group in response.groups] == [["open"], ["open"]]
 
 
 def test_an_empty_name_is_a_name(lab: InMemoryBroker) -> None:
