@@ -4,6 +4,8 @@ administrator does.
 The lines are written by the logger `tidelog.audit`, as JSON unless `tidelog.log.format` asks for text. They
 name the principal, the host, the API, the resources and the outcome, and never a secret. Their rate is
 bounded, because clients cause them: beyond the bound lines are left out, and the next line states how many.
+Each event has a bound of its own, and so has its failure. Otherwise, a client whose logins fail could keep
+the calls of administrators out of the log.
 """
 
 from __future__ import annotations
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from tidelog.model.principal import Principal
 
 MAX_LINES_PER_SECOND: Final = 100
+"""The lines of one event with success, or without."""
 MAX_NAMES: Final = 10
 """The names of resources in one line."""
 MAX_NAME_CHARS: Final = 249
+_SUCCESS: Final = ErrorCode.NONE.name
 _MAX_DEPTH: Final = 4
 """The levels of a response in which its error is looked for."""
 _NAME_FIELDS: Final = ("name", "resource_name", "topic", "group_id", "principal", "entity_name")
@@ -51,6 +55,10 @@ AUDITED_APIS: Final = frozenset(
         ApiKey.CREATE_DELEGATION_TOKEN,
         ApiKey.RENEW_DELEGATION_TOKEN,
         ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.WRITE_TXN_MARKERS,
     }
 )
 """The calls of administrators."""
@@ -60,12 +68,14 @@ class AuditLog:
     """The audit log of one process."""
 
     def __init__(self, monotonic_s: Callable[[], float] = monotonic) -> None:
-        self._log = BoundedLog("tidelog.audit", MAX_LINES_PER_SECOND, monotonic_s)
+        self._monotonic_s = monotonic_s
+        self._logs: dict[tuple[str, bool], BoundedLog] = {}
+        """By event and success."""
 
     def login(self, principal: Principal, host: str, mechanism: str, failure: str | None) -> None:
         """Writes a login. `failure` is the reason why it failed, None if it succeeded."""
         if failure is None:
-            self._write("login", principal, host, mechanism=mechanism, outcome="NONE")
+            self._write("login", principal, host, mechanism=mechanism, outcome=_SUCCESS)
         else:
             self._write(
                 "login",
@@ -102,8 +112,12 @@ class AuditLog:
             outcome=outcome.name,
         )
 
-    def _write(self, event: str, principal: Principal, host: str, **fields: object) -> None:
-        self._log.info(event, principal=principal, host=host, **fields)
+    def _write(self, event: str, principal: Principal, host: str, *, outcome: str, **fields: object) -> None:
+        kind = event, outcome == _SUCCESS
+        log = self._logs.get(kind)
+        if log is None:
+            log = self._logs[kind] = BoundedLog("tidelog.audit", MAX_LINES_PER_SECOND, self._monotonic_s)
+        log.info(event, principal=principal, host=host, **fields, outcome=outcome)
 
 
 AUDIT: Final = AuditLog()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from structlog.testing import capture_logs
 
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog
+from tidelog.broker.audit import AUDIT, AUDITED_APIS, MAX_LINES_PER_SECOND, AuditLog
+from tidelog.broker.request import RequestContext
+from tidelog.model.acl import AclOperation, ResourceType
+from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, user_principal
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import create_topics, metadata
 from tidelog.wire.messages.create_topics import CreatableTopic
 
@@ -22,15 +28,46 @@ def test_the_rate_is_bounded_and_omissions_are_counted() -> None:
         for _ in range(3 * MAX_LINES_PER_SECOND):
             audit.login(ANONYMOUS, "10.0.0.1", "PLAIN", "the password is false")
         now_s = 6.0
-        audit.login(user_principal("a"), "10.0.0.1", "PLAIN", None)
+        audit.login(user_principal("a"), "10.0.0.1", "PLAIN", "the password is false")
     assert len(lines) == MAX_LINES_PER_SECOND + 1
     assert lines[0]["outcome"] == "SASL_AUTHENTICATION_FAILED"
     assert lines[-1]["lines_omitted_before"] == 2 * MAX_LINES_PER_SECOND
-    assert (lines[-1]["principal"], lines[-1]["outcome"]) == ("User:a", "NONE")
+    assert lines[-1]["principal"] == "User:a"
+
+
+def test_failed_logins_do_not_displace_other_lines() -> None:
+    """Anybody who reaches a listener can cause lines of failed logins."""
+    audit = AuditLog(lambda: 5.0)
+    root = user_principal("root")
+    with capture_logs() as lines:
+        for _ in range(2 * MAX_LINES_PER_SECOND):
+            audit.login(ANONYMOUS, "10.0.0.1", "PLAIN", "the password is false")
+        audit.login(root, "10.0.0.2", "PLAIN", None)
+        context = SimpleNamespace(
+            principal=root, host="10.0.0.2", route=SimpleNamespace(api_key=ApiKey.CREATE_ACLS)
+        )
+        for _ in range(2 * MAX_LINES_PER_SECOND):
+            audit.denied(cast(RequestContext, context), AclOperation.READ, ResourceType.TOPIC, "t")
+            audit.called(cast(RequestContext, context), ["t"], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        audit.called(cast(RequestContext, context), ["t"], ErrorCode.NONE)
+    told = [(line["event"], line["outcome"]) for line in lines]
+    assert told.count(("login", "NONE")) == told.count(("admin call", "NONE")) == 1
+    assert told.count(("access denied", "DENIED")) == MAX_LINES_PER_SECOND
+
+
+def test_each_api_that_changes_something_is_audited() -> None:
+    changing = (
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.WRITE_TXN_MARKERS,
+    )
+    assert set(changing) <= AUDITED_APIS
 
 
 def test_denied_accesses_and_calls_are_logged(tmp_path: Path) -> None:
-    AUDIT._log._second = -1  # earlier tests may have used up its lines
+    for log in AUDIT._logs.values():
+        log._second = -1  # earlier tests may have used up its lines
     lab = InMemoryBroker(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER})
     creation = create_topics.CreateTopicsRequest([CreatableTopic("t", 1, 1)])
 
