@@ -18,8 +18,10 @@ from tidelog.cli.tool_command import (
     topic_option,
 )
 from tidelog.client.answers import topic_error_of
+from tidelog.client.availability import named
 from tidelog.client.cluster import Cluster
 from tidelog.client.hanging_transactions import (
+    HangingSearch,
     PartitionProducer,
     abort_transaction,
     describe_producers,
@@ -107,8 +109,8 @@ def find_them(
         raise click.UsageError("--partition requires --topic.")
     now_ms = time.time_ns() // _NS_PER_MS
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        places = _places(cluster, broker_id, topic, partition)
-        hanging = find_hanging(
+        places, leaderless = _places(cluster, broker_id, topic, partition)
+        found = find_hanging(
             cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * _MINUTE_MS
         )
     print_table(
@@ -126,31 +128,48 @@ def find_them(
                 time_text(producer.last_timestamp_ms),
                 (now_ms - producer.last_timestamp_ms) // _MINUTE_MS,
             )
-            for producer in hanging
+            for producer in found.hanging
         ],
     )  # fmt: skip
-    if not hanging:
+    if not found.hanging and not found.unjudged:
         note(f"No transaction hangs in {len(places)} partitions.")
+    _fail_if_incomplete(found, leaderless)
+
+
+def _fail_if_incomplete(found: HangingSearch, leaderless: list[TopicPartition]) -> None:
+    """Raises ToolError if partitions were not searched, or if transactions could not be judged."""
+    gaps: list[str] = []
+    if leaderless:
+        gaps.append(f"these partitions have no leader and were not searched: {named(leaderless)}")
+    if found.unjudged:
+        open_ones = named([f"producer {each.producer_id} in {each.place}" for each in found.unjudged])
+        gaps.append(
+            f"no coordinator of {named(found.unread_shards)} could be asked, so these transactions may hang, "
+            f"or a coordinator may still end them: {open_ones}"
+        )
+    if gaps:
+        raise ToolError("; ".join(gaps))
 
 
 def _places(
     cluster: Cluster, broker_id: int | None, topic: str | None, partition: int | None
-) -> list[TopicPartition]:
-    """Returns the partitions to search, without those that have no leader unless they were named."""
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Returns the partitions to search, and those that have no leader. A named partition is searched."""
     if topic is not None and partition is not None:
-        return [TopicPartition(topic, partition)]
+        return [TopicPartition(topic, partition)], []
     live = {broker.broker_id for broker in cluster.describe().brokers}
     if broker_id is not None and broker_id not in live:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
     topics = cluster.topics(None if topic is None else [topic])
     if topic is not None and topic not in topics:
         raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
-    return [
-        TopicPartition(found.name, part.index)
-        for found in topics.values()
-        for part in found.partitions
-        if part.leader in live and (broker_id is None or broker_id in part.replicas)
-    ]
+    led: list[TopicPartition] = []
+    leaderless: list[TopicPartition] = []
+    for found in topics.values():
+        for part in found.partitions:
+            if broker_id is None or broker_id in part.replicas:
+                (led if part.leader in live else leaderless).append(TopicPartition(found.name, part.index))
+    return led, leaderless
 
 
 @click.command(

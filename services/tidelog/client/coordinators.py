@@ -118,7 +118,8 @@ def list_groups(
 ) -> list[ListedGroup]:
     """Returns the groups of all brokers, filtered by states and types if any are given.
 
-    With a set `silent`, brokers that do not answer join it, and their groups are left out.
+    With a set `silent`, brokers that do not answer, or whose coordinators are not ready in time, join it, and
+    their groups are left out.
     """
     least = 5 if types else 4 if states else 0
 
@@ -297,7 +298,8 @@ def list_transactions(
 ) -> list[ListedTransaction]:
     """Returns the transactions of all brokers that have been open for `least_duration_ms`.
 
-    With a set `silent`, brokers that do not answer join it, and their transactions are left out.
+    With a set `silent`, brokers that do not answer, or whose coordinators are not ready in time, join it, and
+    their transactions are left out.
     """
     least = 1 if least_duration_ms >= 0 else 0
 
@@ -385,12 +387,14 @@ def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
 def _of_each_broker(
     cluster: Cluster, ask: Callable[[int], R], silent: set[int] | None
 ) -> Iterator[tuple[int, R]]:
-    """Yields each broker's id and answer. With a set `silent`, brokers that do not answer join it instead."""
+    """Yields each broker's id and answer. With a set `silent`, brokers that do not answer, or only that they
+    are not ready, join it instead.
+    """
     for broker in cluster.describe().brokers:
         try:
             answer = until_loaded(cluster, partial(ask, broker.broker_id))
-        except ClientError:
-            if silent is None:
+        except (ClientError, KafkaError) as error:
+            if silent is None or (isinstance(error, KafkaError) and not error.is_retriable):
                 raise
             silent.add(broker.broker_id)
         else:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.client.admin import places_by_leader
 from tidelog.client.answers import error_of, raise_on_error
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import NO_LEADER, Cluster
 from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
+from tidelog.client.errors import ClientError
+from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.wire.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -54,6 +56,18 @@ class PartitionProducer:
         return self.start_offset > NO_TRANSACTION
 
 
+class HangingSearch(NamedTuple):
+    """The producers of the transactions that hang, and of those that nobody can judge now.
+
+    A producer in `unjudged` has a transaction that lasts too long and that no coordinator has named, but the
+    coordinators of `unread_shards`, which are partitions of `__transaction_state`, were not all asked.
+    """
+
+    hanging: tuple[PartitionProducer, ...]
+    unjudged: tuple[PartitionProducer, ...]
+    unread_shards: tuple[TopicPartition, ...]
+
+
 def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> list[PartitionProducer]:
     """Returns the producers of partitions. Raises KafkaError, ClientError."""
     found: list[PartitionProducer] = []
@@ -85,22 +99,62 @@ def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> li
 
 def find_hanging(
     cluster: Cluster, places: Iterable[TopicPartition], *, now_ms: int, max_transaction_timeout_ms: int
-) -> list[PartitionProducer]:
-    """Returns the producers of hanging transactions in these partitions. Raises KafkaError, ClientError."""
+) -> HangingSearch:
+    """Searches these partitions. Raises KafkaError, ClientError if a partition's producers are unreadable.
+
+    A shard without a leader belongs to no broker's list of transactions, and a shard that moves between two
+    lists may be in neither. A transaction that such a shard may know does not count as hanging.
+    """
     late = late_producers(describe_producers(cluster, places), now_ms, max_transaction_timeout_ms)
     if not late:
-        return []
+        return HangingSearch((), (), ())
     wanted = {producer.producer_id for producer in late}
+    before = _shard_leaders(cluster)
+    silent: set[int] = set()
+    listed = list_transactions(cluster, [], ANY_DURATION, silent=silent)
+    shards = _shard_leaders(cluster)
+    unread = {
+        shard
+        for shard, led in shards.items()
+        if led.leader == NO_LEADER or led.leader in silent or led != before.get(shard)
+    }
     known: dict[int, Transaction] = {}
-    for row in list_transactions(cluster, [], ANY_DURATION):
+    for row in listed:
         if row.producer_id not in wanted:
             continue
         try:
             known[row.producer_id] = describe_transaction(cluster, row.transactional_id)
-        except KafkaError as error:
-            if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it expired in between
+        except (KafkaError, ClientError) as error:
+            if isinstance(error, ClientError) or error.is_retriable:
+                shard = shard_for(ShardKind.TRANSACTION, row.transactional_id, len(shards))
+                unread.add(shard.topic_partition)
+            elif error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it expired in between
                 raise
-    return unknown_to_coordinators(late, known)
+    hanging = unknown_to_coordinators(late, known)
+    unjudged = [each for each in hanging if unread and each.producer_id not in known]
+    return HangingSearch(
+        tuple(each for each in hanging if each not in unjudged),
+        tuple(unjudged),
+        tuple(sorted(unread)) if unjudged else (),
+    )
+
+
+class _ShardLeader(NamedTuple):
+    """The live broker that leads a shard, or -1, and its epoch."""
+
+    leader: int
+    leader_epoch: int
+
+
+def _shard_leaders(cluster: Cluster) -> dict[TopicPartition, _ShardLeader]:
+    live = {broker.broker_id for broker in cluster.describe().brokers}
+    topic = cluster.topics([TRANSACTION_STATE_TOPIC]).get(TRANSACTION_STATE_TOPIC)
+    return {
+        TopicPartition(TRANSACTION_STATE_TOPIC, part.index): _ShardLeader(
+            part.leader if part.leader in live else NO_LEADER, part.leader_epoch
+        )
+        for part in (() if topic is None else topic.partitions)
+    }
 
 
 def late_producers(
