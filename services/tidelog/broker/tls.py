@@ -49,6 +49,10 @@ be too small for the client's next segment, and neither side would continue.
 """
 MOST_HELD_S: Final = 0.1
 """A connection whose bytes the kernel holds back for longer is from then on told about all bytes."""
+RESET_CHECK_S: Final = 1.0
+"""A connection that has been silent for this time is read once more, because libuv may have stopped watching
+it.
+"""
 MAX_UNSENT_BYTES: Final = 1024 * 1024
 """The most encrypted bytes that may wait for the socket when the peer sends more."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
@@ -326,6 +330,7 @@ class TlsTransport(asyncio.Transport):
         self._most_awaited_bytes = min(buffer_bytes // AWAITED_PART, TLS_RECEIVE_BYTES)
         self._reads = 0
         self._check: asyncio.TimerHandle | None = None
+        self._reset_check: asyncio.TimerHandle | None = None
 
     def begin(self, receiver: Receiver) -> None:
         """Hands the connection to its receiver and starts to read."""
@@ -366,11 +371,13 @@ class TlsTransport(asyncio.Transport):
         # libuv stops watching a socket with an error, so nothing would report the error after the bytes that
         # the kernel held back. Therefore those are read to their end.
         is_held = self._awaited_bytes > 1
+        has_received = False
         self._reads += 1
         for _ in range(READS_PER_TURN):
             if not self._is_reading:
                 break
             received = session.receive()
+            has_received = has_received or received > 0
             self._decrypt()
             self._answer()
             if session.ended is not None and self._is_reading:
@@ -379,6 +386,8 @@ class TlsTransport(asyncio.Transport):
                 break
         if not self._is_closed:
             self._await_frame()
+            if has_received and self._reset_check is None:
+                self._reset_check = self._loop.call_later(RESET_CHECK_S, self._check_reset, self._reads)
 
     def _await_frame(self) -> None:
         """Tells the kernel how many bytes the frame that has begun to arrive still needs at least, so that it
@@ -416,6 +425,18 @@ class TlsTransport(asyncio.Transport):
         else:
             self._check = self._loop.call_later(MOST_HELD_S, self._check_held, self._reads)
 
+    def _check_reset(self, reads: int) -> None:
+        """Reads once more if there was no read for RESET_CHECK_S. libuv reports a reset that arrives together
+        with bytes only with them, and the read of these bytes does not see it.
+        """
+        self._reset_check = None
+        if not self._is_reading:
+            return  # the socket is watched anew when reading goes on
+        if self._reads == reads:
+            self._read()
+        else:
+            self._reset_check = self._loop.call_later(RESET_CHECK_S, self._check_reset, self._reads)
+
     def _decrypt(self) -> None:
         """Hands on what has been received, until the receiver pauses."""
         receiver, session = self._receiver, self._session
@@ -448,8 +469,9 @@ class TlsTransport(asyncio.Transport):
             return
         self.pause_reading()
         self._is_closed = True
-        if self._check is not None:
-            self._check.cancel()
+        for check in (self._check, self._reset_check):
+            if check is not None:
+                check.cancel()
         self._session.close(ends_cleanly=error is None)
         if self._receiver is not None:
             self._loop.call_soon(self._receiver.connection_lost, error)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.open_file import FILE_BYTES, OpenFile
+from tidelog.broker import tls
 from tidelog.broker.socket_io import TLS_PIECE_BYTES, BufferPool, Chunk, FrameReader, TlsOutbox, TlsSession
 from tidelog.broker.tls import TlsTransport, shake_hands
 
@@ -360,6 +361,63 @@ def test_a_reset_is_noticed_behind_bytes_that_the_kernel_held_back(
             assert isinstance(await collector.end, ConnectionResetError)
 
     run(scenario, new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@pytest.mark.parametrize(
+    "sent",
+    [framed(DATA[:50_000])[:20_000], framed(DATA[:5_000])[:4_000], b"\0\0", framed(DATA[:100])],
+    ids=["frame-that-is-held-back", "most-of-a-frame", "half-a-size", "whole-frame"],
+)
+def test_a_reset_is_noticed_that_arrives_with_bytes(
+    contexts: Contexts, new_loop: Callable[[], asyncio.AbstractEventLoop], sent: bytes
+) -> None:
+    """libuv reports both at once and then no longer watches the socket."""
+
+    async def scenario() -> None:
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = FrameCollector(1, 0.0)
+        TlsTransport(asyncio.get_running_loop(), wire.server, ("127.0.0.1", 1)).begin(collector)
+        await asyncio.sleep(0.01)
+        wire.client.encrypt(sent)
+        wire.client.flush()
+        wire.client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, *([0] * 7)]))
+        wire.client.socket.close()
+        async with asyncio.timeout(10):
+            assert isinstance(await collector.end, ConnectionResetError)
+
+    run(scenario, new_loop)
+
+
+def test_a_silent_connection_is_read_once_more_and_then_left_alone(
+    contexts: Contexts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "RESET_CHECK_S", 0.01)
+
+    async def scenario() -> None:
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = FrameCollector(1, 0.0)
+        transport = TlsTransport(asyncio.get_running_loop(), wire.server, ("127.0.0.1", 1))
+        transport.begin(collector)
+        reads: list[None] = []
+        read = transport._read
+
+        def count() -> None:
+            reads.append(None)
+            read()
+
+        monkeypatch.setattr(transport, "_read", count)  # the event loop calls the original
+        wire.client.encrypt(framed(DATA[:100]))
+        wire.client.flush()
+        await until(lambda: len(reads) == 1)
+        await asyncio.sleep(0.1)
+        assert len(reads) == 1 and len(collector.frames) == 1
+        transport.close()
+        wire.client.close(ends_cleanly=False)
+
+    run(scenario, asyncio.new_event_loop)
 
 
 def test_a_frame_of_many_records_is_read_in_a_few_calls(contexts: Contexts) -> None:
