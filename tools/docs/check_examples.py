@@ -4,7 +4,7 @@
 
 mypy --strict and pyright check each example of docs/python-client.md, and no example may contain an ignore.
 pyright is in its strict mode, except where an example uses a library without types. Then pyright must know
-the types of all names that `tidelog.aio` exports. Exits with 1 if anything is wrong.
+the types of all names that `tidelog.aio` and `tidelog.client` export. Exits with 1 if anything is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = ROOT / "services"
 GUIDE: Final = ROOT / "docs" / "python-client.md"
-PACKAGE: Final = "tidelog.aio"
+PACKAGES: Final = ("tidelog.aio", "tidelog.client")
 UNTYPED: Final = ("to_arrow",)
 """Calls that return objects of libraries without types (PyArrow)."""
 IGNORES: Final = re.compile(r"#\s*(?:type:\s*ignore|pyright:)")
@@ -46,7 +46,7 @@ def main() -> int:
         results = (
             run_mypy(directory, sorted(examples)),
             run_pyright(directory, examples),
-            verify_types(directory),
+            *(verify_types(directory, package) for package in PACKAGES),
         )
     return int(any(results))
 
@@ -67,9 +67,9 @@ def run_pyright(directory: Path, examples: Mapping[str, str]) -> int:
     return run([sys.executable, "-m", "pyright"], directory)
 
 
-def verify_types(directory: Path) -> int:
-    """Lets pyright judge the package as an installed one with `py.typed`, but no types of other packages."""
-    return run([sys.executable, "-m", "pyright", "--verifytypes", PACKAGE, "--ignoreexternal"], directory)
+def verify_types(directory: Path, package: str) -> int:
+    """Lets pyright judge a package as an installed one with `py.typed`, but no types of other packages."""
+    return run([sys.executable, "-m", "pyright", "--verifytypes", package, "--ignoreexternal"], directory)
 
 
 def run(command: Sequence[str], directory: Path) -> int:

@@ -31,7 +31,7 @@ from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHands
 from tidelog.wire.schema import Message
 
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
-CLIENT_SOFTWARE_VERSION: Final = __version__
+CLIENT_SOFTWARE_VERSION: Final[str] = __version__
 NONCE_BYTES: Final = 24
 RENEWED_AT: Final = 0.85
 """The part of a session's lifetime after which the client authenticates again (KIP-368)."""

@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from tidelog.client.core.assignors import STRATEGIES, Assigned, Subscriber
 from tidelog.client.core.cluster_view import ClusterView
@@ -138,7 +138,16 @@ class _Next(Enum):
 class ClassicMembership(Membership):
     """A member of a classic group. `epoch` is the generation."""
 
-    TRANSITIONS = CLASSIC_TRANSITIONS
+    TRANSITIONS: ClassVar[Transitions] = CLASSIC_TRANSITIONS
+
+    # Declared again, because type checkers may infer other types from the assignments of this class.
+    epoch: int
+    departures: int
+    target: frozenset[GroupPartition]
+    owned: frozenset[GroupPartition]
+    is_coordinator_unknown: bool
+    last_answer_ms: int | None
+    member_id: str | None
 
     def __init__(self, settings: ConsumerSettings, backoff: RetryBackoff) -> None:
         super().__init__(settings.group_id or "", backoff)

@@ -50,10 +50,10 @@ class FetchedBatches:
     def __init__(
         self, place: TopicPartition, raw: memoryview, start: int, aborted: list[tuple[int, int]]
     ) -> None:
-        self.start = start
-        self.following = start
+        self.start: int = start
+        self.following: int = start
         """The offset after the last batch that was begun."""
-        self.epoch = UNKNOWN_EPOCH
+        self.epoch: int = UNKNOWN_EPOCH
         self._place = place
         self._raw = raw
         self._batches = iterate_visible(raw, aborted)
@@ -168,32 +168,37 @@ class ConsumedPartition:
     )
 
     def __init__(self, place: TopicPartition) -> None:
-        self.place = place
-        self.state = PositionState.UNKNOWN
-        self.position = self.consumed = self.fetch_offset = 0
-        self.position_epoch = self.consumed_epoch = UNKNOWN_EPOCH
-        self.fetch_epoch = UNKNOWN_EPOCH
+        self.place: TopicPartition = place
+        self.state: PositionState = PositionState.UNKNOWN
+        self.position: int = 0
+        self.consumed: int = 0
+        self.fetch_offset: int = 0
+        self.position_epoch: int = UNKNOWN_EPOCH
+        self.consumed_epoch: int = UNKNOWN_EPOCH
+        self.fetch_epoch: int = UNKNOWN_EPOCH
         """The leader epoch of the record before `fetch_offset`."""
-        self.checked_epoch = UNKNOWN_EPOCH
+        self.checked_epoch: int = UNKNOWN_EPOCH
         """The epoch of the leader whose log contains what was fetched (KIP-320)."""
-        self.is_checking = False
-        self.generation = 0
+        self.is_checking: bool = False
+        self.generation: int = 0
         """It changes with each seek, so that responses to earlier requests are ignored."""
-        self.is_paused = self.is_fetching = self.is_looked_up = False
-        self.is_revoked = False
+        self.is_paused: bool = False
+        self.is_fetching: bool = False
+        self.is_looked_up: bool = False
+        self.is_revoked: bool = False
         """Whether the application is giving up the partition."""
-        self.is_being_assigned = False
+        self.is_being_assigned: bool = False
         """Whether the application is being told that it got the partition."""
-        self.not_before_ms = 0
+        self.not_before_ms: int = 0
         self.fetched: deque[FetchedBatches] = deque()
         self.high_watermark: int | None = None
         self.last_stable_offset: int | None = None
         self.log_start_offset: int | None = None
-        self.preferred_replica = -1
-        self.preferred_until_ms = 0
-        self.reset_timestamp = 0
+        self.preferred_replica: int = -1
+        self.preferred_until_ms: int = 0
+        self.reset_timestamp: int = 0
         self.error: KafkaError | None = None
-        self.failed_state = PositionState.UNKNOWN
+        self.failed_state: PositionState = PositionState.UNKNOWN
         """The state to which a FAILED partition returns."""
 
     def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:

@@ -293,7 +293,7 @@ class ConsumerCore:
 
     def __init__(self, settings: ConsumerSettings, *, jitter: Callable[[], float]) -> None:
         self.settings = settings
-        self.view = ClusterView()
+        self.view: ClusterView = ClusterView()
         self.partitions: dict[TopicPartition, ConsumedPartition] = {}
         self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
         self.membership: Membership | None = None
@@ -305,13 +305,13 @@ class ConsumerCore:
         self.topics: tuple[str, ...] = ()
         """The topics of the subscription or of the assignment by hand."""
         self.pattern: str | None = None
-        self.is_polling = False
-        self.is_removed_for_slowness = False
+        self.is_polling: bool = False
+        self.is_removed_for_slowness: bool = False
         """Whether the consumer left its group because the application did not poll. It joins again after the
         application was told in its next poll what it lost."""
         self._lost: tuple[TopicPartition, ...] = ()
         self._is_rejoining = False
-        self.last_poll_ms = 0
+        self.last_poll_ms: int = 0
         self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
         """The broker of each fetch in flight, and the generations of its partitions."""
         self._busy_nodes: set[int] = set()

@@ -109,18 +109,18 @@ class Membership(ABC):
 
     def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
         self.group_id = group_id
-        self.state = MemberState.OUTSIDE
-        self.epoch = JOIN_EPOCH
+        self.state: MemberState = MemberState.OUTSIDE
+        self.epoch: int = JOIN_EPOCH
         """The member's epoch, or the generation of a classic group."""
         self.member_id: str | None = None
         """The id that the coordinator gave, None if the shell chooses it."""
         self.error: KafkaError | None = None
-        self.departures = 0
+        self.departures: int = 0
         """The number of times that the member has lost or left its group. Commits from before are void."""
         self.target: frozenset[GroupPartition] = frozenset()
         self.owned: frozenset[GroupPartition] = frozenset()
         self._revoking: frozenset[GroupPartition] = frozenset()
-        self.is_coordinator_unknown = False
+        self.is_coordinator_unknown: bool = False
         """Whether the shell has to look up the coordinator before the next request."""
         self.last_answer_ms: int | None = None
         self._topics: tuple[str, ...] = ()
@@ -247,7 +247,15 @@ class Membership(ABC):
 class ConsumerMembership(Membership):
     """A member of a group of KIP-848."""
 
-    TRANSITIONS = TRANSITIONS
+    TRANSITIONS: ClassVar[Transitions] = TRANSITIONS
+
+    # Declared again, because type checkers may infer other types from the assignments of this class.
+    epoch: int
+    departures: int
+    target: frozenset[GroupPartition]
+    owned: frozenset[GroupPartition]
+    is_coordinator_unknown: bool
+    last_answer_ms: int | None
 
     def __init__(self, group_id: str, backoff: RetryBackoff, *, is_static: bool = False) -> None:
         super().__init__(group_id, backoff)

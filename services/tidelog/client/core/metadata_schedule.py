@@ -9,7 +9,7 @@ class MetadataSchedule:
     """One request is under way at a time. Times are milliseconds of a monotonic clock."""
 
     def __init__(self, backoff: RetryBackoff, max_age_ms: int) -> None:
-        self.is_needed = False
+        self.is_needed: bool = False
         self._backoff = backoff
         self._max_age_ms = max_age_ms
         self._is_requested = False

@@ -43,14 +43,15 @@ class PartitionQueue:
     )
 
     def __init__(self, place: TopicPartition) -> None:
-        self.place = place
+        self.place: TopicPartition = place
         self.waiting: deque[ProducerBatch] = deque()
         self.unacknowledged: list[ProducerBatch] = []
-        self.producer_id, self.producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
-        self.next_sequence = 0
-        self.needs_new_epoch = False
-        self.sent_count = 0
-        self.is_known = False
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.next_sequence: int = 0
+        self.needs_new_epoch: bool = False
+        self.sent_count: int = 0
+        self.is_known: bool = False
         """Whether the broker has stored a batch of this producer and epoch."""
 
     @property

@@ -187,11 +187,11 @@ class ProducerCore:
     ) -> None:
         """`choose(n)` returns a random number below n, and `jitter()` one between 0 and 1."""
         self.settings = settings
-        self.view = ClusterView()
-        self.counts = ProducerCounts()
-        self.is_due = False
+        self.view: ClusterView = ClusterView()
+        self.counts: ProducerCounts = ProducerCounts()
+        self.is_due: bool = False
         """Whether `poll` has something to do now, or another time to wait for."""
-        self.free_bytes = settings.buffer_memory
+        self.free_bytes: int = settings.buffer_memory
         self.blocked_count = 0
         """The number of sends that wait for free memory. While there are any, no batch waits for records."""
         self.is_flushing = False

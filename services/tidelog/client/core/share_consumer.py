@@ -170,14 +170,14 @@ class ShareConsumerCore:
 
     def __init__(self, settings: ShareConsumerSettings, *, jitter: Callable[[], float]) -> None:
         self.settings = settings
-        self.view = ClusterView()
+        self.view: ClusterView = ClusterView()
         self.topics: tuple[str, ...] = ()
         self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
-        self.membership = ShareMembership(settings.group_id, self._backoff)
+        self.membership: ShareMembership = ShareMembership(settings.group_id, self._backoff)
         self.sessions: dict[int, ShareSession] = {}
-        self.is_polling = False
-        self.is_removed_for_slowness = False
-        self.last_poll_ms = 0
+        self.is_polling: bool = False
+        self.is_removed_for_slowness: bool = False
+        self.last_poll_ms: int = 0
         self.error: KafkaError | None = None
         """The error that the next poll raises."""
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)

@@ -54,13 +54,13 @@ class ShareSession:
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.epoch = INITIAL_EPOCH
-        self.generation = 0
+        self.epoch: int = INITIAL_EPOCH
+        self.generation: int = 0
         """It changes when the broker forgets the session, and with it what it gave."""
         self.partitions: set[TopicPartition] = set()
         self.topic_ids: dict[str, UUID] = {}
         """The ids of the topics of `partitions`."""
-        self.is_in_flight = False
+        self.is_in_flight: bool = False
         self.not_before_ms = 0
         self.acknowledgements: Acknowledged = {}
         """The acknowledgements to send."""

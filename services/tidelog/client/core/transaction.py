@@ -36,8 +36,8 @@ class Transaction:
     """The present transaction of a producer."""
 
     def __init__(self) -> None:
-        self.state = TransactionState.UNINITIALISED
-        self.has_content = False
+        self.state: TransactionState = TransactionState.UNINITIALISED
+        self.has_content: bool = False
         """Whether a record or an offset was sent, so that the coordinator knows the transaction."""
 
     def move_to(self, state: TransactionState) -> None:

@@ -56,8 +56,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     def __init__(self, address: Address, client_id: str, security: ClientSecurity) -> None:
         self.address = address
-        self.served = Served({}, {})
-        self.last_used_s = 0.0
+        self.served: Served = Served({}, {})
+        self.last_used_s: float = 0.0
         self._client_id = client_id
         self._security = security
         self._loop = asyncio.get_running_loop()

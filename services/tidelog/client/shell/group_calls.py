@@ -213,9 +213,9 @@ class GroupCalls:
         self._network = network
         self._settings = settings
         self._view = view
-        self.group_id = settings.group_id or ""
-        self.coordinator = Coordinator(network, GROUP, self.group_id)
-        self.member_id = str(uuid.uuid4())
+        self.group_id: str = settings.group_id or ""
+        self.coordinator: Coordinator = Coordinator(network, GROUP, self.group_id)
+        self.member_id: str = str(uuid.uuid4())
         self.member: Callable[[], Member] = Member
         self.is_closing = False
         """Whether the membership does not go on, so that no new generation comes."""

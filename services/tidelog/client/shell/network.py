@@ -43,7 +43,7 @@ class Network:
         self._attempts: dict[int, int] = {}
         self._not_before_s: dict[int, float] = {}
         self._keeper: asyncio.Task[None] | None = None
-        self.timeout_s = settings.request_timeout_ms / 1000
+        self.timeout_s: float = settings.request_timeout_ms / 1000
 
     async def start(self) -> None:
         """Connects to the first address that answers. Raises ClientError."""

@@ -38,8 +38,8 @@ class ShareCalls:
         self._network = network
         self._settings = settings
         self._view = view
-        self.coordinator = Coordinator(network, GROUP, settings.group_id)
-        self.member_id = str(uuid.uuid4())
+        self.coordinator: Coordinator = Coordinator(network, GROUP, settings.group_id)
+        self.member_id: str = str(uuid.uuid4())
         self._topic_ids: dict[str, uuid.UUID] = {}
         """The id of each topic of a session, which metadata may have forgotten."""
 
