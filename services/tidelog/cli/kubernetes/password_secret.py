@@ -35,13 +35,18 @@ PASSWORD_BYTES: Final = 24
 )
 def command(release: str, namespace: str, wanted: tuple[str, ...]) -> None:
     """Create Secrets with the keys `username` and `password`, unless they exist."""
+    named = [_name_and_username(text) for text in wanted]
     server = ApiServer.connect()
-    for text in wanted:
-        name, _, username = text.partition("=")
-        if not name or not username:
-            raise ToolError(f"--secret {text}: expected NAME=USERNAME")
+    for name, username in named:
         done = ensure_secret(server, release, namespace, name, username)
         say(done, is_one_of_many=True, secret=name, username=username)
+
+
+def _name_and_username(text: str) -> tuple[str, str]:
+    name, _, username = text.partition("=")
+    if not name or not username:
+        raise ToolError(f"--secret {text}: expected NAME=USERNAME")
+    return name, username
 
 
 def ensure_secret(server: ApiServer, release: str, namespace: str, name: str, username: str) -> str:

@@ -84,7 +84,7 @@ def command(
     """Create the users that the values name, and remove those that the command created before and that the
     values no longer name. The command can run again at any time.
     """
-    wanted = parse_wanted(json.loads(wanted_file.read_text("utf-8")))
+    wanted = read_wanted(wanted_file)
     # Without TLS on the listener inside the cluster, the chart has no authority for the clients' listener.
     has_authority = ca_file is not None and wanted.inside_protocol != "PLAINTEXT"
     authority = ca_file.read_text("utf-8") if ca_file is not None and has_authority else ""
@@ -101,6 +101,17 @@ def command(
         users=[user.name for user in wanted.users],
         acls=len(wanted.acls),
     )
+
+
+def read_wanted(path: Path) -> Wanted:
+    """Returns what the chart's file describes. Raises ToolError."""
+    try:
+        return parse_wanted(json.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ToolError(f"--wanted {path}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise ToolError(f"--wanted {path}: not the users of the chart: {reason}") from error
 
 
 class UserObjects:

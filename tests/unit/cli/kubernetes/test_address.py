@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted
         yield server
 
 
-def run(output: Path, listeners: str = LISTENERS) -> Result:
-    arguments = ("--service", "b", "-n", "n", "--listeners", listeners, "--output", str(output))
+def run(output: Path, listeners: str = LISTENERS, *more: str) -> Result:
+    arguments = ("--service", "b", "-n", "n", "--listeners", listeners, "--output", str(output), *more)
     return CliRunner().invoke(main, ["kubernetes", "address", *arguments])
 
 
@@ -78,3 +79,18 @@ def test_failures_are_one_line(server: ScriptedApiServer, tmp_path: Path) -> Non
     assert run(tmp_path / "l").stderr == "tidelog: --service b: no such service in namespace n\n"
     assert "{address} is missing" in run(tmp_path / "l", "INTERNAL://a:9092").stderr
     assert not (tmp_path / "l").exists()
+
+
+def test_json_has_the_address_and_waiting_is_a_note(server: ScriptedApiServer, tmp_path: Path) -> None:
+    server.put(SERVICE, status={"loadBalancer": {}})
+    arrival = {"loadBalancer": {"ingress": [{"ip": "192.0.2.7"}]}}
+    later = threading.Timer(0.2, lambda: server.put(SERVICE, status=arrival))
+    later.start()
+    done = run(tmp_path / "listeners", LISTENERS, "--format", "json")
+    later.join()
+    assert json.loads(done.stdout) == {
+        "message": "advertised.listeners=INTERNAL://b.n:9092,EXTERNAL://192.0.2.7:9094",
+        "address": "192.0.2.7",
+        "output": str(tmp_path / "listeners"),
+    }
+    assert done.stderr.startswith("waiting: service b ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,3 +146,20 @@ def test_invalid_quantities(text: str) -> None:
 def test_replicas_of_leaving_brokers() -> None:
     assert leaving_brokers([4, 0, 3, 1], [0, 1, 2]) == (3, 4)
     assert replicas_held({("t", 0): (0, 3), ("t", 1): (3, 4), ("u", 0): (0, 1)}, (3, 4, 5)) == {3: 2, 4: 1}
+
+
+def test_json_has_the_brokers_and_progress_is_a_note(scripted: ScriptedRelease) -> None:
+    scripted.assignment = scripted.isr = [0, 2]
+    done = prepare(scripted, "--drain", "--format", "json", brokers="0,1")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == {
+        "brokers": [0, 1],
+        "drained_brokers": [2],
+        "paused_deployments": ["r-controller", "r-group-coordinator"],
+    }
+    assert "brokers 2 hold no replicas and can be removed" in done.stderr
+
+
+def test_json_is_absent_if_nothing_was_done(scripted: ScriptedRelease) -> None:
+    done = prepare(scripted, "--format", "json", brokers="0,1")
+    assert (done.exit_code, done.stdout) == (1, "")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from base64 import b64encode
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from click.testing import CliRunner
 from kubernetes import client
 
 from kuberneteslab.scripted_api_server import ScriptedApiServer
@@ -17,6 +20,7 @@ from tidelog.cli.kubernetes.password_secret import ensure_secret
 from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.user_plan import Wanted, parse_wanted
 from tidelog.cli.kubernetes.users import UserObjects, apply_record, ensure_admin, ensure_user
+from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.cluster import Cluster
 from tidelog.client.users import UserCredential
@@ -71,19 +75,22 @@ def api() -> Iterator[ScriptedApiServer]:
 
 
 def wanted_of(*entries: dict[str, Any], has_authorizer: bool = True) -> Wanted:
-    return parse_wanted(
-        {
-            "admin": "s-admin",
-            "record": "r",
-            "mechanisms": ["SCRAM-SHA-512"],
-            "users": [
-                {"secret": f"s-{entry['name']}", "isGiven": False, "acls": [], **entry} for entry in entries
-            ],
-            "hasAuthorizer": has_authorizer,
-            "insideProtocol": "SASL_SSL",
-            "usersProtocol": "SASL_SSL",
-        }
-    )
+    return parse_wanted(values_of(*entries, has_authorizer=has_authorizer))
+
+
+def values_of(*entries: dict[str, Any], has_authorizer: bool = True) -> dict[str, Any]:
+    """Returns the contents of the file that the chart writes."""
+    return {
+        "admin": "s-admin",
+        "record": "r",
+        "mechanisms": ["SCRAM-SHA-512"],
+        "users": [
+            {"secret": f"s-{entry['name']}", "isGiven": False, "acls": [], **entry} for entry in entries
+        ],
+        "hasAuthorizer": has_authorizer,
+        "insideProtocol": "SASL_SSL",
+        "usersProtocol": "SASL_SSL",
+    }
 
 
 def objects_of(api: ScriptedApiServer, wanted: Wanted) -> UserObjects:
@@ -176,3 +183,89 @@ def test_a_password_secret_is_created_once(api: ScriptedApiServer) -> None:
     assert "exists" in ensure_secret(server, "r", "n", "etcd-user", "root")
     assert api.objects[f"{SECRETS}/etcd-user"]["data"] == first
     assert len(api.writes) == 1
+
+
+def test_json_lists_each_secret(
+    api: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+    wanted = ("--secret", "etcd-root=root", "--secret", "etcd-broker=broker.tidelog")
+    places = ("--release", "r", "--namespace", "n", "--format", "json")
+    done = CliRunner().invoke(main, ["kubernetes", "password-secret", *places, *wanted])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout) == [
+        {
+            "message": "Secret etcd-root contains a new password of root",
+            "secret": "etcd-root",
+            "username": "root",
+        },
+        {
+            "message": "Secret etcd-broker contains a new password of broker.tidelog",
+            "secret": "etcd-broker",
+            "username": "broker.tidelog",
+        },
+    ]
+    one = CliRunner().invoke(main, ["kubernetes", "password-secret", *places, *wanted[:2]])
+    assert [row["message"] for row in json.loads(one.stdout)] == ["Secret etcd-root exists"]
+
+
+def test_a_wrong_secret_is_refused_before_any_is_created(
+    api: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+    wanted = ("--release", "r", "--namespace", "n", "--secret", "etcd-root=root", "--secret", "etcd-broker")
+    done = CliRunner().invoke(main, ["kubernetes", "password-secret", *wanted])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "--secret etcd-broker: expected NAME=USERNAME" in done.stderr
+    assert api.writes == []
+
+
+def test_json_has_the_users_and_progress_is_a_note(
+    api: ScriptedApiServer, brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write_admin(password: str, wanted: Wanted, *, replaces: bool) -> bool:
+        return replaces
+
+    monkeypatch.setattr(users, "_write_admin", write_admin)
+    monkeypatch.setattr(users, "connected", lambda *_: contextlib.nullcontext(NO_CLUSTER))
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+    wanted_file = tmp_path / "users.json"
+    places = (
+        "--release",
+        "r",
+        "--namespace",
+        "n",
+        "-b",
+        "b:9092",
+        "--wanted",
+        str(wanted_file),
+        "--format",
+        "json",
+    )
+
+    def told() -> tuple[dict[str, Any], str]:
+        done = CliRunner().invoke(main, ["kubernetes", "users", *places])
+        assert done.exit_code == 0, (done.output, done.exception)
+        return json.loads(done.stdout), done.stderr
+
+    wanted_file.write_text(json.dumps(values_of({"name": "alice", "acls": [READ, WRITE]}, {"name": "bob"})))
+    document, notes = told()
+    assert (document["users"], document["acls"]) == (["alice", "bob"], 2)
+    assert document["message"].endswith("2 users can log in, and 2 ACLs are in place")
+    assert "user alice: its password is in Secret s-alice" in notes
+    wanted_file.write_text(json.dumps(values_of({"name": "alice"})))
+    document, notes = told()
+    assert (document["users"], document["acls"]) == (["alice"], 0)
+    assert "user bob can no longer log in" in notes
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_wrong_file_of_users_is_one_line(
+    api: ScriptedApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig(tmp_path)))
+    (tmp_path / "users.json").write_text(text)
+    places = ("--release", "r", "--namespace", "n", "-b", "b:9092", "--wanted", str(tmp_path / "users.json"))
+    done = CliRunner().invoke(main, ["kubernetes", "users", *places])
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"tidelog: --wanted {tmp_path / 'users.json'}: "), done.exception
