@@ -20,6 +20,8 @@ CONTROLLER_IDS_FROM: Final = 100
 COORDINATOR_IDS_FROM: Final = 200
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
+NEVER_PRUNES_MS: Final = 10_000_000
+"""The interval at which old states of share groups are deleted. The invariants only know deletions by clients."""
 COORDINATION_SHARE: Final = 0.35
 APPLICATIONS_SHARE: Final = 0.3
 SHARE_GROUP_SHARE: Final = 0.5
@@ -211,6 +213,7 @@ def _coordination(
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.heartbeat.interval.ms": "500",
             **SHARE_GROUP_BOUNDS,
+            "share.coordinator.state.topic.prune.interval.ms": str(NEVER_PRUNES_MS),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
         },
         groups=chance.choice((1, 2)),
