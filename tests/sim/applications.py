@@ -13,7 +13,7 @@ from sim.deliveries import GroupReads, sent_value
 from sim.histories import Transaction, transaction_value
 from sim.plan import TOPIC, ApplicationsPlan, ShareGroupPlan
 from sim.rpc import SimControllerApi
-from sim.share_members import ShareDeliveries, ShareMember
+from sim.share_members import Backlog, ShareDeliveries, ShareMember
 from sim.store import SimStore
 from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.client.configs import ConfigOperation, ResourceType
@@ -242,6 +242,8 @@ class Applications:
         self._world = world
         self._plan = plan
         self.all: dict[str, Application] = {}
+        self._backlog: Backlog | None = None
+        """The records of the share group since its members were stopped."""
 
     def start(self) -> None:
         for application in self._made():
@@ -347,6 +349,9 @@ class Applications:
     def stop(self) -> None:
         for application in self.all.values():
             application.is_stopped = True
+        members = [each for each in self.all.values() if isinstance(each, ShareMember)]
+        if members:
+            self._backlog = Backlog(min(member.records_a_fetch for member in members))
 
     def begin_last_phase(self) -> None:
         """From now on nothing fails, and everything must succeed."""
@@ -366,6 +371,18 @@ class Applications:
             each.is_idle or isinstance(each, ReadingApplication | ShareMember) for each in self.all.values()
         )
         return are_idle and not self._unread() and not self._undelivered()
+
+    def backlog_s(self) -> float:
+        """Returns the time that the share group may have taken for the records that it has finished since its
+        members were stopped. With one record a fetch, a long backlog needs many fetches.
+        """
+        if self._backlog is None:
+            return 0.0
+        for topic_partition in self._world.data_partitions:
+            start_offset = self._share_start(topic_partition)
+            if start_offset is not None:
+                self._backlog.reached(topic_partition, start_offset)
+        return self._backlog.due_s
 
     async def ask_at_last(self) -> None:
         """Compares the committed offset of each transactional application's group with its transactions."""
@@ -395,22 +412,22 @@ class Applications:
             return []
         missing = []
         for topic_partition in self._world.data_partitions:
-            start_offset = self._share_start(topic_partition)
+            start_offset = self._share_start(topic_partition) or 0
             first = deliveries.unfinished(topic_partition, start_offset)
             if first is not None:
                 missing.append(f"{SHARE_GROUP} has not finished {topic_partition} {first}")
         return missing
 
-    def _share_start(self, topic_partition: TopicPartition) -> int:
-        """Returns the start of the share partition at its leader, 0 if it is not known there."""
+    def _share_start(self, topic_partition: TopicPartition) -> int | None:
+        """Returns the start of the share partition at its leader, None if it is not known there."""
         state, topic = self._world.partition_state(topic_partition), self._world.topic()
         node = None if state is None else self._world.node(state.leader)
         if node is None or node.broker is None or node.broker.share_partitions_if_used is None:
-            return 0
+            return None
         assert topic is not None
         key = SharePartitionKey(SHARE_GROUP, topic.topic_id, topic_partition.partition)
         found = node.broker.share_partitions_if_used.find(key)
-        return 0 if found is None or found.core is None else int(found.core.start_offset)
+        return None if found is None or found.core is None else int(found.core.start_offset)
 
     def _unread(self) -> list[str]:
         return [
@@ -427,6 +444,8 @@ class Applications:
         ]
         sent = self._world.invariants.sent
         lines.append(f"  {sent.acknowledged} records of senders acknowledged, {sent.failed} failed")
+        if self._backlog is not None:
+            lines.append(f"  {SHARE_GROUP} has finished {self._backlog.finished} offsets since the stop")
         return [*lines, *self._unread(), *self._undelivered()]
 
 

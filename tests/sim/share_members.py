@@ -46,6 +46,11 @@ STAYS_S: Final = 15.0
 MAX_WORK_S: Final = 4.0
 """The longest time for which a slow application works on records. Locks are shorter."""
 FORGET_SHARE: Final = 0.03
+ROUND_S: Final = 0.2
+"""The longest mean time of a fetch and the acknowledgement of its records. Ten seeds with one record a fetch
+needed 0.04 to 0.08 s for each record, and two of them 0.02 s at most without the late messages of a healed
+network. A round that waits for the end of a lock takes at least 1 s.
+"""
 ACCEPT: Final = AcknowledgeType.ACCEPT
 _TYPES: Final = (
     AcknowledgeType.ACCEPT,
@@ -167,6 +172,30 @@ class ShareDeliveries:
                     return
 
 
+class Backlog:
+    """The progress of a share group through the records that its members have left."""
+
+    def __init__(self, records_a_fetch: int) -> None:
+        self._records_a_fetch = records_a_fetch
+        self._first: dict[TopicPartition, int] = {}
+        self._reached: dict[TopicPartition, int] = {}
+
+    def reached(self, topic_partition: TopicPartition, start_offset: int) -> None:
+        """Records where the share partition starts at its leader."""
+        self._first.setdefault(topic_partition, start_offset)
+        self._reached[topic_partition] = max(start_offset, self._reached.get(topic_partition, 0))
+
+    @property
+    def finished(self) -> int:
+        """The number of offsets that have become final. An offset counts once, whatever happens to it."""
+        return sum(self._reached.values()) - sum(self._first.values())
+
+    @property
+    def due_s(self) -> float:
+        """The time that these offsets may have taken."""
+        return self.finished / self._records_a_fetch * ROUND_S
+
+
 class ShareMember(Application):
     """A member of a share group with tidelog's share consumer. With explicit acknowledgements it accepts most
     records and rejects or releases some. It is sometimes so slow that locks end, and sometimes goes away
@@ -185,12 +214,14 @@ class ShareMember(Application):
         super().__init__(name, world, chance)
         self._deliveries = deliveries
         self._is_explicit = chance.random() < 0.7
+        acquire_mode = chance.choice(ACQUIRE_MODES)
+        self.records_a_fetch = chance.randint(1, 20)
         self._settings = {
             **CONNECTIONS,
             "group.id": deliveries.group,
             "share.acknowledgement.mode": "explicit" if self._is_explicit else "implicit",
-            "share.acquire.mode": chance.choice(ACQUIRE_MODES),
-            "max.poll.records": chance.randint(1, 20),
+            "share.acquire.mode": acquire_mode,
+            "max.poll.records": self.records_a_fetch,
             "max.poll.interval.ms": max_poll_interval_ms,
             "fetch.max.wait.ms": 300,
             "fetch.max.bytes": 4_000,

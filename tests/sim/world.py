@@ -63,7 +63,9 @@ LEAST_FAULTS: Final = 10
 LEAST_ACKNOWLEDGED: Final = 200
 START_S: Final = 60.0
 SETTLE_S: Final = 90.0
-"""The time in which a healed cluster must replicate and acknowledge everything."""
+"""The time in which a healed cluster must replicate and acknowledge everything. A share group gets more for
+the records that it finishes, and nothing while it stands still.
+"""
 APPLICATIONS: Final = "applications "
 """The beginning of the seed of the applications. The other choices do not depend on them."""
 STREAMS: Final = "streams "
@@ -332,7 +334,8 @@ class World:
         if self.applications is not None:
             self.applications.stop()
         self.phase = "settle"
-        await self._until(self._has_settled, SETTLE_S, "the cluster settles")
+        backlog_s = None if self.applications is None else self.applications.backlog_s
+        await self._until(self._has_settled, SETTLE_S, "the cluster settles", backlog_s)
         self._check_end()
         if self.coordination is not None:
             told = client.spawn(self.coordination.ask_at_last())
@@ -349,10 +352,17 @@ class World:
             and (self.applications is None or self.applications.has_gone_on())
         )
 
-    async def _until(self, holds: Callable[[], bool], within_s: float, what: str) -> None:
+    async def _until(
+        self,
+        holds: Callable[[], bool],
+        within_s: float,
+        what: str,
+        progress_s: Callable[[], float] | None = None,
+    ) -> None:
+        """Waits at most `within_s`, and the time that the progress so far may have taken."""
         deadline = self.loop.now + within_s
         while not holds():
-            if self.loop.now > deadline:
+            if self.loop.now > deadline + (0.0 if progress_s is None else progress_s()):
                 self.invariants.fail(f"{what} in time", self.describe())
                 await asyncio.sleep(within_s)
             await asyncio.sleep(POLL_S)
