@@ -21,7 +21,7 @@ COORDINATOR_IDS_FROM: Final = 200
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
 NEVER_PRUNES_MS: Final = 10_000_000
-"""The interval at which old states of share groups are deleted. The invariants only know deletions by clients."""
+"""The time until old states of share groups are deleted. The invariants only know deletions by clients."""
 COORDINATION_SHARE: Final = 0.35
 APPLICATIONS_SHARE: Final = 0.3
 SHARE_GROUP_SHARE: Final = 0.5
