@@ -17,7 +17,7 @@ class MovableClock:
 
     def __init__(self) -> None:
         self._system = SystemClock()
-        self.offset_ms = 0
+        self.offset_ms: int = 0
 
     def wall_ms(self) -> WallMs:
         return WallMs(self._system.wall_ms() + self.offset_ms)

@@ -72,7 +72,7 @@ class Fault:
         self.code = code
         self.delay_s = delay_s
         self.is_response_lost = is_response_lost
-        self.hits = 0
+        self.hits: int = 0
         self._client_id = client_id
         self._times = times
         self._is_ended = False
