@@ -454,11 +454,12 @@ class ClassicMembership(Membership):
         self._due_ms = now_ms
 
     def lost(self, now_ms: int) -> None:
+        if self.state is not MemberState.LOSING:
+            return
         self.departures += 1
         self.owned = self.target = frozenset()
         self._due_ms = now_ms
-        if self.state is MemberState.LOSING:
-            self.move_to(MemberState.JOINING)
+        self.move_to(MemberState.JOINING)
 
     def _say_owned(self, now_ms: int) -> None:
         """The coordinator learns in the next JoinGroup what the member owns."""

@@ -237,7 +237,9 @@ class Membership(ABC):
 
     @abstractmethod
     def lost(self, now_ms: int) -> None:
-        """The application knows that it has lost its partitions. The member joins again."""
+        """The application knows that it has lost its partitions. The member joins again. It does nothing in
+        another state than LOSING, because the loss was one of an earlier membership.
+        """
 
     @abstractmethod
     def _say_owned(self, now_ms: int) -> None:
@@ -356,13 +358,14 @@ class ConsumerMembership(Membership):
         """Does nothing, because the coordinator decides when partitions change."""
 
     def lost(self, now_ms: int) -> None:
+        if self.state is not MemberState.LOSING:
+            return
         self.departures += 1
         self.owned = self.target = frozenset()
         self.epoch = JOIN_EPOCH
         self._has_to_say_all = True
         self._due_ms = now_ms
-        if self.state is MemberState.LOSING:
-            self.move_to(MemberState.JOINING)
+        self.move_to(MemberState.JOINING)
 
     def _say_owned(self, now_ms: int) -> None:
         self._has_to_say_owned = True

@@ -146,6 +146,14 @@ def test_an_answer_to_an_earlier_membership_is_ignored() -> None:
     assert isinstance(again, JoinGroup) and membership.request(7) is None, "the new request is in flight"
 
 
+def test_a_loss_of_an_earlier_membership_does_not_end_this_one() -> None:
+    membership = stable(view_of(t=2))
+    owned, departures = membership.owned, membership.departures
+    membership.lost(3)
+    assert owned and (membership.owned, membership.departures) == (owned, departures)
+    assert membership.state is MemberState.STABLE
+
+
 def test_only_a_dynamic_member_says_goodbye() -> None:
     for settings, goodbye in (({}, LeaveGroupRequest("a")), ({"group_instance_id": "i"}, None)):
         membership, request = joining(**settings)

@@ -17,6 +17,7 @@ from tidelog.client.core.consumer import (
     Event,
     GroupRequestFailed,
     LeaveGroup,
+    RevocationDone,
     SendGroupRequest,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
@@ -99,6 +100,25 @@ def test_an_answer_to_an_earlier_membership_changes_nothing(outcome: str) -> Non
     core.step(answered(join, 7), 6_003)
     assert (membership.state, membership.epoch) == (MemberState.STABLE, 7)
     assert PLACE in core.partitions
+
+
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_loss_of_an_earlier_membership_does_not_end_this_one(is_answered: bool) -> None:
+    """The application unsubscribed while it was told what it lost, and is a member again when it knows."""
+    core, beat = member()
+    membership = core.membership
+    assert membership is not None
+    core.step(answered(beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10)
+    core.unsubscribe()
+    core.subscribe(("t",), None, 11)
+    (join,) = heartbeats(core.poll(11))
+    if is_answered:
+        core.step(METADATA, 12)
+        core.step(answered(join, 7), 12)
+    expected = (membership.state, membership.epoch, membership.owned, membership.departures)
+    assert expected[0] is (MemberState.STABLE if is_answered else MemberState.JOINING)
+    assert not heartbeats(core.step(RevocationDone((PLACE,), is_lost=True), 13))
+    assert (membership.state, membership.epoch, membership.owned, membership.departures) == expected
 
 
 @given(STEPS, st.randoms(use_true_random=False))
