@@ -15,8 +15,10 @@ from tidelog.group_coordinator.shard_core import (
     SetTimer,
     ShardDecision,
     ShardRequest,
+    TopicsNeeded,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import DescribableTopics
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import record_codec, response_encoder
@@ -58,6 +60,8 @@ class ShardLab:
         self._reply_to = 0
         self.timers: dict[Hashable, int] = {}
         self.image = ClusterImage(1, {}, {})
+        self.describable: DescribableTopics | None = None
+        """The topics that clients may describe; None for all."""
         self.core = self._new_core()
         self._take(self.core.activate(self.image, self.now_ms))
 
@@ -85,6 +89,9 @@ class ShardLab:
             request = self.owed.pop(reply_to, None)
             if request is None:
                 raise AnsweredTwiceError(f"{reply_to}: {message}")
+            if isinstance(message, TopicsNeeded):
+                self._handle(request._replace(describable=self.describable))
+                continue
             response_encoder(request.api_key, request.api_version)(message)
             self.answers[reply_to] = message
             self.answered.append((request, message))
@@ -118,12 +125,23 @@ class ShardLab:
     def send(self, api_key: ApiKey, api_version: int, message: Any, client_id: str = "client") -> int:
         """Sends a request and returns the number under which `answers` will hold the response."""
         self._reply_to += 1
-        request = ShardRequest(
-            self._reply_to, api_key, api_version, message, client_id=client_id, host="127.0.0.1"
+        untold = None if self.describable is None else DescribableTopics()
+        self._handle(
+            ShardRequest(
+                self._reply_to,
+                api_key,
+                api_version,
+                message,
+                client_id=client_id,
+                host="127.0.0.1",
+                describable=untold,
+            )
         )
-        self.owed[self._reply_to] = request
-        self._take(self.core.handle(request, self.now_ms))
         return self._reply_to
+
+    def _handle(self, request: ShardRequest) -> None:
+        self.owed[request.reply_to] = request
+        self._take(self.core.handle(request, self.now_ms))
 
     def ask(self, api_key: ApiKey, api_version: int, message: Any) -> Any:
         """Sends a request and returns the response, which must follow at once."""

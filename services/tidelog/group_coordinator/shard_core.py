@@ -18,7 +18,7 @@ from uuid import UUID
 
 from tidelog.model.instants import WallMs
 from tidelog.model.principal import ANONYMOUS
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import DescribableTopics, TopicPartition
 from tidelog.wire.messages.create_topics import CreateTopicsRequest
 
 M_co = TypeVar("M_co", covariant=True)
@@ -52,6 +52,14 @@ class ShardRequest(NamedTuple, Generic[M_co]):
     principal: str = ANONYMOUS
     client_id: str | None = None
     host: str = ""
+    describable: DescribableTopics | None = None
+    """The topics that the client may describe. None if it may describe all topics."""
+
+
+class TopicsNeeded(NamedTuple):
+    """Takes the place of a response, and asks the broker for the topics that the client may describe. The
+    broker sends the request again, with their names.
+    """
 
 
 class Reply(NamedTuple):
@@ -59,7 +67,9 @@ class Reply(NamedTuple):
 
     reply_to: Hashable
     message: object
-    """A response dataclass. The generated classes have no common base; the runtime only encodes them."""
+    """A response dataclass, or TopicsNeeded. The generated classes have no common base; the runtime only
+    encodes them.
+    """
     topics_to_create: CreateTopicsRequest | None = None
     """Topics that the broker has the controller create in the client's name, without a delay of the response.
     Only answers to StreamsGroupHeartbeat may have them. The request follows the response in the bytes of the

@@ -20,6 +20,18 @@ ZERO_TOPIC_ID = uuid.UUID(int=0)
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 
+class DescribableTopics(NamedTuple):
+    """The topics that a client may describe. `names` is None in a request that need not have them.
+    `known_count` is the number of all topics that the broker knows.
+    """
+
+    names: frozenset[str] | None = None
+    known_count: int = 0
+
+
+UNTOLD_TOPICS = DescribableTopics()
+
+
 class TopicPartition(NamedTuple):
     topic: str
     partition: int

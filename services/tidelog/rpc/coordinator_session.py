@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import DescribableTopics, TopicPartition
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """Limit of the unsent bytes of one session. A session whose peer reads so slowly that it reaches the limit is
@@ -235,6 +235,12 @@ class ShardLost(NamedTuple):
     message: str = ""
 
 
+TOPICS_NEEDED: Final = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+"""The code of an AnswerRequest without a body that asks for the names of DescribableTopics. The broker then
+sends the request again, with the names.
+"""
+
+
 class ForwardedToShard(NamedTuple):
     """A request for the shard that the broker has authorised: a client's request, or one of the broker
     itself.
@@ -253,6 +259,8 @@ class ForwardedToShard(NamedTuple):
     client_id: str | None
     host: str
     traceparent: str = ""
+    describable: DescribableTopics | None = None
+    """None if the client may describe all topics."""
 
 
 class MarkersWritten(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import UNTOLD_TOPICS, DescribableTopics, TopicPartition
 from tidelog.rpc import coordinator_session as session
 from tidelog.rpc.coordinator_session import Item
 from tidelog.rpc.generated import cluster_pb2
@@ -204,8 +204,21 @@ def _forwarded_to_shard(item: session.ForwardedToShard) -> bytes:
     middle, tail = around
     if item.traceparent:
         tail += pb.ForwardedToShard(traceparent=item.traceparent).SerializeToString()
+    if item.describable is not None:
+        tail += _UNTOLD if item.describable == UNTOLD_TOPICS else _describable_field(item.describable)
     head = b"".join((b"\x08", _varint(item.request_id), middle, _varint(len(body))))
     return _in_frame(b"\x32", len(head) + len(body) + len(tail), head, body, tail)
+
+
+def _describable_field(topics: DescribableTopics) -> bytes:
+    names = topics.names
+    message = pb.DescribableTopics(
+        are_told=names is not None, names=sorted(names or ()), known_count=topics.known_count
+    )
+    return pb.ForwardedToShard(describable=message).SerializeToString()
+
+
+_UNTOLD: Final = _describable_field(UNTOLD_TOPICS)
 
 
 def _around_body(
@@ -404,7 +417,13 @@ def _forwarded(message: pb.ForwardedToShard) -> session.ForwardedToShard:
         message.client_id if message.HasField("client_id") else None,
         message.host,
         message.traceparent,
+        _describable(message.describable) if message.HasField("describable") else None,
     )
+
+
+def _describable(message: pb.DescribableTopics) -> DescribableTopics:
+    names = frozenset(message.names) if message.are_told else None
+    return DescribableTopics(names, message.known_count)
 
 
 def _markers_written(item: session.MarkersWritten) -> pb.FromBroker:

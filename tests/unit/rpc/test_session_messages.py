@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import DescribableTopics, TopicPartition
 from tidelog.rpc import coordinator_session as session
 from tidelog.rpc.coordinator_session import FromBroker, FromCoordinator, Item
 from tidelog.rpc.generated import coordinator_session_pb2 as pb
@@ -61,6 +61,13 @@ FROM_BROKER: list[FromBroker] = [
     session.ForwardedToShard(1, GROUP, 11, 9, b"body", "User:a", "client", "127.0.0.1"),
     session.ForwardedToShard(0, TRANSACTION, 0, 0, b"", "", None, ""),
     session.ForwardedToShard(2, GROUP, 8, 9, b"body", "User:a", None, "::1", "00-" + "ab" * 16 + "-cd-01"),
+    session.ForwardedToShard(3, GROUP, 68, 1, b"body", "User:a", "client", "::1", "", DescribableTopics()),
+    session.ForwardedToShard(
+        4, GROUP, 68, 1, b"body", "User:a", None, "::1", "", DescribableTopics(frozenset(), 7)
+    ),
+    session.ForwardedToShard(
+        5, GROUP, 68, 1, b"body", "", None, "", "", DescribableTopics(frozenset({"a", "b"}), FAR % 2**31)
+    ),
     session.ForwardedToShard(FAR, TRANSACTION, 24, 5, b"x" * 300, "User:ä" * 50, "", "::1"),
     session.MarkersWritten(1, ()),
     session.MarkersWritten(2, ((), (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR), (ErrorCode.NONE,))),

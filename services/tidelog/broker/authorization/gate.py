@@ -41,6 +41,8 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
             return codec.response_class(api_key)()
         if judgement.is_changed:
             request = _with_message(api_key, request, judgement.message, context.api_version)
+        if judgement.describable is not None:
+            request = request._replace(describable=judgement.describable)
         return handle(request, context)
 
     return handling._replace(handle=handle_guarded)

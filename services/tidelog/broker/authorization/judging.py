@@ -17,7 +17,7 @@ from tidelog.broker.authorized_operations import SUPPORTED_OPERATIONS, operation
 from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
 from tidelog.wire.schema import Message
 
 DENIAL: Final = {
@@ -45,6 +45,8 @@ class Judgement:
         self.is_nothing_left = False
         """Whether every item that the request named is denied."""
         self.refusal: Message | None = None
+        self.describable: Callable[[], DescribableTopics] | None = None
+        """Returns the topics that the client may describe, if the coordinator may ask for them."""
         self.edits: list[Callable[[Any], None]] = []
 
     def may(

@@ -38,7 +38,7 @@ from tidelog.broker.coordination.refusals import (
 from tidelog.broker.handlers.controller_refusals import controller_refusal
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
@@ -730,6 +730,15 @@ def _heartbeat_topics(api_key: int, judgement: Judgement) -> None:
     _need_topics(api_key, judgement, judgement.message.subscribed_topic_names or ())
 
 
+def _tell_topics(judgement: Judgement) -> None:
+    """Lets a coordinator ask which topics the client may describe, because regular expressions of a consumer
+    group match no others.
+    """
+    judgement.describable = lambda: DescribableTopics(
+        frozenset(_shown_topics(judgement)), len(judgement.metadata.topics)
+    )
+
+
 def _need_topics(api_key: int, judgement: Judgement, names: Iterable[str]) -> None:
     """Refuses a heartbeat of a client that may not describe all of these topics."""
     if not all(judgement.may_topic(DESCRIBE, name) for name in dict.fromkeys(names)):
@@ -849,8 +858,8 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ApiKey.FIND_COORDINATOR: (
         By(_find_coordinator, ((DESCRIBE, GROUP), (DESCRIBE, TRANSACTIONAL_ID), (CLUSTER_ACTION, CLUSTER))),
     ),
-    ApiKey.JOIN_GROUP: _group(ApiKey.JOIN_GROUP),
-    ApiKey.HEARTBEAT: _group(ApiKey.HEARTBEAT),
+    ApiKey.JOIN_GROUP: (*_group(ApiKey.JOIN_GROUP), By(_tell_topics, ((DESCRIBE, TOPIC),))),
+    ApiKey.HEARTBEAT: (*_group(ApiKey.HEARTBEAT), By(_tell_topics, ((DESCRIBE, TOPIC),))),
     ApiKey.LEAVE_GROUP: _group(ApiKey.LEAVE_GROUP),
     ApiKey.SYNC_GROUP: _group(ApiKey.SYNC_GROUP),
     ApiKey.DESCRIBE_GROUPS: (By(_describe_groups, ((DESCRIBE, GROUP),)),),
@@ -967,6 +976,7 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (
         *_group(ApiKey.CONSUMER_GROUP_HEARTBEAT),
         By(partial(_heartbeat_topics, ApiKey.CONSUMER_GROUP_HEARTBEAT), ((DESCRIBE, TOPIC),)),
+        By(_tell_topics, ((DESCRIBE, TOPIC),)),
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (By(_describe_consumer_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
     ApiKey.SHARE_GROUP_HEARTBEAT: (

@@ -20,6 +20,7 @@ from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import ANONYMOUS
+from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.coordinator_session import (
     AppendToShard,
     ReadShard,
@@ -48,6 +49,8 @@ class Asker(NamedTuple):
     client_id: str | None = None
     host: str = ""
     traceparent: str = ""
+    describable: DescribableTopics | None = None
+    """The topics that the client may describe. None if it may describe all topics."""
 
 
 class PassedOnRequest(NamedTuple):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -32,7 +32,9 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import UNTOLD_TOPICS, DescribableTopics
 from tidelog.rpc.coordinator_session import (
+    TOPICS_NEEDED,
     AnswerRequest,
     AppendToShard,
     AskOffsets,
@@ -586,6 +588,10 @@ class NamedRequest(NamedTuple):
 
     name: str
     body: bytes
+    describable: Callable[[], DescribableTopics] | None = None
+    """Returns the topics that the client may describe. None if it may describe all topics, or if the
+    coordinator need not know them.
+    """
 
 
 def named_decoder(api_key: int, version: int) -> codec.Decoder:
@@ -624,7 +630,40 @@ def forward_named(
     coordination: Coordination, kind: ShardKind, request: NamedRequest, context: RequestContext
 ) -> Answer:
     """Passes the request on. Returns a handler's result: PARKED, or the refusal."""
-    return forward_body(coordination, kind, request.name, request.body, context)
+    if request.describable is None:
+        return forward_body(coordination, kind, request.name, request.body, context)
+    return _forward_restricted(coordination, kind, request, request.describable, context)
+
+
+def _forward_restricted(
+    coordination: Coordination,
+    kind: ShardKind,
+    request: NamedRequest,
+    describable: Callable[[], DescribableTopics],
+    context: RequestContext,
+) -> Answer:
+    """Passes on a request of a client that may not describe all topics. If the coordinator asks for them, the
+    request is passed on again, with those that the client may describe.
+    """
+    shard = coordination.shard_of(kind, request.name)
+    to_client = client_call(request.body, context)
+
+    def on_answered(answer: bytes | None, error: ErrorCode) -> None:
+        if answer is None and error is TOPICS_NEEDED:
+            client = to_client.request.asker._replace(describable=describable())
+            told = Call(to_client.request._replace(asker=client), to_client.answered)
+            error = coordination.pass_on(shard, told)
+            if not error:
+                return
+        to_client.answered(answer, error)
+
+    client = to_client.request.asker._replace(describable=UNTOLD_TOPICS)
+    asked = Call(to_client.request._replace(asker=client), on_answered)
+    refused = coordination.pass_on(shard, asked)
+    if refused:
+        return _refuse(int(context.route.api_key), context.api_version, request.body, refused)
+    context.park(on_abandoned=to_client.abandon)
+    return PARKED
 
 
 def forward_body(

@@ -39,6 +39,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardCore,
     ShardDecision,
     ShardRequest,
+    TopicsNeeded,
     TrimLog,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
@@ -50,6 +51,7 @@ from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (
+    TOPICS_NEEDED,
     AnswerRequest,
     AppendToShard,
     AttachShard,
@@ -441,7 +443,14 @@ class Shard:
             return
         asker = Asker(line, item.request_id, encoder)
         request = ShardRequest(
-            asker, api_key, api_version, message, item.principal, item.client_id, item.host
+            asker,
+            api_key,
+            api_version,
+            message,
+            item.principal,
+            item.client_id,
+            item.host,
+            item.describable,
         )
         now_ms = self._outlets.now_ms()
         core = self.core
@@ -551,6 +560,9 @@ class Shard:
         asker = reply.reply_to
         assert isinstance(asker, Asker)  # every `reply_to` comes from `request`
         line = asker.line
+        if isinstance(reply.message, TopicsNeeded):
+            line.send(AnswerRequest(asker.request_id, None, TOPICS_NEEDED))
+            return
         body = b"".join(asker.encoder(reply.message))
         if reply.topics_to_create is not None:
             encode = request_encoder(ApiKey.CREATE_TOPICS, CreateTopicsRequest.VERSIONS[1])

@@ -851,6 +851,7 @@ class ForwardedToShard(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    DESCRIBABLE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """Numbers the requests of one session."""
     api_key: _builtins.int
@@ -864,6 +865,10 @@ class ForwardedToShard(_message.Message):
     """The W3C Trace Context of a traced request, else empty."""
     @_builtins.property
     def shard(self) -> Global___Shard: ...
+    @_builtins.property
+    def describable(self) -> Global___DescribableTopics:
+        """The topics that the client may describe. Absent if it may describe all topics."""
+
     def __init__(
         self,
         *,
@@ -876,16 +881,53 @@ class ForwardedToShard(_message.Message):
         client_id: _builtins.str | None = ...,
         host: _builtins.str = ...,
         traceparent: _builtins.str = ...,
+        describable: Global___DescribableTopics | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "client_id", b"client_id", "shard", b"shard"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_describable", b"_describable", "client_id", b"client_id", "describable", b"describable", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "api_key", b"api_key", "api_version", b"api_version", "body", b"body", "client_id", b"client_id", "host", b"host", "principal", b"principal", "request_id", b"request_id", "shard", b"shard", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "_describable", b"_describable", "api_key", b"api_key", "api_version", b"api_version", "body", b"body", "client_id", b"client_id", "describable", b"describable", "host", b"host", "principal", b"principal", "request_id", b"request_id", "shard", b"shard", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
     _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015
+    _WhichOneofReturnType__describable: _TypeAlias = _typing.Literal["describable"]  # noqa: Y015
+    _WhichOneofArgType__describable: _TypeAlias = _typing.Literal["_describable", b"_describable"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__client_id) -> _WhichOneofReturnType__client_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__describable) -> _WhichOneofReturnType__describable | None: ...
 
 Global___ForwardedToShard: _TypeAlias = ForwardedToShard  # noqa: Y015
+
+@_typing.final
+class DescribableTopics(_message.Message):
+    """If `are_told` is false, the coordinator asks for the names by an AnswerRequest without a body and with the code
+    TOPIC_AUTHORIZATION_FAILED. The broker then sends the request again, with the names.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARE_TOLD_FIELD_NUMBER: _builtins.int
+    NAMES_FIELD_NUMBER: _builtins.int
+    KNOWN_COUNT_FIELD_NUMBER: _builtins.int
+    are_told: _builtins.bool
+    known_count: _builtins.int
+    """The number of all topics that the broker knows."""
+    @_builtins.property
+    def names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        are_told: _builtins.bool = ...,
+        names: _abc.Iterable[_builtins.str] | None = ...,
+        known_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["are_told", b"are_told", "known_count", b"known_count", "names", b"names"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DescribableTopics: _TypeAlias = DescribableTopics  # noqa: Y015
 
 @_typing.final
 class MarkerErrors(_message.Message):

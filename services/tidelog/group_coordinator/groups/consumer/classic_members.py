@@ -120,7 +120,7 @@ class ClassicMembers:
         wanted = _with_request(found.member, request, subscription)
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
-        changes = GroupChanges(self._groups, group, decision, now_ms)
+        changes = GroupChanges(self._groups, group, decision, now_ms, request.describable)
         if found.replaced is not None:
             changes.replace_static_member(found.replaced, found.member)
         reported = owned_partitions(subscription, self._groups.image)
@@ -180,7 +180,7 @@ class ClassicMembers:
         message = request.message
         group = self._group(message.group_id)
         decision = ShardDecision()
-        changes = GroupChanges(self._groups, group, decision, now_ms)
+        changes = GroupChanges(self._groups, group, decision, now_ms, request.describable)
         try:
             member = _find(group, message.member_id, message.group_instance_id)
             _classic_side(member)

@@ -268,6 +268,11 @@ class ConsumerGroup:
             names |= resolved.topics
         return frozenset(names)
 
+    def due_regexes(self, members: Iterable[Member]) -> set[str]:
+        """Returns the regular expressions of members that have to be resolved."""
+        wanted = {member.topic_regex for member in members if member.topic_regex}
+        return wanted if self.regexes_are_due else wanted - self.regexes.keys()
+
     def subscribers_of_regex(self, expression: str) -> int:
         return sum(member.topic_regex == expression for member in self.members.values())
 

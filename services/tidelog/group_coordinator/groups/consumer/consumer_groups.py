@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Final
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
@@ -25,6 +24,8 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     REBALANCE_TIMER,
+    REGEX_INTERVAL_MS,
+    REGEX_TIMER,
     SWEEP_TIMER,
     TIMER_OWNER,
     GroupChanges,
@@ -62,6 +63,7 @@ from tidelog.group_coordinator.shard_core import (
     SetTimer,
     ShardDecision,
     ShardRequest,
+    TopicsNeeded,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
@@ -78,9 +80,6 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-REGEX_INTERVAL_MS: Final = 1_000
-"""The minimum time between two resolutions of all regular expressions (Kafka: 10 s, in another thread)."""
-_REGEX_TIMER: Final = "regex"
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
@@ -125,9 +124,17 @@ class ConsumerGroups:
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)
+        describable = request.describable
+        if (
+            describable is not None
+            and describable.names is None
+            and group.regex_sweep is None
+            and group.due_regexes((*group.members.values(), wanted))
+        ):
+            return ShardDecision(replies=[Reply(request.reply_to, TopicsNeeded())])
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
-        changes = GroupChanges(groups, group, decision, now_ms)
+        changes = GroupChanges(groups, group, decision, now_ms, describable)
         if takes_over:
             take_over(self._classic, groups.by_id[group.group_id], group, decision, now_ms)
             for other in group.members.values():
@@ -242,7 +249,7 @@ class ConsumerGroups:
             has_regexes = group.regexes or group.regex_sweep is not None
             if names_changed and has_regexes and not is_pending:
                 group.is_regex_timer_running = True
-                key = TimerKey(TIMER_OWNER, _REGEX_TIMER, group.group_id)
+                key = TimerKey(TIMER_OWNER, REGEX_TIMER, group.group_id)
                 decision.timers.append(SetTimer(key, REGEX_INTERVAL_MS))
         return decision
 
@@ -254,7 +261,7 @@ class ConsumerGroups:
         group = self._groups.by_id.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
             return decision
-        if key.kind == _REGEX_TIMER:
+        if key.kind == REGEX_TIMER:
             group.is_regex_timer_running = False
             group.regexes_are_due = True
             return decision

@@ -29,6 +29,7 @@ from tidelog.group_coordinator.groups.shared import Groups, TimerKey
 from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import DescribableTopics
 
 TIMER_OWNER: Final = "consumer"
 SESSION_TIMER: Final = "session"
@@ -36,6 +37,9 @@ REBALANCE_TIMER: Final = "rebalance"
 JOIN_TIMER: Final = "join"
 SYNC_TIMER: Final = "sync"
 SWEEP_TIMER: Final = "sweep"
+REGEX_TIMER: Final = "regex"
+REGEX_INTERVAL_MS: Final = 1_000
+"""The minimum time between two resolutions of all regular expressions (Kafka: 10 s, in another thread)."""
 FIRST_EPOCH: Final = 2
 """The first epoch of a group, as in Kafka since 4.3."""
 MATCHES_AT_ONCE: Final = 200
@@ -43,10 +47,21 @@ MATCHES_AT_ONCE: Final = 200
 
 
 class GroupChanges:
-    """The changes that one event makes to one group. The caller keeps `groups.by_id` up to date."""
+    """The changes that one event makes to one group. The caller keeps `groups.by_id` up to date.
 
-    def __init__(self, groups: Groups, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs) -> None:
+    `describable` are the topics that the client of the event may describe, None if these are all topics.
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        group: ConsumerGroup,
+        decision: ShardDecision,
+        now_ms: WallMs,
+        describable: DescribableTopics | None = None,
+    ) -> None:
         self.group = group
+        self._describable = describable
         self.decision = decision
         self.now_ms = now_ms
         self._groups = groups
@@ -138,19 +153,35 @@ class GroupChanges:
         return self.reconcile(wanted.member_id, reported, subscription_changed=subscription_changed)
 
     def resolve_regexes(self, compiled: Mapping[str, TopicRegex]) -> bool:
-        """Resolves new regular expressions, and all of them if topics were created or deleted.
+        """Resolves new regular expressions, and all of them if topics were created or deleted. As in Kafka,
+        they match only topics that the client of the request may describe.
 
         Returns whether an expression matches other topics than before. `compiled` holds the new ones. With
         many topics, a timer continues the work, and a later heartbeat gets the result.
         """
         group = self.group
-        wanted = {member.topic_regex for member in group.members.values() if member.topic_regex}
-        due = wanted if group.regexes_are_due else wanted - group.regexes.keys()
-        if not due or group.regex_sweep is not None:
+        due = group.due_regexes(group.members.values())
+        names = self._topics_to_match()
+        if not due or names is None or group.regex_sweep is not None:
             return False
         group.regexes_are_due = False
-        group.regex_sweep = RegexSweep(due, compiled, tuple(self._image.topics), self._image.version)
+        group.regex_sweep = RegexSweep(due, compiled, names, self._image.version)
         return self._advance_sweep(group.regex_sweep)
+
+    def _topics_to_match(self) -> tuple[str, ...] | None:
+        """Returns the topics that regular expressions may match, None if another request has to resolve them.
+
+        If the broker does not know the same number of topics, they are resolved again later.
+        """
+        topics, describable = self._image.topics, self._describable
+        if describable is None:
+            return tuple(topics)
+        if describable.names is None:
+            return None
+        if describable.known_count != len(topics) and not self.group.is_regex_timer_running:
+            self.group.is_regex_timer_running = True
+            self.set_timer(REGEX_TIMER, "", REGEX_INTERVAL_MS)
+        return tuple(name for name in topics if name in describable.names)
 
     def continue_sweep(self) -> None:
         """Continues to resolve regular expressions. The next heartbeats compute and get the assignment."""

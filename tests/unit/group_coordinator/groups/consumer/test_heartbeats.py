@@ -8,11 +8,12 @@ from typing import Any  # Any: keyword arguments of requests
 import pytest
 
 from grouplab.consumer_lab import ConsumerLab, ModelConsumer
-from grouplab.shard_lab import GROUP, REBALANCE_MS
+from grouplab.shard_lab import GROUP, REBALANCE_MS, subscription
 from tidelog.group_coordinator.groups.consumer import consumer_groups
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import DescribableTopics
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_heartbeat import TopicPartitions
@@ -180,6 +181,50 @@ def test_a_regular_expression_follows_the_topics() -> None:
     member.regex, member.says_all = "[", True
     assert member.step() == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert len(lab.consumer_group().members["m"].owned) == 1
+
+
+def test_a_regular_expression_matches_only_topics_that_the_client_may_describe() -> None:
+    """Otherwise, a client could learn the names of all topics by trying expressions. Kafka does the same."""
+    lab = new_lab(orders=2, secrets=3)
+    lab.describable = DescribableTopics(frozenset({"orders"}), 2)
+    member = ModelConsumer(lab, "m", regex=".*")
+    lab.beat_all([member])
+    assert len(member.owned) == 2
+    guess = ModelConsumer(lab, "guess", regex="secr.*")
+    lab.beat_all([guess, member])
+    assert (guess.owned, guess.errors) == (set(), [])
+    lab.describable = DescribableTopics(frozenset({"orders", "orders-2"}), 4)
+    lab.set_topic("secrets-2", 3)
+    lab.set_topic("orders-2", 1)
+    lab.beat_all([member, guess])
+    assert (len(member.owned), guess.owned) == (3, set())
+    lab.fail_over()
+    lab.beat_all([member, guess])
+    assert (len(member.owned), guess.owned) == (3, set())
+
+
+def test_topics_that_the_broker_did_not_know_yet_are_matched_later() -> None:
+    lab = new_lab(orders=2, more=3)
+    lab.describable = DescribableTopics(frozenset({"orders"}), 1)
+    member = ModelConsumer(lab, "m", regex=".*")
+    lab.beat_all([member], rounds=1)
+    lab.describable = DescribableTopics(frozenset({"orders", "more"}), 2)
+    lab.beat_all([member])
+    assert len(member.owned) == 5
+
+
+def test_classic_members_resolve_no_regular_expressions_of_others() -> None:
+    lab = new_lab(orders=2, secrets=3)
+    lab.describable = DescribableTopics(frozenset({"orders"}), 2)
+    member = ModelConsumer(lab, "m", regex=".*")
+    lab.beat_all([member])
+    lab.consumer_group().regexes_are_due = True
+    joined = lab.answers[lab.join(version=3, protocols=(("range", subscription("orders")),))]
+    assert joined.error_code == ErrorCode.NONE
+    (resolved,) = lab.consumer_group().regexes.values()
+    assert resolved.topics == {"orders"}
+    lab.beat_all([member])
+    assert len(member.owned) <= 2
 
 
 def test_rejoining_static_members_get_their_partitions_back() -> None:

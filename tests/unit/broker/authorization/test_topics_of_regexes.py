@@ -1,0 +1,78 @@
+"""A coordinator learns which topics a client may describe, because regular expressions match no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerlab.asking import Asked
+from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
+from tidelog.metadata.entries import AclEntry
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import user_principal
+from tidelog.model.topics import DescribableTopics
+from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.rpc.coordinator_session import TOPICS_NEEDED, AnswerRequest, ForwardedToShard
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+
+ALICE = user_principal("alice")
+HEARTBEAT = ConsumerGroupHeartbeatRequest("g", "m", subscribed_topic_regex=".*")
+
+
+def grant(operation: AclOperation, kind: ResourceType, name: str) -> AclEntry:
+    return AclEntry(AclBinding(kind, PatternType.LITERAL, name, ALICE, "*", operation, PermissionType.ALLOW))
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[InMemoryBroker]:
+    broker = InMemoryBroker(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER})
+    broker.add_topic("open")
+    broker.add_topic("closed")
+    grants = (
+        grant(AclOperation.READ, ResourceType.GROUP, "g"),
+        grant(AclOperation.READ, ResourceType.TOPIC, "open"),
+    )
+    broker.update_metadata(security=SecurityUpdate(1, grants))
+    yield broker
+    broker.close()
+
+
+@pytest.fixture
+def coordinator(lab: InMemoryBroker) -> ScriptedCoordinator:
+    owner = ScriptedCoordinator(lab)
+    owner.own(*shard_partitions(lab))
+    return owner
+
+
+def test_a_coordinator_gets_the_topics_when_it_asks_for_them(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator
+) -> None:
+    asked = Asked(lab.broker, HEARTBEAT, 1, principal=ALICE)
+    untold = coordinator.take_one(ForwardedToShard)
+    assert untold.describable == DescribableTopics(None)
+    coordinator.say(AnswerRequest(untold.request_id, None, TOPICS_NEEDED))
+    told = coordinator.take_one(ForwardedToShard)
+    assert told == untold._replace(
+        request_id=told.request_id, describable=DescribableTopics(frozenset({"open"}), 3)
+    )
+    assert asked.answer is None
+    coordinator.answer(told, ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5))
+    assert asked.answer.member_epoch == 5
+
+
+def test_a_lost_coordinator_is_no_reason_to_wait(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator
+) -> None:
+    asked = Asked(lab.broker, HEARTBEAT, 1, principal=ALICE)
+    untold = coordinator.take_one(ForwardedToShard)
+    coordinator.say(AnswerRequest(untold.request_id, None, TOPICS_NEEDED))
+    coordinator.end.closed()
+    assert asked.answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
