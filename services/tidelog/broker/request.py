@@ -217,6 +217,11 @@ class RequestCharge(Protocol):
         """Returns a coroutine that does `work` and counts the time in which it runs."""
         ...
 
+    @property
+    def is_above_fetch_quota(self) -> bool:
+        """Whether the client has used up its quota before this request."""
+        ...
+
     def exceeds_fetch_quota(self, size_bytes: int) -> bool:
         """Charges a Fetch. Returns whether the client must get an empty response instead."""
         ...

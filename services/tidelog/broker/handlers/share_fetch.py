@@ -249,6 +249,9 @@ class ShareFetch:
 
     def _read(self) -> list[PartitionFetch]:
         request, charge = self._request, self._context.charge
+        if charge is not None and charge.is_above_fetch_quota:
+            # Its connection is held back. It must not get more over another one.
+            return []
         left_bytes = min(request.max_bytes, self._parts.settings.broker.fetch_max_bytes)
         if charge is not None and charge.max_fetch_bytes is not None:
             left_bytes = min(left_bytes, charge.max_fetch_bytes)

@@ -86,6 +86,12 @@ class Charge:
         samples = self._quotas.samples
         return int(fetch.limit * max(samples.sample_count - 1, 1) * samples.sample_ms / MS_PER_S)
 
+    @property
+    def is_above_fetch_quota(self) -> bool:
+        """Whether the client has used up its quota before this request."""
+        fetch = self._sensors.fetch
+        return fetch is not None and fetch.rate.throttle_ms(fetch.limit, now_ms()) > 0
+
     def exceeds_fetch_quota(self, size_bytes: int) -> bool:
         """Charges a response with that many bytes of records. Returns whether the client must get an empty
         response instead, which is then not charged.

@@ -15,14 +15,18 @@ from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
+from tidelog.broker.quotas.charge import Charge, now_ms
+from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaKind, Samples
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader, share_partition
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.record_facts import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition
+from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.principal import ANONYMOUS
 from tidelog.records.batch import CorruptBatchError, iterate_headers
 from tidelog.records.builder import Record
 from tidelog.records.control import EndTransactionMarker
@@ -52,6 +56,7 @@ class Member:
         self.on_closed: Callable[[Any], None] | None = None
         self.answers: list[Any] = []
         self.contexts: list[SimpleNamespace] = []
+        self.charge: Callable[[], Charge] | None = None
 
     def close(self) -> None:
         async def end() -> None:
@@ -72,7 +77,7 @@ class Member:
             listener_name="PLAINTEXT",
             on_abandoned=None,
             steps=None,
-            charge=None,
+            charge=None if self.charge is None else self.charge(),
         )
 
         def park(on_abandoned: Callable[[], None] | None = None) -> object:
@@ -725,6 +730,25 @@ def test_a_fetch_that_outlives_its_session_acquires_nothing(from_start: ShareLab
     two.close()
     one.close()
     assert len(from_start.partitions) == 0, "nothing is remembered without members"
+
+
+def test_a_client_above_its_quota_acquires_nothing_over_another_connection(from_start: ShareLab) -> None:
+    entry = ClientQuotaEntry(QuotaEntity((("client-id", "test"),)), {QuotaKind.FETCH: 2.0})
+    quotas = ClientQuotas(Samples(11, 1_000), Samples(11, 1_000))
+    quotas.update({entry.key: entry})
+
+    def charge() -> Charge:
+        return Charge(quotas, quotas.of_client(ANONYMOUS, "test", now_ms()), 0)
+
+    from_start.append(3)
+    from_start.append(3)
+    first, second = from_start.member("first"), from_start.member("second")
+    first.charge = second.charge = charge
+    assert acquired(first.fetch(max_records=1)) == [(0, 2, 1)]
+    answer = second.fetch()
+    assert answer.responses == []
+    second.charge = None  # the quota is the reason
+    assert acquired(second.fetch()) == [(3, 5, 1)]
 
 
 def test_epochs(from_start: ShareLab) -> None:
