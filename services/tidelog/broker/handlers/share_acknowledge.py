@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidelog.broker.handlers.share_requests import (
     MOVED,
+    UNKNOWN_LEADER,
     Acknowledgements,
     ShareRequestParts,
     session_key,
@@ -66,11 +67,11 @@ class ShareAcknowledgeHandler:
         leaders: set[int] = set()
         for (_, topic_id, index), result in acknowledgements.results:
             error = result.error or ErrorCode.NONE
-            data = PartitionData(index, error, result.message if error else None)
-            leader = parts.current_leader(topic_id, index) if error in MOVED else None
-            if leader is not None:
-                data.current_leader = LeaderIdAndEpoch(*leader)
-                leaders.add(leader[0])
+            leader = parts.current_leader(topic_id, index) if error in MOVED else UNKNOWN_LEADER
+            leaders.add(leader[0])
+            data = PartitionData(
+                index, error, result.message if error else None, current_leader=LeaderIdAndEpoch(*leader)
+            )
             if not response.responses or response.responses[-1].topic_id != topic_id:
                 response.responses.append(ShareAcknowledgeTopicResponse(topic_id, []))
             response.responses[-1].partitions.append(data)

@@ -14,6 +14,7 @@ from uuid import UUID
 from tidelog.broker.handlers.fetch import InlineRecords
 from tidelog.broker.handlers.share_requests import (
     MOVED,
+    UNKNOWN_LEADER,
     Acknowledgements,
     ShareRequestParts,
     session_key,
@@ -365,7 +366,7 @@ class _ResponseTopics:
     def _entry(self, topic_id: UUID, partition: int, error: ErrorCode) -> PartitionData:
         data = self._data.get((topic_id, partition))
         if data is None:
-            data = PartitionData(partition, records=b"")
+            data = PartitionData(partition, records=b"", current_leader=LeaderIdAndEpoch(*UNKNOWN_LEADER))
             self._data[topic_id, partition] = data
             topic = self._topics.get(topic_id)
             if topic is None:
@@ -373,9 +374,8 @@ class _ResponseTopics:
             topic.partitions.append(data)
         if error in MOVED:
             leader = self._parts.current_leader(topic_id, partition)
-            if leader is not None:
-                data.current_leader = LeaderIdAndEpoch(*leader)
-                self._leaders.add(leader[0])
+            data.current_leader = LeaderIdAndEpoch(*leader)
+            self._leaders.add(leader[0])
         return data
 
     def node_endpoints(self) -> list[NodeEndpoint]:

@@ -30,6 +30,10 @@ of the clients' `request.timeout.ms`. It may still take effect.
 """
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
+UNKNOWN_LEADER: Final = (-1, -1)
+"""The leader and epoch that come without these errors. Kafka sends 0 and 0, although a broker can have the id
+0: franz-go then fetches from broker 0 after any error and, if there is none, never again from the right one.
+"""
 
 
 class WireBatch(Protocol):
@@ -71,10 +75,10 @@ class ShareRequestParts(NamedTuple):
         """Returns the partition by its topic's name, which is empty if the topic is unknown."""
         return TopicPartition(self.metadata.topic_names.get(topic_id, ""), partition)
 
-    def current_leader(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+    def current_leader(self, topic_id: UUID, partition: int) -> tuple[int, int]:
         """Returns the leader and its epoch for a client that asked the wrong broker."""
         topic_partition = self.topic_partition(topic_id, partition)
-        return self.hosted.leader_of(topic_partition.topic, partition)
+        return self.hosted.leader_of(topic_partition.topic, partition) or UNKNOWN_LEADER
 
     def endpoints(
         self, leaders: Iterable[int], listener_name: str

@@ -115,6 +115,12 @@ class Member:
         return cast(ShareFetchResponse, self.take())
 
     def acknowledge(self, *acknowledged: Batch, epoch: int | None = None, **fields: Any) -> PartitionOrError:
+        answer = self.acknowledgement_answer(*acknowledged, epoch=epoch, **fields)
+        return ErrorCode(answer.error_code or answer.responses[0].partitions[0].error_code)
+
+    def acknowledgement_answer(
+        self, *acknowledged: Batch, epoch: int | None = None, **fields: Any
+    ) -> ShareAcknowledgeResponse:
         batches = [
             share_acknowledge.AcknowledgementBatch(first, last, [kind]) for first, last, kind in acknowledged
         ]
@@ -127,8 +133,7 @@ class Member:
             GROUP, self.name, self.epoch if epoch is None else epoch, topics=topics, **fields
         )
         self._send(ApiKey.SHARE_ACKNOWLEDGE, request)
-        answer = cast(ShareAcknowledgeResponse, self.take())
-        return ErrorCode(answer.error_code or answer.responses[0].partitions[0].error_code)
+        return cast(ShareAcknowledgeResponse, self.take())
 
     def _send(self, api_key: ApiKey, request: Any) -> None:
         async def send() -> None:
@@ -632,6 +637,21 @@ def test_the_state_survives_a_change_of_the_leader(from_start: ShareLab) -> None
     other = from_start.member("other")
     assert acquired(other.fetch()) == [(1, 1, 1), (3, 3, 1)]
     assert member.acknowledge((1, 1, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_no_leader_comes_with_other_errors(from_start: ShareLab) -> None:
+    """A client that reads a leader there moves away from the right broker (franz-go 1.22 does)."""
+    from_start.append(2)
+    member = from_start.member("one")
+    assert part_of(member.fetch()).current_leader.leader_id == -1
+    from_start.pass_time(LOCK_MS + 1)
+    late = member.fetch((0, 1, ACCEPT), max_wait_ms=0)
+    assert part_of(late).acknowledge_error_code == ErrorCode.INVALID_RECORD_STATE
+    assert part_of(late).current_leader.leader_id == -1
+    from_start.pass_time(LOCK_MS + 1)
+    part = member.acknowledgement_answer((0, 1, ACCEPT)).responses[0].partitions[0]
+    assert part.error_code == ErrorCode.INVALID_RECORD_STATE
+    assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (-1, -1)
 
 
 def test_an_acknowledgement_that_is_being_stored_fails_with_the_leader(from_start: ShareLab) -> None:
