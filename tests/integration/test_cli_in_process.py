@@ -230,3 +230,50 @@ def test_a_generated_assignment_is_one_document(bootstrap: str, tmp_path: Path) 
     found = document(bootstrap, "reassign", *options)
     assert [row["replicas"] for row in found["proposed"]["partitions"]] == [[1], [1]]
     assert found["current"] == found["proposed"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topic", "create", "many", "--partitions", "2147483648"],
+        ["topic", "create", "many", "--replication-factor", "32768"],
+        ["topic", "alter", TOPIC, "--partitions", "2147483648"],
+        ["delete-records", TOPIC, "--partition", "0", "--offset", "9223372036854775808"],
+        ["elect-leaders", "--election-type", "preferred", "--topic", TOPIC, "--partition", "2147483648"],
+        ["transactions", "list", "--running-longer-than-ms", "9223372036854775808"],
+        ["transactions", "abort", TOPIC, "--partition", "0", "--producer-epoch", "32768"],
+        ["topic", "list", "--request-timeout-ms", "2147483648"],
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_no_request_can_hold_is_named(bootstrap: str, arguments: list[str]) -> None:
+    result = run(bootstrap, *arguments)
+    assert result.exit_code == 2, result.exception
+    option, number = arguments[-2:]
+    assert f"Invalid value for '{option}': {number} is more than {int(number) - 1}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["offsets", TOPIC, "--time", "-7"], "--time -7: expected latest, earliest, "),
+        (
+            ["offsets", TOPIC, "--time", "9223372036854775808"],
+            "--time 9223372036854775808: expected latest, ",
+        ),
+        (
+            ["user", "delete", "nobody"],
+            "users: The user nobody has no SCRAM credentials; 'tidelog user list'",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named(bootstrap: str, arguments: list[str], message: str) -> None:
+    result = run(bootstrap, *arguments)
+    assert result.exit_code == 1, result.exception
+    assert result.stderr.startswith(f"tidelog: {message}")
+
+
+def test_a_key_separator_without_keys_is_refused(bootstrap: str) -> None:
+    result = run(bootstrap, "produce", TOPIC, "--key-separator", ":")
+    assert result.exit_code == 2
+    assert "--key-separator requires --parse-key" in result.stderr

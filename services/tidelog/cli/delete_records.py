@@ -10,6 +10,7 @@ import click
 
 from tidelog.cli.output import print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
+from tidelog.cli.protocol_int import INT32_MAX, INT64_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -38,10 +39,10 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
     ),
 )
 @topic_option
-@click.option("--partition", type=click.IntRange(min=0), help="The partition.")
+@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), help="The partition.")
 @click.option(
     "--offset",
-    type=click.IntRange(min=UP_TO_HIGH_WATERMARK),
+    type=ProtocolInt(INT64_MAX, min=UP_TO_HIGH_WATERMARK),
     help="Delete the records before this offset; -1 deletes all.",
 )
 @click.option(

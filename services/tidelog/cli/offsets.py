@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from tidelog.cli.output import OutputFormat, output_format, print_table
+from tidelog.cli.protocol_int import INT64_MAX
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -24,6 +25,8 @@ from tidelog.client.admin import (
 from tidelog.client.cluster import Topic
 from tidelog.model.errors import ErrorCode, KafkaError
 
+_NO_TIME: Final = -100
+"""A number that is neither a time nor special."""
 SPECIAL_TIMES: Final[Mapping[str, int]] = {
     "latest": LATEST_TIMESTAMP,
     "earliest": EARLIEST_TIMESTAMP,
@@ -129,11 +132,12 @@ def parse_time(text: str) -> int:
     if text in SPECIAL_TIMES:
         return SPECIAL_TIMES[text]
     try:
-        return int(text)
-    except ValueError as error:
-        raise ToolError(
-            f"--time {text}: expected {', '.join(SPECIAL_TIMES)}, or milliseconds since 1970"
-        ) from error
+        time_ms = int(text)
+    except ValueError:
+        time_ms = _NO_TIME
+    if time_ms in SPECIAL_TIMES.values() or 0 <= time_ms <= INT64_MAX:
+        return time_ms
+    raise ToolError(f"--time {text}: expected {', '.join(SPECIAL_TIMES)}, or milliseconds since 1970")
 
 
 def parse_partitions(text: str) -> list[range]:

@@ -41,7 +41,6 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 @click.option("--parse-key", is_flag=True, help="Each line consists of key, separator and value.")
 @click.option(
     "--key-separator",
-    default="\t",
     show_default="a tab",
     metavar="TEXT",
     help="Separator between key and value.",
@@ -82,7 +81,7 @@ def command(
     topic_name: str | None,
     topic_option: str | None,
     parse_key: bool,
-    key_separator: str,
+    key_separator: str | None,
     parse_headers: bool,
     headers: tuple[str, ...],
     null_marker: str | None,
@@ -95,6 +94,10 @@ def command(
 ) -> None:
     """Send each line of standard input as a record. Batches are sent when no more input is waiting."""
     name = chosen_topic(topic_name, topic_option)
+    if key_separator is not None and not parse_key:
+        raise click.UsageError("--key-separator requires --parse-key.")
+    if key_separator is None:
+        key_separator = "\t"
     if not key_separator:
         raise ToolError("--key-separator: expected at least one character")
     constant = tuple((key, value.encode()) for key, value in parse_assignments("--header", headers).items())

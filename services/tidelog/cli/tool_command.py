@@ -13,6 +13,7 @@ import click
 
 from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
+from tidelog.cli.protocol_int import INT32_MAX, ProtocolInt
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
@@ -46,6 +47,8 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller batches (--batch-size) or raise the topic's max.message.bytes",
     ErrorCode.OFFSET_OUT_OF_RANGE: "'tidelog offsets' shows the existing offsets",
     ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster describe' shows the brokers",
+    ErrorCode.RESOURCE_NOT_FOUND: "'tidelog user list' shows the existing users",
+    ErrorCode.SECURITY_DISABLED: "set authorizer.class.name in the brokers' settings",
     ErrorCode.GROUP_ID_NOT_FOUND: "'tidelog group list' shows the existing groups",
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; 'tidelog group describe --members' shows them",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
@@ -213,7 +216,7 @@ def cluster_options(command: F) -> F:
     )(command)
     command = click.option(
         "--request-timeout-ms",
-        type=click.IntRange(min=1),
+        type=ProtocolInt(INT32_MAX, min=1),
         default=DEFAULT_TIMEOUT_MS,
         show_default=True,
         help="Milliseconds to wait for a broker's response.",

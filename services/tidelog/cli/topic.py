@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import click
 
 from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
+from tidelog.cli.protocol_int import INT16_MAX, INT32_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -74,12 +75,12 @@ def list_topics(exclude_internal: bool, sizes: bool, bootstrap_server: str, requ
 @topic_option
 @click.option(
     "--partitions",
-    type=click.IntRange(min=1),
+    type=ProtocolInt(INT32_MAX, min=1),
     help="Number of partitions. The default is the broker's num.partitions.",
 )
 @click.option(
     "--replication-factor",
-    type=click.IntRange(min=1),
+    type=ProtocolInt(INT16_MAX, min=1),
     help="Replicas of each partition. The default is the broker's default.replication.factor.",
 )
 @click.option(
@@ -268,7 +269,10 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
 @command.command("alter", cls=ToolCommand, examples=("tidelog topic alter flights --partitions 12",))
 @topic_option
 @click.option(
-    "--partitions", type=click.IntRange(min=1), required=True, help="The new total number of partitions."
+    "--partitions",
+    type=ProtocolInt(INT32_MAX, min=1),
+    required=True,
+    help="The new total number of partitions.",
 )
 @cluster_options
 def alter(

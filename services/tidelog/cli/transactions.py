@@ -8,6 +8,7 @@ import click
 
 from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table, say
+from tidelog.cli.protocol_int import INT64_MAX, ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.coordinators import (
     ANY_DURATION,
@@ -47,7 +48,7 @@ command.add_command(abort)
 )
 @click.option(
     "--running-longer-than-ms",
-    type=click.IntRange(min=0),
+    type=ProtocolInt(INT64_MAX, min=0),
     help="Show only transactions that have been open for longer than this time.",
 )
 @cluster_options
