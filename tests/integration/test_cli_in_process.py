@@ -277,3 +277,16 @@ def test_a_key_separator_without_keys_is_refused(bootstrap: str) -> None:
     result = run(bootstrap, "produce", TOPIC, "--key-separator", ":")
     assert result.exit_code == 2
     assert "--key-separator requires --parse-key" in result.stderr
+
+
+def test_ids_and_names_that_do_not_exist_are_refused(bootstrap: str) -> None:
+    rebalanced = run(bootstrap, "rebalance", "--without", "9")
+    assert rebalanced.exit_code == 1
+    assert "--without 9: no broker has this id; the brokers are 1" in rebalanced.stderr
+    listed = run(bootstrap, "transactions", "list", "--state", "Bogus")
+    assert listed.exit_code == 2
+    assert "'Bogus' is not one of 'empty', 'ongoing'" in listed.stderr
+    assert run(bootstrap, "transactions", "list", "--state", "ongoing").exit_code == 0
+    sent = run(bootstrap, "perf", "produce", TOPIC, "--record-size", str(1 << 31))
+    assert sent.exit_code == 2
+    assert "--record-size" in sent.stderr

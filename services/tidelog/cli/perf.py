@@ -26,6 +26,11 @@ from tidelog.records.batch import BATCH_HEADER_BYTES
 from tidelog.settings.setting import INT_MAX
 
 MIB: Final = 1 << 20
+MAX_RECORD_BYTES: Final = 100 * MIB
+"""No broker with Kafka's default of `socket.request.max.bytes` takes a larger record."""
+MAX_VALUES: Final = 64
+MAX_VALUES_BYTES: Final = 64 * MIB
+"""The most different values, and the memory for them, if one value is not larger."""
 RECORD_OVERHEAD_BYTES: Final = 21
 """The assumed size of a record's own fields. An exact size is not needed."""
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
@@ -45,7 +50,7 @@ def command() -> None:
 @click.option("--num-records", type=click.IntRange(min=1), default=100_000, show_default=True)
 @click.option(
     "--record-size",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=MAX_RECORD_BYTES),
     default=1000,
     show_default=True,
     help="Size of a value in bytes.",
@@ -82,7 +87,8 @@ def perf_produce(
     """Send batches of random values to the partitions in turn, with one request in flight."""
     name = chosen_topic(topic_name, topic_option)
     batch_records = min(num_records, records_of_a_batch(batch_size, record_size))
-    values = [os.urandom(record_size) for _ in range(min(batch_records, 64))]
+    different = max(1, min(batch_records, MAX_VALUES, MAX_VALUES_BYTES // record_size))
+    values = [os.urandom(record_size) for _ in range(different)]
     latencies_ms: list[float] = []
     sent = 0
     with connect(bootstrap_server, request_timeout_ms) as cluster:

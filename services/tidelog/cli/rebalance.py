@@ -95,6 +95,7 @@ def command(
             _cancel(cluster)
             return
         standing = standing_of(cluster, topics)
+        _check_brokers("--without", leaving, standing)
         moves = planned(standing, leaving)
         _show(standing, moves)
         if output is not None:
@@ -133,6 +134,17 @@ def parse_ids(option: str, text: str | None) -> tuple[int, ...]:
         return tuple(sorted({int(part) for part in (text or "").split(",") if part.strip()}))
     except ValueError:
         raise ToolError(f"{option} {text}: expected broker ids separated by `,`") from None
+
+
+def _check_brokers(option: str, broker_ids: Sequence[int], standing: Standing) -> None:
+    """Raises ToolError for an id of a broker that is neither registered nor has a replica."""
+    known = {*standing.racks, *(broker for replicas in standing.assignment.values() for broker in replicas)}
+    unknown = [broker for broker in broker_ids if broker not in known]
+    if unknown:
+        raise ToolError(
+            f"{option} {unknown[0]}: no broker has this id; the brokers are "
+            f"{', '.join(map(str, sorted(known)))}"
+        )
 
 
 def _show(standing: Standing, moves: Sequence[Move]) -> None:

@@ -13,6 +13,7 @@ from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, co
 from tidelog.client.coordinators import (
     ANY_DURATION,
     ONGOING,
+    TRANSACTION_STATES,
     describe_transaction,
     fence_producer,
     list_transactions,
@@ -43,7 +44,7 @@ command.add_command(abort)
     "--state",
     "states",
     multiple=True,
-    metavar="STATE",
+    type=click.Choice(TRANSACTION_STATES, case_sensitive=False),
     help="Show only transactions in this state. Repeatable.",
 )
 @click.option(

@@ -53,6 +53,15 @@ NO_OFFSET: Final = -1
 ONGOING: Final = "Ongoing"
 OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
 """The states of transactions that have begun and not ended."""
+TRANSACTION_STATES: Final = (
+    "Empty",
+    *OPEN_STATES,
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+"""The names of all states (Kafka's TransactionState)."""
 ANY_DURATION: Final = -1
 """The least duration of `list_transactions` that leaves no transaction out."""
 CONSUMER_PROTOCOL: Final = "consumer"
