@@ -52,9 +52,12 @@ def _refuse(context: click.Context, name: str, known: Iterable[str]) -> NoReturn
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns ` Did you mean 'x'?` with the names that are most similar, or an empty text."""
-    similar = difflib.get_close_matches(name, list(known), MAX_SUGGESTIONS)
+    """Returns ` Did you mean 'x'?` with the names that are most similar, or an empty text. `name` itself is
+    not among them.
+    """
+    others = [each for each in known if each != name]
+    similar = difflib.get_close_matches(name, others, MAX_SUGGESTIONS)
     if not similar:
         return ""
-    *others, last = [f"'{each}'" for each in similar]
-    return f" Did you mean {', '.join(others)}{' or ' if others else ''}{last}?"
+    *first, last = [f"'{each}'" for each in similar]
+    return f" Did you mean {', '.join(first)}{' or ' if first else ''}{last}?"

@@ -132,6 +132,11 @@ def test_suggestions_name_the_most_similar_first() -> None:
     assert did_you_mean("x", ["flights"]) == ""
 
 
+def test_a_suggestion_does_not_repeat_the_name() -> None:
+    assert did_you_mean("flights", ["flights"]) == ""
+    assert did_you_mean("flights", ["flights", "flight"]) == " Did you mean 'flight'?"
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_prints_a_script(shell: str) -> None:
     assert f"_TIDELOG_COMPLETE={shell}_complete" in run("completion", shell).stdout
