@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 from tidelog.client.connection import BrokerConnection
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
@@ -41,9 +41,14 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
 )
+from tidelog.wire.messages.share_group_describe import (
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
 from tidelog.wire.messages.streams_group_describe import (
     StreamsGroupDescribeRequest,
     StreamsGroupDescribeResponse,
+    TaskIds,
 )
 
 GROUP: Final = 0
@@ -66,6 +71,10 @@ ANY_DURATION: Final = -1
 """The least duration of `list_transactions` that leaves no transaction out."""
 CONSUMER_PROTOCOL: Final = "consumer"
 """The protocol type of classic consumer groups, and the group type of KIP-848."""
+SHARE: Final = "share"
+STREAMS: Final = "streams"
+GROUP_TYPES: Final = ("classic", "consumer", SHARE, STREAMS)
+"""The types of groups (KIP-848, KIP-932, KIP-1071)."""
 DEAD: Final = "Dead"
 
 _INT16: Final = struct.Struct(">h")
@@ -82,13 +91,37 @@ class ListedGroup:
     state: str
 
 
+class StreamsTask(NamedTuple):
+    """A task of a streams group: a subtopology that reads the partitions with this number."""
+
+    subtopology: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.subtopology}_{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsTasks:
+    """The tasks of a member of a streams group. Standby and warm-up tasks keep copies of the state."""
+
+    active: tuple[StreamsTask, ...]
+    standby: tuple[StreamsTask, ...]
+    warmup: tuple[StreamsTask, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupMember:
+    """A member. Only in a streams group it has `tasks`, and `partitions` are those of its active ones. In a
+    share group, several members may have the same partition.
+    """
+
     member_id: str
     instance_id: str | None
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    tasks: StreamsTasks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,20 +184,28 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
 
     def ask() -> Group:
         coordinator = coordinator_of(cluster, GROUP, group_id)
-        described = _describe_of_kip_848(coordinator, group_id) or _describe_streams(coordinator, group_id)
-        return described or _describe_classic(coordinator, group_id)
+        for describe in (_describe_of_kip_848, _describe_share, _describe_streams):
+            if (described := describe(coordinator, group_id)) is not None:
+                return described
+        return _describe_classic(coordinator, group_id)
 
     return until_loaded(cluster, ask)
 
 
+def _serves(coordinator: BrokerConnection, api_key: int) -> bool:
+    """Returns whether the broker serves the API in a version that this client knows."""
+    try:
+        coordinator.version_for(api_key)
+    except UnsupportedApiError:
+        return False
+    return True
+
+
 def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
     """Returns a KIP-848 group, or None if the group is of another kind or the broker does not support it."""
-    try:
-        answer = coordinator.call(ConsumerGroupDescribeRequest([group_id]), ConsumerGroupDescribeResponse)
-    except KafkaError as error:
-        if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return None
-        raise
+    if not _serves(coordinator, ApiKey.CONSUMER_GROUP_DESCRIBE):
+        return None
+    answer = coordinator.call(ConsumerGroupDescribeRequest([group_id]), ConsumerGroupDescribeResponse)
     row = answer.groups[0]
     if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
         return None
@@ -186,11 +227,37 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
     return Group(group_id, "consumer", row.group_state, row.assignor_name, row.group_epoch, tuple(members))
 
 
+def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | None:
+    """Returns a share group, or None if the group is of another kind or the broker does not support it."""
+    if not _serves(coordinator, ApiKey.SHARE_GROUP_DESCRIBE):
+        return None
+    answer = coordinator.call(ShareGroupDescribeRequest([group_id]), ShareGroupDescribeResponse)
+    row = answer.groups[0]
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_on_group_error(row.error_code, group_id, row.error_message)
+    members = [
+        GroupMember(
+            member.member_id,
+            None,
+            member.client_id,
+            member.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, index)
+                for topic in member.assignment.topic_partitions
+                for index in topic.partitions
+            ),
+        )
+        for member in row.members
+    ]
+    return Group(group_id, SHARE, row.group_state, row.assignor_name, row.group_epoch, tuple(members))
+
+
 def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | None:
     """Returns a streams group with the partitions of its active tasks, or None if the group is of another
     kind or the broker does not support it.
     """
-    if ApiKey.STREAMS_GROUP_DESCRIBE not in coordinator.served:
+    if not _serves(coordinator, ApiKey.STREAMS_GROUP_DESCRIBE):
         return None
     answer = coordinator.call(StreamsGroupDescribeRequest([group_id]), StreamsGroupDescribeResponse)
     row = answer.groups[0]
@@ -217,10 +284,19 @@ def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | N
                 for topic in topics.get(tasks.subtopology_id, ())
                 for index in tasks.partitions
             ),
+            StreamsTasks(
+                _tasks(member.assignment.active_tasks),
+                _tasks(member.assignment.standby_tasks),
+                _tasks(member.assignment.warmup_tasks),
+            ),
         )
         for member in row.members
     ]
-    return Group(group_id, "streams", row.group_state, "", row.group_epoch, tuple(members))
+    return Group(group_id, STREAMS, row.group_state, "", row.group_epoch, tuple(members))
+
+
+def _tasks(found: Iterable[TaskIds]) -> tuple[StreamsTask, ...]:
+    return tuple(sorted(StreamsTask(ids.subtopology_id, index) for ids in found for index in ids.partitions))
 
 
 def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
