@@ -1,6 +1,11 @@
-"""`tidelog group`: lists, describes and deletes groups, and sets their offsets (kafka-consumer-groups)."""
+"""`tidelog group`: lists, describes and deletes groups, and sets their offsets (kafka-consumer-groups,
+kafka-share-groups and kafka-streams-groups).
+"""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
 
 import click
 
@@ -10,7 +15,12 @@ from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options
 from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
+    GROUP_TYPES,
+    SHARE,
+    STREAMS,
     Group,
+    StreamsTask,
+    StreamsTasks,
     committed_offsets,
     delete_group,
     describe_group,
@@ -18,6 +28,7 @@ from tidelog.client.coordinators import (
 )
 from tidelog.client.group_lag import lag_of
 from tidelog.client.partition_offsets import offsets_of_topics
+from tidelog.client.share_groups import describe_share_offsets
 from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(
@@ -27,7 +38,7 @@ _TYPES = click.option(
     "--type",
     "types",
     multiple=True,
-    type=click.Choice(["classic", "consumer"]),
+    type=click.Choice(GROUP_TYPES),
     help="Show only groups of this type. Repeatable.",
 )
 _ALL_GROUPS = click.option("--all-groups", is_flag=True, help="All groups of the cluster.")
@@ -39,7 +50,7 @@ def _all_groups(cluster: Cluster) -> tuple[str, ...]:
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
-    """List, describe and delete consumer groups, and set their offsets."""
+    """List, describe and delete groups of all types, and set their offsets."""
 
 
 command.add_command(reset_offsets)
@@ -101,6 +112,9 @@ def describe(
 
     The lag is the number of records up to the high watermark. The "stable lag" of readers with
     isolation.level=read_committed ends at the last stable offset: the first open transaction.
+
+    A share group has start offsets instead: those of the first records whose delivery is not complete. Its
+    lag is the number of records whose delivery is not complete, for all isolation levels.
     """
     chosen = chosen_groups(names, more_names, all_groups=all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
@@ -120,29 +134,46 @@ def describe(
             )
             if members:
                 _print_members(group)
+            elif group.group_type == SHARE:
+                _print_share_offsets(cluster, group)
             else:
                 _print_offsets(cluster, group, isolation_level)
 
 
 def _print_members(group: Group) -> None:
-    print_table(
-        ("member", "instance", "client", "host", "#partitions", "assignment"),
-        [
-            (
-                member.member_id,
-                member.instance_id,
-                member.client_id,
-                member.host,
-                len(member.partitions),
-                Shown(
-                    " ".join(f"{topic}-{partition}" for topic, partition in sorted(member.partitions)),
-                    [each._asdict() for each in sorted(member.partitions)],
-                ),
-            )
-            for member in group.members
-        ],
-        name="members",
-    )
+    columns: tuple[str, ...] = ("member", "instance", "client", "host", "#partitions", "assignment")
+    if group.group_type == STREAMS:
+        columns += ("active tasks", "standby tasks", "warmup tasks")
+    rows: list[tuple[object, ...]] = []
+    for member in group.members:
+        places = sorted(member.partitions)
+        shown = Shown(
+            " ".join(f"{topic}-{partition}" for topic, partition in places),
+            [each._asdict() for each in places],
+        )
+        row = (member.member_id, member.instance_id, member.client_id, member.host, len(places), shown)
+        rows.append((*row, *_shown_tasks(member.tasks)) if group.group_type == STREAMS else row)
+    print_table(columns, rows, name="members")
+
+
+def _shown_tasks(tasks: StreamsTasks | None) -> tuple[Shown, Shown, Shown]:
+    def shown(found: Iterable[StreamsTask]) -> Shown:
+        return Shown(" ".join(map(str, found)), [task._asdict() for task in found])
+
+    found = tasks or StreamsTasks((), (), ())
+    return shown(found.active), shown(found.standby), shown(found.warmup)
+
+
+def _print_share_offsets(cluster: Cluster, group: Group) -> None:
+    offsets = describe_share_offsets(cluster, group.group_id)
+    owners = Counter(place for member in group.members for place in member.partitions)
+    rows: list[tuple[object, ...]] = []
+    for place in sorted({*offsets, *owners}):
+        found = offsets.get(place)
+        start_offset, lag = (None, None) if found is None else (found.start_offset, found.lag)
+        rows.append((*place, start_offset, lag, owners[place]))
+    columns = ("topic", "#partition", "#start offset", "#lag", "#members|member_count")
+    print_table(columns, rows, name="partitions")
 
 
 def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) -> None:
