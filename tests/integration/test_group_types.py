@@ -195,3 +195,96 @@ def test_a_streams_group_shows_offsets_lag_and_tasks(bootstrap: str) -> None:
         assert (member["standby_tasks"], member["warmup_tasks"]) == ([], [])
         line = run(bootstrap, "group", "describe", STREAMS, "--members").stdout.splitlines()[2]
         assert line.split("\t")[5:] == [f"{TOPIC}-0 {TOPIC}-1", "0_0 0_1", "", ""]
+
+
+def new_offsets(bootstrap: str, *arguments: str) -> list[tuple[int, int | None, int]]:
+    """Returns the partition, the offset before and the new one of each row."""
+    found = document(bootstrap, "group", "reset-offsets", SHARE, *arguments)
+    return [(row["partition"], row["committed"], row["new_offset"]) for row in found["offsets"]]
+
+
+def start_offsets(bootstrap: str) -> list[int | None]:
+    (group,) = document(bootstrap, "group", "describe", SHARE)
+    return [row["start_offset"] for row in group["partitions"]]
+
+
+def test_the_start_offsets_of_a_share_group_are_reset(bootstrap: str) -> None:
+    to_earliest = ("--topic", TOPIC, "--to-earliest")
+    assert new_offsets(bootstrap, *to_earliest) == [(0, 3, 0), (1, 0, 0)]
+    assert start_offsets(bootstrap) == [3, 0]
+    assert new_offsets(bootstrap, *to_earliest, "--execute") == [(0, 3, 0), (1, 0, 0)]
+    assert start_offsets(bootstrap) == [0, 0]
+    assert new_offsets(bootstrap, "--topic", f"{TOPIC}:0", "--to-latest", "--execute") == [(0, 0, RECORDS)]
+    assert start_offsets(bootstrap) == [RECORDS, 0]
+    since = ("--all-topics", "--to-datetime", "2020-01-31T08:00:00.000", "--execute")
+    assert new_offsets(bootstrap, *since) == [(0, RECORDS, 0), (1, 0, 0)]
+    assert start_offsets(bootstrap) == [0, 0]
+    with share_member(bootstrap, records=3):  # the members begin at the new offset
+        refused = run(bootstrap, "group", "reset-offsets", SHARE, *to_earliest, "--execute")
+        assert refused.exit_code == 1
+        assert refused.stderr.startswith(
+            "tidelog: offsets can be reset only while a group has no members: group 'tasks' is Stable"
+        )
+    assert start_offsets(bootstrap) == [3, 0]
+
+
+def test_a_reset_of_all_groups_leaves_share_groups_alone(bootstrap: str) -> None:
+    found = document(
+        bootstrap, "group", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute"
+    )
+    assert [row["group"] for row in found["offsets"]] == [CLASSIC]
+    assert start_offsets(bootstrap) == [3, 0]
+
+
+def test_the_start_offsets_of_a_topic_are_deleted(bootstrap: str) -> None:
+    delete = ("group", "delete-offsets", SHARE)
+    refused = run(bootstrap, *delete, "--topic", f"{TOPIC}:1")
+    assert refused.exit_code == 1
+    assert refused.stderr == (
+        f"tidelog: share group '{SHARE}' has its offsets deleted for whole topics: give --topic {TOPIC}\n"
+    )
+    with share_member(bootstrap):
+        busy = run(bootstrap, *delete, "--topic", TOPIC)
+        assert busy.stderr.startswith(f"tidelog: group '{SHARE}' has members; stop its members first")
+    absent = run(bootstrap, *delete, "--topic", "weather")
+    assert absent.stderr == (
+        f"tidelog: share group '{SHARE}' has no offsets of topic 'weather'; "
+        "'tidelog group describe' shows its topics\n"
+    )
+    assert start_offsets(bootstrap) == [3, 0]
+    deleted = document(bootstrap, *delete, "--topic", TOPIC)
+    assert deleted["partitions"] == [
+        {"group": SHARE, "topic": TOPIC, "partition": at, "status": "deleted"} for at in (0, 1)
+    ]
+    assert start_offsets(bootstrap) == []
+
+
+def test_groups_of_each_type_are_deleted(bootstrap: str) -> None:
+    with StreamsThread(bootstrap) as thread, share_member(bootstrap):
+        thread.commit({TopicPartition(TOPIC, 0): 1})
+        for group in (SHARE, STREAMS):
+            refused = run(bootstrap, "group", "delete", group)
+            assert refused.exit_code == 1
+            assert refused.stderr.startswith(f"tidelog: group '{group}' has members; stop its members first")
+    for group in (SHARE, STREAMS):
+        assert document(bootstrap, "group", "delete", group)[0]["group"] == group
+        gone = run(bootstrap, "group", "describe", group)
+        assert gone.stderr == (
+            f"tidelog: group '{group}' does not exist; 'tidelog group list' shows the existing groups\n"
+        )
+    assert [row["group"] for row in document(bootstrap, "group", "list")] == [CLASSIC]
+
+
+def test_the_offsets_of_a_streams_group_are_reset_and_deleted(bootstrap: str) -> None:
+    place = TopicPartition(TOPIC, 0)
+    with StreamsThread(bootstrap) as thread:
+        thread.commit({place: 1})
+    reset = ("group", "reset-offsets", STREAMS, "--all-topics", "--to-latest", "--execute")
+    (row,) = document(bootstrap, *reset)["offsets"]
+    assert (row["committed"], row["new_offset"]) == (1, RECORDS)
+    (group,) = document(bootstrap, "group", "describe", STREAMS)
+    assert (group["type"], [row["committed"] for row in group["partitions"]]) == ("streams", [RECORDS])
+    (deleted,) = document(bootstrap, "group", "delete-offsets", STREAMS, "--topic", f"{TOPIC}:0")[
+        "partitions"
+    ]
+    assert deleted["status"] == "deleted"

@@ -1,4 +1,7 @@
-"""`tidelog group reset-offsets` and `delete-offsets` (kafka-consumer-groups)."""
+"""`tidelog group reset-offsets` and `delete-offsets` (kafka-consumer-groups, kafka-share-groups).
+
+A share group has start offsets, which other requests read, set and delete than committed offsets.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,8 @@ from tidelog.client.answers import topic_error_of
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
     CONSUMER_PROTOCOL,
+    SHARE,
+    Group,
     committed_offsets,
     delete_offsets,
     describe_group,
@@ -43,6 +48,7 @@ from tidelog.client.offset_reset import (
     ResetMethod,
     plan_reset,
 )
+from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets, describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -132,7 +138,7 @@ def reset_offsets(
     request_timeout_ms: int,
     **methods: Any,
 ) -> None:
-    """Set the committed offsets of groups without members.
+    """Set the committed offsets of groups without members, or the start offsets of share groups.
 
     Without --execute the new offsets are only shown. Offsets outside of a partition's range become its
     earliest or latest offset.
@@ -155,19 +161,18 @@ def reset_offsets(
             groups = _consumer_groups(cluster)
         resets = _resets(method, parameter, groups)
         for group in groups:
-            state = _state_of(cluster, group)
-            if state not in (None, EMPTY):
-                active.append(f"group '{group}' is {state}")
+            found = _group_if_any(cluster, group)
+            if found is not None and found.state != EMPTY:
+                active.append(f"group '{group}' is {found.state}")
                 continue
-            committed = committed_offsets(cluster, group)
+            committed = _offsets_of(cluster, group, found)
             plan = _plan(cluster, group, chosen, committed, resets[group])
             for place, new in sorted(plan.items()):
                 if new.warning:
                     note(f"Warning: group '{group}': {new.warning}.")
                 rows.append((group, place, committed.get(place), new))
             if execute and plan:
-                offsets = {place: CommittedOffset(new.offset) for place, new in plan.items()}
-                commit_offsets(cluster, group, offsets)
+                _set_offsets(cluster, group, found, {place: new.offset for place, new in plan.items()})
     if export and output_format() is not OutputFormat.JSON:
         has_one_group = not all_groups and len(groups) == 1
         click.echo(offsets_csv(((g, p, new.offset) for g, p, _, new in rows), has_one_group), nl=False)
@@ -202,7 +207,10 @@ def delete_group_offsets(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete the committed offsets of topics to which no member of the group subscribes."""
+    """Delete the committed offsets of topics to which no member of the group subscribes.
+
+    The start offsets of a share group are deleted for whole topics, while it has no members.
+    """
     groups = chosen_groups(names, more_names)
     if not topics:
         raise click.UsageError("Give --topic TOPIC[:N,...].")
@@ -211,15 +219,44 @@ def delete_group_offsets(
     rows: list[tuple[str, str, int, str]] = []
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for group in groups:
-            committed = committed_offsets(cluster, group)
-            places = _existing_or_committed(cluster, chosen, committed)
-            for place, code in sorted(delete_offsets(cluster, group, places).items()):
+            for place, code in sorted(_delete_offsets(cluster, group, chosen).items()):
                 rows.append((group, *place, _deletion_status(code)))
                 failed += code is not ErrorCode.NONE
     print_table(("group", "topic", "#partition", "status"), rows, name="partitions")
     if failed:
         raise ToolError(f"the offsets of {failed} partitions were not deleted")
     say(f"The offsets of {len(rows)} partitions were deleted.")
+
+
+def _delete_offsets(
+    cluster: Cluster, group: str, chosen: Sequence[PartitionChoice]
+) -> dict[TopicPartition, ErrorCode]:
+    """Deletes offsets, and returns the result of each partition.
+
+    Raises ToolError, KafkaError, ClientError.
+    """
+    if _is_share(_group_if_any(cluster, group)):
+        return _delete_share_offsets(cluster, group, chosen)
+    places = _existing_or_committed(cluster, chosen, committed_offsets(cluster, group))
+    return delete_offsets(cluster, group, places)
+
+
+def _delete_share_offsets(
+    cluster: Cluster, group: str, chosen: Sequence[PartitionChoice]
+) -> dict[TopicPartition, ErrorCode]:
+    known = describe_share_offsets(cluster, group)
+    for name, indexes in chosen:
+        if indexes is not None:
+            raise ToolError(
+                f"share group '{group}' has its offsets deleted for whole topics: give --topic {name}"
+            )
+        if all(place.topic != name for place in known):
+            raise ToolError(
+                f"share group '{group}' has no offsets of topic '{name}'; 'tidelog group describe' shows its "
+                "topics"
+            )
+    codes = delete_share_offsets(cluster, group, {name for name, _ in chosen})
+    return {place: codes[place.topic] for place in known if place.topic in codes}
 
 
 def _deletion_status(code: ErrorCode) -> str:
@@ -265,14 +302,38 @@ def _consumer_groups(cluster: Cluster) -> list[str]:
     ]
 
 
-def _state_of(cluster: Cluster, group: str) -> str | None:
+def _group_if_any(cluster: Cluster, group: str) -> Group | None:
     """Returns None for a group that does not exist: as in Kafka, a reset creates it."""
     try:
-        return describe_group(cluster, group).state
+        return describe_group(cluster, group)
     except KafkaError as error:
         if error.code is ErrorCode.GROUP_ID_NOT_FOUND:
             return None
         raise
+
+
+def _is_share(found: Group | None) -> bool:
+    return found is not None and found.group_type == SHARE
+
+
+def _offsets_of(cluster: Cluster, group: str, found: Group | None) -> dict[TopicPartition, int]:
+    """Returns the committed offsets of a group, or the start offsets of a share group."""
+    if not _is_share(found):
+        return committed_offsets(cluster, group)
+    return {
+        place: offset.start_offset
+        for place, offset in describe_share_offsets(cluster, group).items()
+        if offset.start_offset is not None
+    }
+
+
+def _set_offsets(
+    cluster: Cluster, group: str, found: Group | None, offsets: Mapping[TopicPartition, int]
+) -> None:
+    if _is_share(found):
+        alter_share_offsets(cluster, group, offsets)
+    else:
+        commit_offsets(cluster, group, {place: CommittedOffset(offset) for place, offset in offsets.items()})
 
 
 def _plan(
