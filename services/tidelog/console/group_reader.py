@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from tidelog.client.configs import ConfigResource, ResourceType, describe_config
 from tidelog.client.coordinators import (
     ANY_DURATION,
     OPEN_STATES,
+    SHARE,
     Group,
     ListedGroup,
     committed_offsets,
@@ -21,11 +22,12 @@ from tidelog.client.coordinators import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.client.group_lag import lag_of
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
+from tidelog.client.share_groups import ShareOffset, describe_share_offsets
 from tidelog.console.cluster_reader import leader_sizes
 from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
 from tidelog.console.core.permissions import unless_denied
@@ -75,26 +77,36 @@ class GroupReader:
         silent: set[int] = set()
         listed = list_groups(cluster, [], [], silent=silent)
         shown = listed[:MAX_GROUPS]
-        committed = {
-            group.group_id: offsets
-            for group in shown[:MAX_GROUPS_WITH_LAG]
-            if (offsets := _committed(cluster, group)) is not None
-        }
+        committed: dict[str, dict[TopicPartition, int]] = {}
+        share_lags: dict[str, int | None] = {}
+        for group in shown[:MAX_GROUPS_WITH_LAG]:
+            if group.group_type == SHARE:
+                share_lags[group.group_id] = _share_lag(cluster, group.group_id)
+            else:
+                committed[group.group_id] = committed_offsets(cluster, group.group_id)
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
         high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(
             cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
-        rows = tuple(_group_row(group, committed.get(group.group_id), high, stable) for group in shown)
+        rows = tuple(
+            _group_row(group, committed.get(group.group_id), high, stable, share_lags.get(group.group_id))
+            for group in shown
+        )
         without_lag = max(0, len(shown) - MAX_GROUPS_WITH_LAG)
         return GroupList(rows, len(listed) - len(shown), without_lag, tuple(sorted(silent)))
 
     def group(self, cluster: Cluster, group_id: str) -> GroupReading:
         """Returns a group with its members and lags. Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = describe_group(cluster, group_id)
-        committed = committed_offsets(cluster, group_id)
+        shares: dict[TopicPartition, ShareOffset] = {}
+        if group.group_type == SHARE:
+            shares = describe_share_offsets(cluster, group_id)
+            committed = _start_offsets(shares)
+        else:
+            committed = committed_offsets(cluster, group_id)
         owners = _owners(group)
-        partitions = sorted({*committed, *owners})
+        partitions = sorted({*committed, *shares, *owners})
         shown = partitions[:MAX_PARTITIONS]
         topics = {topic.name: topic for topic in _existing(cluster, shown)}
         silent: set[int] = set()
@@ -113,7 +125,12 @@ class GroupReader:
                 if observation is None or retention is None
                 else forecast(observation, before.get(each), retention)
             )
-            rows.append(GroupPartition(each, committed.get(each), observation, outlook, owners.get(each, "")))
+            share_lag = shares[each].lag if each in shares else None
+            rows.append(
+                GroupPartition(
+                    each, committed.get(each), observation, outlook, owners.get(each, ""), share_lag
+                )
+            )
         more_partitions = len(partitions) - len(shown)
         return GroupReading(group, tuple(rows), more_partitions, tuple(sorted(silent)), tuple(denied))
 
@@ -218,9 +235,20 @@ class _Times:
         return None
 
 
-def _committed(cluster: Cluster, group: ListedGroup) -> dict[TopicPartition, int] | None:
-    """Returns the committed offsets of a group, None for a share group, which has none."""
-    return None if group.group_type == "share" else committed_offsets(cluster, group.group_id)
+def _share_lag(cluster: Cluster, group_id: str) -> int | None:
+    """Returns the lag of a share group, None if no partition has one or the broker is of Kafka 4.0, which
+    does not serve the offsets of share groups.
+    """
+    try:
+        offsets = describe_share_offsets(cluster, group_id)
+    except UnsupportedApiError:
+        return None
+    lags = [offset.lag for offset in offsets.values() if offset.lag is not None]
+    return sum(lags) if lags else None
+
+
+def _start_offsets(shares: Mapping[TopicPartition, ShareOffset]) -> dict[TopicPartition, int]:
+    return {place: offset.start_offset for place, offset in shares.items() if offset.start_offset is not None}
 
 
 def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[Topic]:
@@ -233,20 +261,22 @@ def _group_row(
     committed: dict[TopicPartition, int] | None,
     high: dict[TopicPartition, int],
     stable: dict[TopicPartition, int],
+    share_lag: int | None,
 ) -> GroupRow:
     """Returns a group with its lags over the partitions whose leaders answered."""
     if committed is None:
-        return GroupRow(group, None, None)
+        return GroupRow(group, share_lag, None)
     lags = [lag_of(each, committed, high, stable) for each in committed]
     return GroupRow(group, sum(each.lag or 0 for each in lags), sum(each.stable_lag or 0 for each in lags))
 
 
 def _owners(group: Group) -> dict[TopicPartition, str]:
-    return {
-        partition: member.instance_id or member.member_id
-        for member in group.members
-        for partition in member.partitions
-    }
+    """Returns the member that has each partition. In a share group there may be several."""
+    names: dict[TopicPartition, list[str]] = {}
+    for member in group.members:
+        for partition in member.partitions:
+            names.setdefault(partition, []).append(member.instance_id or member.member_id)
+    return {partition: ", ".join(found) for partition, found in names.items()}
 
 
 def _retention(cluster: Cluster, name: str) -> Retention:

@@ -86,7 +86,10 @@ class TopicReading:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group in the list. The lags are sums over its partitions, and None if they were not read."""
+    """A group in the list. The lags are sums over its partitions, and None if they were not read.
+
+    A share group has only one lag, which is in `lag_uncommitted`.
+    """
 
     group: ListedGroup
     lag_uncommitted: int | None
@@ -103,13 +106,16 @@ class GroupList:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """A group in a partition. `observation` is None if the leader did not answer or nothing is committed."""
+    """A group in a partition. `observation` is None if the leader did not answer or nothing is committed. For
+    a share group, `committed` is the start offset, and `share_lag` the lag that the coordinator states.
+    """
 
     partition: TopicPartition
     committed: int | None
     observation: Observation | None
     forecast: Forecast | None
     owner: str
+    share_lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from grouplab.mixed_groups import SHARE, STREAMS, StreamsThread, create_groups, share_member
+from tidelog.console.rendering import UNKNOWN
+from tidelog.model.topics import TopicPartition as Place
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -103,3 +106,33 @@ def test_without_groups_and_transactions_the_pages_say_so(tidelog: Cluster, serv
     answer = console.get("/group?id=%3Cb%3E")
     assert answer.status == 404
     assert "group &#39;&lt;b&gt;&#39; does not exist" in answer.text
+
+
+def test_share_groups_and_streams_groups_have_pages(tidelog: Cluster, serve_console: Serve) -> None:
+    create_groups(tidelog)
+    console = serve_console(tidelog.bootstrap)
+    page = words(console.get(f"/group?id={SHARE}").text)
+    assert "Empty share, epoch" in page
+    assert "2 records of lag" in page
+    assert re.search(r"flights 0 3 5 2 [\d.]+ m?s", page)
+    with share_member(tidelog.bootstrap), StreamsThread(tidelog.bootstrap) as thread:
+        thread.commit({Place(TOPIC, 0): 1})
+        page = words(console.get(f"/group?id={SHARE}").text)
+        assert "Stable share" in page
+        member_id = re.search(r"simple .* (\S+) worker \S+ 2 flights-0, flights-1", page)
+        assert member_id is not None
+        assert re.search(rf"flights 1 0 0 0 0 ms .* {member_id[1]}", page)
+        page = words(console.get(f"/group?id={STREAMS}").text)
+        assert "streams, epoch" in page
+        assert re.search(r"flights 0 1 5 4 4 .* thread-1", page)
+        listed = console.get("/groups").text
+        assert f'<a href="/group?id={SHARE}">' in listed
+        assert f"{SHARE} share Stable 2 {UNKNOWN}" in words(listed)
+        assert f"{STREAMS} streams Stable 4 4" in words(listed)
+
+
+def test_lost_records_of_a_share_group_are_shown(tidelog: Cluster, serve_console: Serve) -> None:
+    create_groups(tidelog)
+    tidelog.expire(TOPIC)
+    page = words(serve_console(tidelog.bootstrap).get(f"/group?id={SHARE}").text)
+    assert "Lost: retention deleted 2 offsets that the group had not read" in page

@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ListedGroup
+from tidelog.client.share_groups import ShareOffset
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
 from tidelog.model.instants import MonotonicMs, WallMs
@@ -28,3 +29,17 @@ def test_records_between_two_answers_are_no_difference_of_isolation_levels(
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == expected
+
+
+@pytest.mark.parametrize(("lags", "expected"), [((2, 3), 5), ((2, None), 2), ((None, None), None)])
+def test_the_lag_of_a_share_group_is_what_its_coordinator_states(
+    monkeypatch: pytest.MonkeyPatch, lags: tuple[int | None, int | None], expected: int | None
+) -> None:
+    group = ListedGroup("tasks", "share", "share", "Empty")
+    offsets = {TopicPartition("flights", at): ShareOffset(7, lag) for at, lag in enumerate(lags)}
+    monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
+    monkeypatch.setattr(group_reader, "describe_share_offsets", lambda *args: offsets)
+    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
+    cluster = Mock(Cluster, topics=lambda names: {})
+    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    assert (row.lag_uncommitted, row.lag_committed) == (expected, None)
