@@ -193,3 +193,17 @@ def test_the_offsets_of_a_streams_group_are_reset_and_deleted(bootstrap: str) ->
         "partitions"
     ]
     assert deleted["status"] == "deleted"
+
+
+def test_the_view_of_the_cluster_has_groups_of_each_type(bootstrap: str) -> None:
+    with StreamsThread(bootstrap) as thread, share_member(bootstrap):
+        thread.commit({TopicPartition(TOPIC, 0): 2})
+        (seen,) = document(bootstrap, "top", "--once", "--interval", "0.5")
+        rows = [
+            (row["group"], row["type"], row["state"], row["partitions"], row["lag"]) for row in seen["groups"]
+        ]
+    assert rows == [
+        (CLASSIC, "classic", "Empty", 1, 4),
+        (STREAMS, "streams", "Stable", 1, 3),
+        (SHARE, "share", "Stable", 2, 2),
+    ]

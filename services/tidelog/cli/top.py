@@ -122,10 +122,11 @@ def _print(rates: ClusterRates) -> None:
 
 def _print_groups(rates: ClusterRates) -> None:
     print_table(
-        ("group", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
+        ("group", "type", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
         [
             (
                 row.group,
+                row.group_type or None,
                 row.state,
                 row.partitions,
                 row.lag,

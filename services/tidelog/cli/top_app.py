@@ -23,7 +23,7 @@ from tidelog.model.errors import KafkaError
 _COLUMNS: Final = {
     "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),
     "topics": ("topic", "partitions", "missing", "offline", "size", "records/s", "bytes/s"),
-    "groups": ("group", "state", "partitions", "lag", "max lag", "records/s", "catch-up"),
+    "groups": ("group", "type", "state", "partitions", "lag", "max lag", "records/s", "catch-up"),
 }
 MAX_ROWS: Final = 200
 """The number of rows that a table shows. The rows come in the order of their importance."""
@@ -136,6 +136,7 @@ class TopApp(App[None]):
             [
                 (
                     row.group,
+                    row.group_type,
                     row.state,
                     str(row.partitions),
                     short(row.lag),

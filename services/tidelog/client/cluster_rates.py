@@ -39,8 +39,14 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
+    """A group. For a share group, `committed` has the start offsets and `share_lags` the lags that its
+    coordinator states, as far as it knows them. `group_type` is empty if the broker does not state it.
+    """
+
+    group_type: str
     state: str
     committed: Mapping[TopicPartition, int]
+    share_lags: Mapping[TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class GroupRow:
     """A group. `catch_up_s` is the time until its lag is gone at the present rates, None if it never is."""
 
     group: str
+    group_type: str
     state: str
     partitions: int
     lag: int | None
@@ -226,8 +233,9 @@ class ClusterRates:
         lag = sum(lags) if lags else None
         return GroupRow(
             name,
+            facts.group_type,
             facts.state,
-            len(facts.committed),
+            len({*facts.committed, *(facts.share_lags or ())}),
             lag,
             max(lags, default=None),
             consumed,
@@ -235,6 +243,9 @@ class ClusterRates:
         )
 
     def _lags(self, facts: GroupFacts) -> Iterator[int]:
+        if facts.share_lags is not None:
+            yield from facts.share_lags.values()
+            return
         for place, committed in facts.committed.items():
             partition = self.current.partitions.get(place)
             end = None if partition is None else partition.high_watermark

@@ -9,16 +9,17 @@ from typing import Final
 from tidelog.client.admin import LATEST_TIMESTAMP
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
-from tidelog.client.coordinators import committed_offsets, list_groups
+from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, list_groups
+from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
+from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
 MAX_GROUPS: Final = 100
 """The number of groups of a snapshot. Each needs two requests."""
-_GROUP_TYPES: Final = ("classic", "consumer", "streams")
 
 
 def take_snapshot(
@@ -81,13 +82,25 @@ def _sizes(
 
 
 def _groups(cluster: Cluster, limit: int) -> tuple[dict[str, GroupFacts], int]:
-    """Returns the groups that commit offsets, at most `limit`, and the number of omitted ones."""
-    listed = [group for group in list_groups(cluster, [], []) if group.group_type in _GROUP_TYPES]
+    """Returns the groups, at most `limit`, and the number of omitted ones."""
+    listed = list_groups(cluster, [], [])
     found: dict[str, GroupFacts] = {}
     for group in listed[:limit]:
         try:
-            found[group.group_id] = GroupFacts(group.state, committed_offsets(cluster, group.group_id))
+            found[group.group_id] = _facts_of(cluster, group)
         except KafkaError as error:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted in between
                 raise
     return found, max(0, len(listed) - limit)
+
+
+def _facts_of(cluster: Cluster, group: ListedGroup) -> GroupFacts:
+    if group.group_type != SHARE:
+        return GroupFacts(group.group_type, group.state, committed_offsets(cluster, group.group_id))
+    try:
+        offsets = describe_share_offsets(cluster, group.group_id)
+    except UnsupportedApiError:  # Kafka 4.0 does not serve the offsets of share groups
+        offsets = {}
+    starts = {place: row.start_offset for place, row in offsets.items() if row.start_offset is not None}
+    lags = {place: row.lag for place, row in offsets.items() if row.lag is not None}
+    return GroupFacts(group.group_type, group.state, starts, lags)

@@ -28,7 +28,7 @@ def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
         1,
         {1: BrokerFacts("h:1", None, 1_536)},
         {T0: PartitionFacts(1, (1, 2), (1,), end, 1_000)},
-        {"billing": GroupFacts("Stable", {T0: committed})},
+        {"billing": GroupFacts("classic", "Stable", {T0: committed})},
     )
 
 
@@ -86,13 +86,13 @@ def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
                 return [list(map(str, table.get_row_at(index))) for index in range(table.row_count)]
 
             assert "1 replicas missing, - records/s" in await ask_again()
-            assert rows("groups") == [["billing", "Stable", "1", "10", "10", "-", "-"]]
+            assert rows("groups") == [["billing", "classic", "Stable", "1", "10", "10", "-", "-"]]
             await pilot.press("p", "p")  # pause, and continue at once
             assert "The numbers are old: no connection" in await ask_again()
             assert rows("topics")[0][0] == "flights[x]"
             await pilot.press("p", "p")
             assert "10 records/s" in await ask_again()
-            assert rows("groups") == [["billing", "Stable", "1", "15", "15", "5", "-"]]
+            assert rows("groups") == [["billing", "classic", "Stable", "1", "15", "15", "5", "-"]]
             await pilot.press("p")
             assert app.sub_title == "paused"
             assert rows("brokers")[1][2] == "dead"

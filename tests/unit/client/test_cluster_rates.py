@@ -30,7 +30,7 @@ BEFORE = Snapshot(
         T1: PartitionFacts(2, (2, 3), (2,), 50, 500),
         U0: PartitionFacts(-1, (3,), ()),
     },
-    {"g": GroupFacts("Stable", {T0: 40, T1: 50}), "idle": GroupFacts("Empty", {})},
+    {"g": GroupFacts("consumer", "Stable", {T0: 40, T1: 50}), "idle": GroupFacts("classic", "Empty", {})},
 )
 AFTER = replace(
     BEFORE,
@@ -40,7 +40,10 @@ AFTER = replace(
         T0: PartitionFacts(1, (1, 2), (1, 2), 120, 1_600),
         T1: PartitionFacts(2, (2, 3), (2,), 50, 400),  # retention deleted a segment
     },
-    groups={"g": GroupFacts("Stable", {T0: 80, T1: 50}), "idle": GroupFacts("Empty", {})},
+    groups={
+        "g": GroupFacts("consumer", "Stable", {T0: 80, T1: 50}),
+        "idle": GroupFacts("classic", "Empty", {}),
+    },
 )
 
 
@@ -93,3 +96,14 @@ def test_a_rate_is_unknown_or_explains_the_growth(
     else:
         assert before is not None and after is not None
         assert rate * elapsed_ms / 1000 == pytest.approx(after - before)
+
+
+def test_the_lag_of_a_share_group_is_what_its_coordinator_states() -> None:
+    """A share group may have read records after its start offset, so the end of the log does not tell it."""
+    facts = GroupFacts("share", "Stable", {T0: 80}, {T0: 5, T1: 3})
+    (row,) = ClusterRates(BEFORE, replace(AFTER, groups={"tasks": facts})).groups()
+    assert (row.group, row.group_type, row.partitions, row.lag, row.max_lag) == ("tasks", "share", 2, 8, 5)
+
+
+def test_groups_have_their_types() -> None:
+    assert [row.group_type for row in ClusterRates(BEFORE, AFTER).groups()] == ["consumer", "classic"]

@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ListedGroup
+from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.share_groups import ShareOffset
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
@@ -43,3 +44,20 @@ def test_the_lag_of_a_share_group_is_what_its_coordinator_states(
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == (expected, None)
+
+
+def test_the_list_has_share_groups_of_a_broker_that_does_not_serve_their_offsets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kafka 4.0 is such a broker."""
+
+    def unsupported(*args: object) -> object:
+        raise UnsupportedApiError("the broker does not serve DescribeShareGroupOffsets")
+
+    group = ListedGroup("tasks", "share", "share", "Empty")
+    monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
+    monkeypatch.setattr(group_reader, "describe_share_offsets", unsupported)
+    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
+    cluster = Mock(Cluster, topics=lambda names: {})
+    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    assert (row.group, row.lag_uncommitted, row.lag_committed) == (group, None, None)
