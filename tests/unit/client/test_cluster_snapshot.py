@@ -21,6 +21,7 @@ EMPTY = cast(
     SimpleNamespace(
         describe=lambda: SimpleNamespace(brokers=(), controller_id=1, cluster_id=None),
         topics=lambda names: {},
+        timeout_s=1.0,
     ),
 )
 """A cluster without brokers and topics."""
