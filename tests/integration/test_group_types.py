@@ -1,4 +1,4 @@
-"""`tidelog group` and `tidelog top` with a share group and a streams group, on a broker in this process."""
+"""`tidelog group`, `top` and `doctor` with a share group and a streams group, on a broker in this process."""
 
 from __future__ import annotations
 
@@ -29,11 +29,16 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def bootstrap() -> Iterator[str]:
+def cluster() -> Iterator[Cluster]:
     """A cluster with the groups of `create_groups`."""
     with Cluster() as cluster:
         create_groups(cluster)
-        yield cluster.bootstrap
+        yield cluster
+
+
+@pytest.fixture
+def bootstrap(cluster: Cluster) -> str:
+    return cluster.bootstrap
 
 
 def run(bootstrap: str, *arguments: str) -> Result:
@@ -206,4 +211,21 @@ def test_the_view_of_the_cluster_has_groups_of_each_type(bootstrap: str) -> None
         (CLASSIC, "classic", "Empty", 1, 4),
         (STREAMS, "streams", "Stable", 1, 3),
         (SHARE, "share", "Stable", 2, 2),
+    ]
+
+
+def test_the_doctor_examines_groups_of_each_type(cluster: Cluster) -> None:
+    def findings() -> list[str]:
+        report = json.loads(run(cluster.bootstrap, "doctor", "--format", "json").stdout)
+        return [each["finding"] for each in report["findings"] if each["check"] == "groups"]
+
+    with StreamsThread(cluster.bootstrap) as thread, share_member(cluster.bootstrap):
+        thread.commit({TopicPartition(TOPIC, 0): 2})
+        assert findings() == ["no group is about to lose records to retention (3 groups)"]
+    cluster.expire(TOPIC)
+    lost = "records that were deleted before it read them"
+    assert findings() == [
+        f"streams group {STREAMS} has lost 3 {lost}: {TOPIC}-0",
+        f"group {CLASSIC} has lost 4 {lost}: {TOPIC}-0",
+        f"share group {SHARE} has lost up to 2 {lost}: {TOPIC}-0",
     ]

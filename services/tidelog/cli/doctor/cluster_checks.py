@@ -19,7 +19,7 @@ from tidelog.cli.doctor.facts import (
 )
 from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
 from tidelog.client.availability import PartitionView, leaderless, named, out_of_sync
-from tidelog.client.coordinators import ONGOING, Transaction
+from tidelog.client.coordinators import ONGOING, SHARE, STREAMS, Transaction
 from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
@@ -79,7 +79,9 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_settings(facts.settings),
         *check_space(facts.log_directories),
         *check_forecast(facts.log_directories, facts.offsets),
-        *check_groups(facts.committed, facts.offsets, facts.log_directories, facts.unseen_groups),
+        *check_groups(
+            facts.committed, facts.offsets, facts.log_directories, facts.unseen_groups, facts.group_types
+        ),
         *check_transactions(facts.transactions, facts.hanging),
         *check_clocks(facts.metrics),
         *check_leases(facts.metrics),
@@ -341,8 +343,9 @@ def check_groups(
     offsets: Mapping[PartitionKey, LogOffsets] | Unseen,
     directories: Sequence[LogDir],
     unseen_groups: Mapping[str, str],
+    types: Mapping[str, str],
 ) -> list[Finding]:
-    """Looks for groups whose next records are deleted, or soon will be."""
+    """Looks for groups whose next records are deleted, or soon will be. `types` are those of the groups."""
     check = "groups"
     if isinstance(committed, Unseen):
         return [not_checked(check, committed)]
@@ -352,10 +355,10 @@ def check_groups(
     found = [
         finding
         for group_id, positions in sorted(committed.items())
-        for finding in _group_findings(group_id, positions, offsets, sizes)
+        for finding in _group_findings(group_id, types.get(group_id, ""), positions, offsets, sizes)
     ]
     found += [
-        not_checked(check, Unseen(f"group {group_id}: {reason}"))
+        not_checked(check, Unseen(f"{_named_group(group_id, types.get(group_id, ''))}: {reason}"))
         for group_id, reason in sorted(unseen_groups.items())
     ]
     if any(finding.state is not State.UNKNOWN for finding in found):
@@ -364,8 +367,14 @@ def check_groups(
     return [Finding(check, State.OK, text), *shortened(found)]
 
 
+def _named_group(group_id: str, group_type: str) -> str:
+    """Returns how a text names a group: with its type, unless it is a group of consumers."""
+    return f"{group_type} group {group_id}" if group_type in (SHARE, STREAMS) else f"group {group_id}"
+
+
 def _group_findings(
     group_id: str,
+    group_type: str,
     positions: Mapping[PartitionKey, int],
     offsets: Mapping[PartitionKey, LogOffsets],
     sizes: Mapping[PartitionKey, int],
@@ -382,18 +391,18 @@ def _group_findings(
         elif (left_ms := left_to_read_ms(log, position, sizes.get(key, 0))) is not None:
             ageing[name] = left_ms
     found = []
+    name = _named_group(group_id, group_type)
     if lost:
-        text = (
-            f"group {group_id} has lost {sum(lost.values())} records that were deleted before it read them: "
-            f"{named(lost)}"
-        )
+        # Members of a share group may have read some of the records after its start offset.
+        amount = f"up to {sum(lost.values())}" if group_type == SHARE else str(sum(lost.values()))
+        text = f"{name} has lost {amount} records that were deleted before it read them: {named(lost)}"
         step = f"start its members, or accept the loss: they continue at the log start ({group_id})"
         found.append(Finding("groups", State.FAIL, text, step))
     if ageing:
         within = time_text(min(ageing.values()))
         text = (
-            f"group {group_id} loses records within {within}, because it reads more slowly than retention "
-            f"deletes: {named(ageing)}"
+            f"{name} loses records within {within}, because it reads more slowly than retention deletes: "
+            f"{named(ageing)}"
         )
         step = "add members, or raise retention.ms of the topics until the group has caught up"
         found.append(Finding("groups", State.WARN, text, step))

@@ -38,6 +38,8 @@ from tidelog.client.configs import ConfigResource, ResourceType, describe_config
 from tidelog.client.coordinators import (
     ANY_DURATION,
     OPEN_STATES,
+    SHARE,
+    ListedGroup,
     ListedTransaction,
     Transaction,
     committed_offsets,
@@ -45,12 +47,13 @@ from tidelog.client.coordinators import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.client.hanging_transactions import PartitionProducer, describe_producers
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_at
 from tidelog.client.reassignments import list_reassignments
 from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -59,7 +62,6 @@ MAX_TRANSACTIONS: Final = 1_000
 """The groups and the open transactions that are examined, each with a request of its own."""
 MAX_UNSEEN_GROUPS: Final = 3
 """The groups that may fail before the others are left out: each failure takes the whole timeout."""
-_WITHOUT_COMMITTED_OFFSETS: Final = "share"
 _UNLIMITED: Final = -1
 T = TypeVar("T")
 
@@ -95,7 +97,8 @@ class ClusterReader:
         offsets = _seen(lambda: self._offsets(topics, silent, now_ms))
         self.tell("groups")
         unseen_groups: dict[str, str] = {}
-        committed = _seen(lambda: self._committed(unseen_groups))
+        group_types: dict[str, str] = {}
+        committed = _seen(lambda: self._committed(unseen_groups, group_types))
         self.tell("transactions")
         transactions, hanging = self._transactions(offsets, now_ms)
         self.tell("metrics")
@@ -113,6 +116,7 @@ class ClusterReader:
             offsets=offsets,
             committed=committed,
             unseen_groups=unseen_groups,
+            group_types=group_types,
             transactions=transactions,
             hanging=hanging,
             metrics=metrics,
@@ -193,27 +197,38 @@ class ClusterReader:
         values = describe_topics_setting(self.cluster, topics, name) if topics else {}
         return {topic: int(value) for topic, value in values.items() if value}
 
-    def _committed(self, unseen: dict[str, str]) -> dict[str, dict[PartitionKey, int]]:
-        groups = [
-            group
-            for group in list_groups(self.cluster, [], [])
-            if group.group_type.lower() != _WITHOUT_COMMITTED_OFFSETS
-        ]
+    def _committed(self, unseen: dict[str, str], types: dict[str, str]) -> dict[str, dict[PartitionKey, int]]:
+        """Returns the next offsets of groups. Groups that fail are added to `unseen`, and all to `types`."""
+        groups = list_groups(self.cluster, [], [])
+        types |= {group.group_id: group.group_type for group in groups}
         found: dict[str, dict[PartitionKey, int]] = {}
+        failures = 0
         for group in groups:
             if len(found) >= MAX_GROUPS:
                 unseen[group.group_id] = f"only {MAX_GROUPS} groups are examined"
                 continue
-            if len(unseen) >= MAX_UNSEEN_GROUPS:
+            if failures >= MAX_UNSEEN_GROUPS:
                 unseen[group.group_id] = "not examined, because other groups do not answer"
                 continue
             try:
-                committed = committed_offsets(self.cluster, group.group_id)
+                found[group.group_id] = self._next_offsets(group)
+            except UnsupportedApiError as error:  # Kafka 4.0 and share groups; this takes no time
+                unseen[group.group_id] = str(error)
             except (ClientError, KafkaError) as error:
                 unseen[group.group_id] = str(error)
-            else:
-                found[group.group_id] = {(p.topic, p.partition): offset for p, offset in committed.items()}
+                failures += 1
         return found
+
+    def _next_offsets(self, group: ListedGroup) -> dict[PartitionKey, int]:
+        """Returns the committed offsets of a group, or the start offsets of a share group."""
+        if group.group_type != SHARE:
+            committed = committed_offsets(self.cluster, group.group_id)
+            return {(place.topic, place.partition): offset for place, offset in committed.items()}
+        return {
+            (place.topic, place.partition): found.start_offset
+            for place, found in describe_share_offsets(self.cluster, group.group_id).items()
+            if found.start_offset is not None
+        }
 
     def _transactions(
         self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: int

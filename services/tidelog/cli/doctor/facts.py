@@ -93,8 +93,10 @@ class ClusterFacts:
     log_directories: Sequence[LogDir]
     offsets: Mapping[PartitionKey, LogOffsets] | Unseen
     committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen
+    """The next offsets of each group: committed offsets, or the start offsets of a share group."""
     unseen_groups: Mapping[str, str]
     """Groups whose offsets could not be read, with the reason."""
+    group_types: Mapping[str, str]
     transactions: Sequence[OpenTransaction] | Unseen
     hanging: Sequence[PartitionProducer] | Unseen
     """The producers of transactions that are open in a partition and unknown to their coordinator."""

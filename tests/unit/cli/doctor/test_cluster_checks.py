@@ -96,8 +96,8 @@ def test_a_check_that_was_not_made_states_its_reason() -> None:
         check_partitions(silent),
         check_leaders(silent),
         check_forecast([volume(1)], silent),
-        check_groups({}, silent, [], {}),
-        check_groups(silent, {}, [], {}),
+        check_groups({}, silent, [], {}, {}),
+        check_groups(silent, {}, [], {}, {}),
         check_transactions(silent, []),
         check_etcd(silent),
         check_clocks({1: silent}),
@@ -186,15 +186,15 @@ def test_the_disk_is_full_when_the_logs_have_grown_by_its_free_bytes(
 
 
 def test_a_group_behind_the_log_start_has_lost_records() -> None:
-    finding = the(check_groups({"g": {KEY: 5}}, {KEY: offsets(start=12)}, [], {}))
+    finding = the(check_groups({"g": {KEY: 5}}, {KEY: offsets(start=12)}, [], {}, {}))
     assert (finding.state, "lost 7 records" in finding.text) == (State.FAIL, True)
 
 
 def test_a_group_that_reads_more_slowly_than_retention_deletes_is_warned() -> None:
     log = offsets(ageing=500, retention_ms=10 * HOUR_MS)
-    finding = the(check_groups({"g": {KEY: 499}}, {KEY: log}, [], {}))
+    finding = the(check_groups({"g": {KEY: 499}}, {KEY: log}, [], {}, {}))
     assert (finding.state, "within 2 h" in finding.text) == (State.WARN, True)
-    assert the(check_groups({"g": {KEY: 500}}, {KEY: log}, [], {})).state is State.OK
+    assert the(check_groups({"g": {KEY: 500}}, {KEY: log}, [], {}, {})).state is State.OK
     assert left_to_read_ms(offsets(ageing=1_000, retention_ms=HOUR_MS), 1_000, GIB) is None
     assert left_to_read_ms(offsets(ageing=1_000, retention_ms=HOUR_MS, is_deleted=False), 1, GIB) is None
     by_size = offsets(recent=900, retention_bytes=GIB)
@@ -204,9 +204,24 @@ def test_a_group_that_reads_more_slowly_than_retention_deletes_is_warned() -> No
 
 
 def test_groups_that_could_not_be_read_are_named() -> None:
-    findings = check_groups({}, {}, [], {"g": "no answer"})
+    findings = check_groups({}, {}, [], {"g": "no answer"}, {})
     assert [finding.state for finding in findings] == [State.OK, State.UNKNOWN]
     assert "group g: no answer" in findings[1].text
+
+
+def test_the_type_of_a_group_that_does_not_commit_as_consumers_do_is_named() -> None:
+    """Members of a share group may have read records after its start offset: the loss is an upper limit."""
+    log = offsets(start=12)
+    types = {"a": "share", "b": "streams", "c": "classic", "d": "share"}
+    positions = {KEY: 5}
+    found = check_groups(
+        {"a": positions, "b": positions, "c": positions}, {KEY: log}, [], {"d": "gone"}, types
+    )
+    texts = [finding.text for finding in found]
+    assert texts[0].startswith("share group a has lost up to 7 records")
+    assert texts[1].startswith("streams group b has lost 7 records")
+    assert texts[2].startswith("group c has lost 7 records")
+    assert texts[3] == "not checked: share group d: gone"
 
 
 @pytest.mark.parametrize(
