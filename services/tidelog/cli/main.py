@@ -64,7 +64,7 @@ _SECTIONS: Final = {
         "offsets": "Show the first and next offset of each partition, or the offset of a time.",
     },
     "Groups": {
-        "group": "List, describe and delete consumer groups, and set their offsets.",
+        "group": "List, describe and delete groups of all types, and set their offsets.",
         "dlq": "Show the dead letters of share groups, and send them back.",
         "transactions": "List, describe and end transactions, and find and abort hanging ones.",
     },
