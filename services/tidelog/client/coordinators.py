@@ -112,8 +112,8 @@ class StreamsTasks:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member. `tasks` is None unless the group is a streams group, where `partitions` are those of its active
-    tasks. In a share group, several members may have the same partition.
+    """A member. `tasks` is None outside of streams groups; there, `partitions` are those of the active tasks.
+    In a share group, several members may have the same partition.
     """
 
     member_id: str
