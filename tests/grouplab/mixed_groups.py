@@ -13,6 +13,7 @@ from tidelog.client import Admin, ShareConsumer
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.coordinators import GROUP, coordinator_of
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
@@ -41,10 +42,18 @@ def create_groups(cluster: Cluster) -> None:
     with Admin(cluster.bootstrap) as admin:
         admin.alter_group_configs(SHARE, {"share.auto.offset.reset": "earliest"})
         admin.alter_group_configs(STREAMS, {"streams.initial.rebalance.delay.ms": "0"})
-    with share_member(cluster.bootstrap, records=3):
-        pass
+    begun = {TopicPartition(TOPIC, 0): 3, TopicPartition(TOPIC, 1): 0}
+    with share_member(cluster.bootstrap, records=3), Client(cluster.bootstrap) as client:
+        deadline = time.monotonic() + DEADLINE_S
+        while (found := start_offsets(client)) != begun:  # a partition without records begins later
+            assert time.monotonic() < deadline, found
+            time.sleep(0.02)
     with Client(cluster.bootstrap) as client:
         commit_offsets(client, CLASSIC, {TopicPartition(TOPIC, 0): CommittedOffset(1)})
+
+
+def start_offsets(client: Client) -> dict[TopicPartition, int | None]:
+    return {place: found.start_offset for place, found in describe_share_offsets(client, SHARE).items()}
 
 
 @contextmanager
