@@ -94,12 +94,12 @@ def command(
 ) -> None:
     """Send each line of standard input as a record. Batches are sent when no more input is waiting."""
     name = chosen_topic(topic_name, topic_option)
+    if key_separator == "":
+        raise ToolError("--key-separator: expected at least one character")
     if key_separator is not None and not parse_key:
         raise click.UsageError("--key-separator requires --parse-key.")
     if key_separator is None:
         key_separator = "\t"
-    if not key_separator:
-        raise ToolError("--key-separator: expected at least one character")
     constant = tuple((key, value.encode()) for key, value in parse_assignments("--header", headers).items())
     line_format = LineFormat(
         parse_key, key_separator, parse_headers, null_marker=null_marker, headers=constant
