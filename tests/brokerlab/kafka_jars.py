@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -24,6 +27,19 @@ class KafkaUnavailableError(RuntimeError):
     """Java or the jars are missing. The message says which."""
 
 
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+
+
+@contextmanager
+def _one_at_a_time(name: str) -> Iterator[None]:
+    """Lets other processes of the tests wait, because two downloads into one directory disturb each other."""
+    _cache().mkdir(parents=True, exist_ok=True)
+    with (_cache() / f"tidelog-tests-{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def find_jars() -> Path:
     """Returns the directory of Kafka's jars: $KAFKA_LIBS, else the one that shared/peer/kafka-up.sh downloads
     at first use.
@@ -38,9 +54,10 @@ def find_jars() -> Path:
     script = PEER / "kafka-up.sh"
     if not script.exists():
         raise KafkaUnavailableError("no Kafka jars: set KAFKA_LIBS, or put shared/peer beside the checkout")
-    found = subprocess.run(
-        [str(script), "libs"], capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
-    )
+    with _one_at_a_time("kafka"):
+        found = subprocess.run(
+            [str(script), "libs"], capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+        )
     if found.returncode:
         raise KafkaUnavailableError(f"kafka-up.sh libs failed: {found.stderr.strip()[-500:]}")
     return Path(found.stdout.strip())
@@ -76,11 +93,11 @@ def find_ecosystem_jars() -> Path:
     for command in ("java", "mvn"):
         if shutil.which(command) is None:
             raise KafkaUnavailableError(f"{command} is not installed")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    libs = cache / "kafka-ecosystem" / f"libs-{ECOSYSTEM_VERSION}"
-    if not (libs / ".ok").exists():
-        _fetch_ecosystem(libs)
-        (libs / ".ok").touch()
+    libs = _cache() / "kafka-ecosystem" / f"libs-{ECOSYSTEM_VERSION}"
+    with _one_at_a_time("ecosystem"):
+        if not (libs / ".ok").exists():
+            _fetch_ecosystem(libs)
+            (libs / ".ok").touch()
     return libs
 
 
