@@ -19,9 +19,10 @@ K8S_LAB ?= ../shared/k8s-lab
 EXTRA := $(VENV)/.extra-
 EDITABLE := $(VENV)/.editable
 SPARK_JARS := $(VENV)/.spark-jars
-# One process more than cores, since many tests wait. --dist loadscope: one process runs all tests of a module, which
-# share the module's cluster.
+# One process more than cores, since many tests wait; three more for the fast tests, which start fewer processes.
+# --dist loadscope: one process runs all tests of a module, which share the module's cluster.
 WORKERS ?= $(shell expr $$(nproc) + 1)
+test: WORKERS = $(shell expr $$(nproc) + 3)
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.made

@@ -167,6 +167,7 @@ def test_the_limit_of_deliveries_and_the_way_back(start_broker: Callable[..., Br
     assert "has no dead letter topic" in tools.refusal("dlq", "redrive", "others")
 
 
+@pytest.mark.slow
 def test_records_wait_for_a_topic_that_may_be_used(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker()
     bootstrap, topic, group = broker.bootstrap, "orders", "sharers"

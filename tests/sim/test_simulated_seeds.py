@@ -17,7 +17,7 @@ TESTS = Path(__file__).parents[1]
 PYTHONPATH = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
 BATCH = 10
 FIXED_BATCHES = 5
-FAST_BATCHES = 2
+FAST_BATCHES = 1
 """`make test` runs only these; `make test-all` runs all."""
 TIMEOUT_S = 600
 

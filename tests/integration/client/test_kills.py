@@ -24,7 +24,7 @@ from tidelog.client.shell.delivery import Delivery
 from tidelog.model.errors import KafkaError
 
 pytestmark = pytest.mark.integration
-FEW_KILLS = 3
+FEW_KILLS = 1
 KILLS = int(os.environ.get("KILLS", "30"))
 PARTITIONS = 4
 PAUSE_S = 0.002

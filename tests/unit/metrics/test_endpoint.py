@@ -128,6 +128,7 @@ def probe(port: int, path: str) -> int:
         return refused.code
 
 
+@pytest.mark.slow
 def test_probes_at_their_own_port_do_not_wait_for_scrapes_and_unfinished_requests() -> None:
     async def run() -> None:
         health, slow = Health(), SlowCollector()
