@@ -16,7 +16,7 @@ from tidelog.wire.messages import add_partitions_to_txn, init_producer_id, offse
 
 TOPIC, OTHER, CUT, MISSING = "answers-t", "answers-u", "answers-cut", "answers-none"
 GROUP = "answers-group"
-TRANSACTION = "answers-transaction"
+TRANSACTION, UNKNOWN_TRANSACTION = "answers-transaction", "answers-unknown"
 UNKNOWN_ID = uuid.UUID(int=77)
 MANY_MS = 300_000
 FAR = 7

@@ -6,7 +6,19 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from answerslab.question import CUT, FAR, MISSING, OTHER, TOPIC, Case, Cases, Fields, Scene, batch
+from answerslab.question import (
+    CUT,
+    FAR,
+    MISSING,
+    OTHER,
+    TOPIC,
+    UNKNOWN_TRANSACTION,
+    Case,
+    Cases,
+    Fields,
+    Scene,
+    batch,
+)
 from tidelog.wire.api_keys import ApiKey
 
 Maker = Callable[[Scene], Fields]
@@ -98,7 +110,7 @@ CASES: Cases = {
                 records=lambda: batch(
                     producer_id=555_556, producer_epoch=0, base_sequence=0, is_transactional=True
                 ),
-                transactional_id="answers-unknown",
+                transactional_id=UNKNOWN_TRANSACTION,
             ),
             3,
         ),

@@ -11,8 +11,20 @@ from answerslab import questions_cluster, questions_groups, questions_records
 from answerslab.client import CLOSED, NO_ANSWER, Client
 from answerslab.malformed import TRAILING, TRAILING_NAME, encoded, malformed_bodies
 from answerslab.messages import build, shown
-from answerslab.question import CUT, GROUP, OTHER, TOPIC, TRANSACTION, Case, Cases, Scene, batch
+from answerslab.question import (
+    CUT,
+    GROUP,
+    OTHER,
+    TOPIC,
+    TRANSACTION,
+    UNKNOWN_TRANSACTION,
+    Case,
+    Cases,
+    Scene,
+    batch,
+)
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -21,6 +33,7 @@ from tidelog.wire.messages import (
     create_acls,
     create_topics,
     describe_log_dirs,
+    describe_transactions,
     find_coordinator,
     metadata,
     produce,
@@ -243,6 +256,7 @@ def prepare(scene: Scene, versions: Versions) -> None:
         until(lambda request=request: not admin.call(request, 3).error_code)
     until(lambda: _commits(scene))
     scene.producer(TRANSACTION)
+    until(lambda: _has_coordinator(admin, UNKNOWN_TRANSACTION))
 
 
 def _commits(scene: Scene) -> bool:
@@ -251,6 +265,12 @@ def _commits(scene: Scene) -> bool:
     except AssertionError:
         return False
     return True
+
+
+def _has_coordinator(admin: Client, transactional_id: str) -> bool:
+    """Returns whether a coordinator knows that a transaction does not exist, and does not load any more."""
+    response = admin.call(describe_transactions.DescribeTransactionsRequest([transactional_id]), 0)
+    return response.transaction_states[0].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
 def _is_stored(admin: Client, data: list[produce.TopicProduceData]) -> bool:
