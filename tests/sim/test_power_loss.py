@@ -26,7 +26,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("first_seed", [1, None], ids=["fixed seeds", "fresh seeds"])
+@pytest.mark.parametrize(
+    "first_seed",
+    [
+        pytest.param(1, id="fixed seeds"),
+        pytest.param(None, id="fresh seeds", marks=pytest.mark.slow),
+    ],
+)
 def test_flushed_records_survive(first_seed: int | None) -> None:
     """With flush.messages=1, no committed record is lost, although all replicas lose unflushed data."""
     seed = int.from_bytes(os.urandom(4)) if first_seed is None else first_seed

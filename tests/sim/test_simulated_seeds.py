@@ -52,6 +52,7 @@ def test_fixed_seeds(first_seed: int) -> None:
     assert_seeds_hold(first_seed)
 
 
+@pytest.mark.slow
 def test_fresh_seeds() -> None:
     """Runs other seeds each time. If one fails, the output names it."""
     assert_seeds_hold(int.from_bytes(os.urandom(4)))

@@ -64,6 +64,7 @@ def tell_waits(tell: Tell, what: str, load: Load, led: list[int], signalled_s: f
     return max(waits[p] for p in led)
 
 
+@pytest.mark.slow
 def test_sigkill_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
     victim = a_leader(cluster, topic)
     led = led_by(cluster, topic, victim)
