@@ -48,7 +48,12 @@ from tidelog.client.offset_reset import (
     ResetMethod,
     plan_reset,
 )
-from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets, describe_share_offsets
+from tidelog.client.share_groups import (
+    alter_share_offsets,
+    delete_share_offsets,
+    describe_share_offsets,
+    start_offsets,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -318,13 +323,9 @@ def _is_share(found: Group | None) -> bool:
 
 def _offsets_of(cluster: Cluster, group: str, found: Group | None) -> dict[TopicPartition, int]:
     """Returns the committed offsets of a group, or the start offsets of a share group."""
-    if not _is_share(found):
-        return committed_offsets(cluster, group)
-    return {
-        place: offset.start_offset
-        for place, offset in describe_share_offsets(cluster, group).items()
-        if offset.start_offset is not None
-    }
+    if _is_share(found):
+        return start_offsets(describe_share_offsets(cluster, group))
+    return committed_offsets(cluster, group)
 
 
 def _set_offsets(

@@ -17,6 +17,9 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import (
+    Assignment as ConsumerAssignment,
+)
+from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
 )
@@ -40,6 +43,9 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+)
+from tidelog.wire.messages.share_group_describe import (
+    Assignment as ShareAssignment,
 )
 from tidelog.wire.messages.share_group_describe import (
     ShareGroupDescribeRequest,
@@ -201,6 +207,16 @@ def _serves(coordinator: BrokerConnection, api_key: int) -> bool:
     return True
 
 
+def _assigned(
+    assignment: ConsumerAssignment | ShareAssignment,
+) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic.topic_name, index)
+        for topic in assignment.topic_partitions
+        for index in topic.partitions
+    )
+
+
 def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
     """Returns a KIP-848 group, or None if the group is of another kind or the broker does not support it."""
     if not _serves(coordinator, ApiKey.CONSUMER_GROUP_DESCRIBE):
@@ -216,11 +232,7 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
             member.instance_id,
             member.client_id,
             member.client_host,
-            tuple(
-                TopicPartition(topic.topic_name, index)
-                for topic in member.assignment.topic_partitions
-                for index in topic.partitions
-            ),
+            _assigned(member.assignment),
         )
         for member in row.members
     ]
@@ -242,11 +254,7 @@ def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | Non
             None,
             member.client_id,
             member.client_host,
-            tuple(
-                TopicPartition(topic.topic_name, index)
-                for topic in member.assignment.topic_partitions
-                for index in topic.partitions
-            ),
+            _assigned(member.assignment),
         )
         for member in row.members
     ]

@@ -5,7 +5,7 @@ Such a transaction holds back the last stable offset for ever, because no coordi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -100,15 +100,29 @@ def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> li
 def find_hanging(
     cluster: Cluster, places: Iterable[TopicPartition], *, now_ms: int, max_transaction_timeout_ms: int
 ) -> HangingSearch:
-    """Searches these partitions. Raises KafkaError, ClientError if a partition's producers are unreadable.
-
-    A shard without a leader belongs to no broker's list of transactions, and a shard that moves between two
-    lists may be in neither. A transaction that such a shard may know does not count as hanging.
-    """
+    """Searches these partitions. Raises KafkaError, ClientError if a partition's producers are unreadable."""
     late = late_producers(describe_producers(cluster, places), now_ms, max_transaction_timeout_ms)
     if not late:
         return HangingSearch((), (), ())
-    wanted = {producer.producer_id for producer in late}
+    asked = transactions_of(cluster, {producer.producer_id for producer in late})
+    return judged(unknown_to_coordinators(late, asked.known), asked)
+
+
+class AskedCoordinators(NamedTuple):
+    """The answers of all coordinators about some producers. `known` maps producer ids to their transactions.
+    `unread_shards` are the partitions of `__transaction_state` of which no coordinator could be asked.
+    """
+
+    known: Mapping[int, Transaction]
+    unread_shards: Collection[TopicPartition]
+
+
+def transactions_of(cluster: Cluster, producer_ids: Collection[int]) -> AskedCoordinators:
+    """Asks all coordinators. Raises KafkaError, ClientError.
+
+    A shard without a leader belongs to no broker's list of transactions, and a shard that moves between two
+    lists may be in neither.
+    """
     before = _shard_leaders(cluster)
     silent: set[int] = set()
     listed = list_transactions(cluster, [], ANY_DURATION, silent=silent)
@@ -120,7 +134,7 @@ def find_hanging(
     }
     known: dict[int, Transaction] = {}
     for row in listed:
-        if row.producer_id not in wanted:
+        if row.producer_id not in producer_ids:
             continue
         try:
             known[row.producer_id] = describe_transaction(cluster, row.transactional_id)
@@ -130,12 +144,20 @@ def find_hanging(
                 unread.add(shard.topic_partition)
             elif error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it expired in between
                 raise
-    hanging = unknown_to_coordinators(late, known)
-    unjudged = [each for each in hanging if unread and each.producer_id not in known]
+    return AskedCoordinators(known, unread)
+
+
+def judged(unknown: Iterable[PartitionProducer], asked: AskedCoordinators) -> HangingSearch:
+    """Divides producers that no coordinator knows. A transaction that an unread shard may know does not
+    count as hanging.
+    """
+    hanging: list[PartitionProducer] = []
+    unjudged: list[PartitionProducer] = []
+    for producer in unknown:
+        is_unjudged = asked.unread_shards and producer.producer_id not in asked.known
+        (unjudged if is_unjudged else hanging).append(producer)
     return HangingSearch(
-        tuple(each for each in hanging if each not in unjudged),
-        tuple(unjudged),
-        tuple(sorted(unread)) if unjudged else (),
+        tuple(hanging), tuple(unjudged), tuple(sorted(asked.unread_shards)) if unjudged else ()
     )
 
 

@@ -70,6 +70,13 @@ def describe_share_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartiti
     return until_loaded(cluster, ask)
 
 
+def start_offsets(offsets: Mapping[TopicPartition, ShareOffset]) -> dict[TopicPartition, int]:
+    """Returns the start offsets of the partitions that the group has begun to read."""
+    return {
+        place: offset.start_offset for place, offset in offsets.items() if offset.start_offset is not None
+    }
+
+
 def alter_share_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Sets start offsets of a share group without members. The group is created if it does not exist.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -27,7 +27,7 @@ from tidelog.client.group_lag import lag_of
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
-from tidelog.client.share_groups import ShareOffset, describe_share_offsets
+from tidelog.client.share_groups import ShareOffset, describe_share_offsets, start_offsets
 from tidelog.console.cluster_reader import leader_sizes
 from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
 from tidelog.console.core.permissions import unless_denied
@@ -102,7 +102,7 @@ class GroupReader:
         shares: dict[TopicPartition, ShareOffset] = {}
         if group.group_type == SHARE:
             shares = describe_share_offsets(cluster, group_id)
-            committed = _start_offsets(shares)
+            committed = start_offsets(shares)
         else:
             committed = committed_offsets(cluster, group_id)
         owners = _owners(group)
@@ -245,10 +245,6 @@ def _share_lag(cluster: Cluster, group_id: str) -> int | None:
         return None
     lags = [offset.lag for offset in offsets.values() if offset.lag is not None]
     return sum(lags) if lags else None
-
-
-def _start_offsets(shares: Mapping[TopicPartition, ShareOffset]) -> dict[TopicPartition, int]:
-    return {place: offset.start_offset for place, offset in shares.items() if offset.start_offset is not None}
 
 
 def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[Topic]:

@@ -31,7 +31,7 @@ from tidelog.client.admin import (
     UNKNOWN_OFFSET,
     OffsetAt,
 )
-from tidelog.client.availability import PartitionView
+from tidelog.client.availability import PartitionView, named
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.cluster_look import MIN_ISR, merge_views
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs, describe_topics_setting
@@ -48,12 +48,17 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.hanging_transactions import PartitionProducer, describe_producers
+from tidelog.client.hanging_transactions import (
+    PartitionProducer,
+    describe_producers,
+    judged,
+    transactions_of,
+)
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_at
 from tidelog.client.reassignments import list_reassignments
 from tidelog.client.rebalance_plan import PartitionKey
-from tidelog.client.share_groups import describe_share_offsets
+from tidelog.client.share_groups import describe_share_offsets, start_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -221,14 +226,11 @@ class ClusterReader:
 
     def _next_offsets(self, group: ListedGroup) -> dict[PartitionKey, int]:
         """Returns the committed offsets of a group, or the start offsets of a share group."""
-        if group.group_type != SHARE:
-            committed = committed_offsets(self.cluster, group.group_id)
-            return {(place.topic, place.partition): offset for place, offset in committed.items()}
-        return {
-            (place.topic, place.partition): found.start_offset
-            for place, found in describe_share_offsets(self.cluster, group.group_id).items()
-            if found.start_offset is not None
-        }
+        if group.group_type == SHARE:
+            offsets = start_offsets(describe_share_offsets(self.cluster, group.group_id))
+        else:
+            offsets = committed_offsets(self.cluster, group.group_id)
+        return {(place.topic, place.partition): offset for place, offset in offsets.items()}
 
     def _transactions(
         self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: int
@@ -249,12 +251,30 @@ class ClusterReader:
             for row in known
             if row.state in OPEN_STATES and row.start_time_ms >= 0
         ]
-        if len(listed) > MAX_TRANSACTIONS:
-            return found, Unseen(f"only {MAX_TRANSACTIONS} of {len(listed)} open transactions are examined")
-        after = self._producers(before if isinstance(before, Unseen) else {row.place for row in before})
-        if isinstance(before, Unseen) or isinstance(after, Unseen):
-            return found, before if isinstance(before, Unseen) else after
-        return found, hanging_transactions(before, {row.producer_id: row for row in known}, after)
+        return found, before if isinstance(before, Unseen) else self._hanging(before)
+
+    def _hanging(self, before: Sequence[PartitionProducer]) -> list[PartitionProducer] | Unseen:
+        """Returns the producers whose transaction no coordinator knows, of those with an open one."""
+        producer_ids = {producer.producer_id for producer in before}
+        if len(producer_ids) > MAX_TRANSACTIONS:
+            return Unseen(
+                f"{len(producer_ids)} producers have open transactions, more than {MAX_TRANSACTIONS}"
+            )
+        if not before:
+            return []
+        asked = _seen(lambda: transactions_of(self.cluster, producer_ids))
+        if isinstance(asked, Unseen):
+            return asked
+        after = self._producers({producer.place for producer in before})
+        if isinstance(after, Unseen):
+            return after
+        found = judged(hanging_transactions(before, asked.known, after), asked)
+        if found.unjudged:
+            return Unseen(
+                f"no coordinator of {named(found.unread_shards)} could be asked",
+                "'tidelog transactions find-hanging' shows the transactions that they may know",
+            )
+        return list(found.hanging)
 
     def _described(self, listed: Sequence[ListedTransaction]) -> list[Transaction]:
         """Returns the transactions that were listed, with their states of now."""

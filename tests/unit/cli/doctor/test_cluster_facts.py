@@ -8,8 +8,10 @@ import pytest
 
 from tidelog.cli.doctor import cluster_facts
 from tidelog.cli.doctor.cluster_facts import MAX_UNSEEN_GROUPS, ClusterReader
+from tidelog.cli.doctor.findings import Unseen
 from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.hanging_transactions import AskedCoordinators, PartitionProducer
 from tidelog.model.topics import TopicPartition
 
 
@@ -34,3 +36,17 @@ def test_share_groups_whose_offsets_the_broker_does_not_serve_leave_the_others_i
     assert reader._committed(unseen, types) == {"writers": {("flights", 0): 4}}
     assert unseen.keys() == {group.group_id for group in shares}
     assert types["writers"] == "classic"
+
+
+def test_a_transaction_that_an_unread_shard_may_know_does_not_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the doctor would advise to abort a healthy transaction whose coordinator is just away."""
+    unread = TopicPartition("__transaction_state", 3)
+    opened = PartitionProducer(TopicPartition("flights", 0), 7, 0, 0, 0, 0, start_offset=10)
+    monkeypatch.setattr(cluster_facts, "describe_producers", lambda *args: [opened])
+    reader = ClusterReader(cast("Any", None), 1.0, None, (), lambda part: None)
+    for shards, seen in (([unread], True), ([], False)):
+        asked = AskedCoordinators({}, shards)
+        monkeypatch.setattr(cluster_facts, "transactions_of", lambda *args, asked=asked: asked)
+        found = reader._hanging([opened])
+        assert isinstance(found, Unseen) is seen
+        assert "__transaction_state-3" in found.reason if isinstance(found, Unseen) else found == [opened]
