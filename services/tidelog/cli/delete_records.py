@@ -10,7 +10,7 @@ import click
 
 from tidelog.cli.output import print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
-from tidelog.cli.protocol_int import INT32_MAX, INT64_MAX, ProtocolInt
+from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -22,6 +22,7 @@ from tidelog.cli.tool_command import (
 from tidelog.client.admin import UP_TO_HIGH_WATERMARK, delete_records
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.setting import INT_MAX, LONG_MAX
 
 _REASONS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.OFFSET_OUT_OF_RANGE: "the offset is higher than the latest one",
@@ -39,10 +40,10 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
     ),
 )
 @topic_option
-@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), help="The partition.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="The partition.")
 @click.option(
     "--offset",
-    type=ProtocolInt(INT64_MAX, min=UP_TO_HIGH_WATERMARK),
+    type=ProtocolInt(LONG_MAX, min=UP_TO_HIGH_WATERMARK),
     help="Delete the records before this offset; -1 deletes all.",
 )
 @click.option(

@@ -9,11 +9,12 @@ import click
 
 from tidelog.cli.output import note, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
-from tidelog.cli.protocol_int import INT32_MAX, ProtocolInt
+from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.reassignments import PREFERRED, UNCLEAN, Election, elect_leaders
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.setting import INT_MAX
 
 _TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}
 
@@ -33,7 +34,7 @@ _TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}
     "leader, and may lose records.",
 )
 @click.option("--topic", metavar="TOPIC", help="The topic, with --partition.")
-@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), help="The partition, with --topic.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="The partition, with --topic.")
 @click.option(
     "--path-to-json-file",
     "file",

@@ -8,7 +8,7 @@ from typing import Final
 import click
 
 from tidelog.cli.output import note, print_table, say
-from tidelog.cli.protocol_int import INT16_MAX, INT32_MAX, INT64_MAX, ProtocolInt
+from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.record_formats import time_text
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -30,6 +30,7 @@ from tidelog.client.hanging_transactions import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.setting import INT_MAX, LONG_MAX
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15
 _MINUTE_MS: Final = 60_000
@@ -42,7 +43,7 @@ _NS_PER_MS: Final = 1_000_000
     examples=("tidelog transactions describe-producers flights --partition 0",),
 )
 @topic_option
-@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), required=True, help="The partition.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
 @cluster_options
 def describe_them(
     topic_name: str | None,
@@ -84,7 +85,7 @@ def describe_them(
 )
 @click.option("--broker-id", type=click.IntRange(min=0), help="Search the partitions of this broker.")
 @click.option("--topic", metavar="TOPIC", help="Search this topic. The default is all topics.")
-@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), help="Search this partition of the topic.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="Search this partition of the topic.")
 @click.option(
     "--max-transaction-timeout",
     "max_timeout_min",
@@ -183,19 +184,17 @@ def _places(
     ),
 )
 @topic_option
-@click.option("--partition", type=ProtocolInt(INT32_MAX, min=0), required=True, help="The partition.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
 @click.option(
     "--start-offset",
     type=click.IntRange(min=0),
     help="The first offset of the transaction, which find-hanging shows.",
 )
 @click.option(
-    "--producer-id", type=ProtocolInt(INT64_MAX, min=0), help="The producer, instead of --start-offset."
+    "--producer-id", type=ProtocolInt(LONG_MAX, min=0), help="The producer, instead of --start-offset."
 )
 @click.option("--producer-epoch", type=ProtocolInt(INT16_MAX, min=0), help="The producer's epoch.")
-@click.option(
-    "--coordinator-epoch", type=ProtocolInt(INT32_MAX, min=-1), help="The epoch of the coordinator."
-)
+@click.option("--coordinator-epoch", type=ProtocolInt(INT_MAX, min=-1), help="The epoch of the coordinator.")
 @cluster_options
 def abort(
     topic_name: str | None,

@@ -11,7 +11,6 @@ from typing import Final
 import click
 
 from tidelog.cli.output import OutputFormat, output_format, print_table
-from tidelog.cli.protocol_int import INT64_MAX
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -24,9 +23,8 @@ from tidelog.client.admin import (
 )
 from tidelog.client.cluster import Topic
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.settings.setting import LONG_MAX
 
-_NO_TIME: Final = -100
-"""A number that is neither a time nor special."""
 SPECIAL_TIMES: Final[Mapping[str, int]] = {
     "latest": LATEST_TIMESTAMP,
     "earliest": EARLIEST_TIMESTAMP,
@@ -132,10 +130,10 @@ def parse_time(text: str) -> int:
     if text in SPECIAL_TIMES:
         return SPECIAL_TIMES[text]
     try:
-        time_ms = int(text)
+        time_ms: int | None = int(text)
     except ValueError:
-        time_ms = _NO_TIME
-    if time_ms in SPECIAL_TIMES.values() or 0 <= time_ms <= INT64_MAX:
+        time_ms = None
+    if time_ms is not None and (time_ms in SPECIAL_TIMES.values() or 0 <= time_ms <= LONG_MAX):
         return time_ms
     raise ToolError(f"--time {text}: expected {', '.join(SPECIAL_TIMES)}, or milliseconds since 1970")
 

@@ -7,9 +7,7 @@ from typing import Any, Final
 import click
 
 INT16_MAX: Final = 2**15 - 1
-INT32_MAX: Final = 2**31 - 1
-INT64_MAX: Final = 2**63 - 1
-"""The greatest numbers that fields of Kafka's protocol hold."""
+"""The greatest number of an int16 of Kafka's protocol. Settings have INT_MAX and LONG_MAX for longer ones."""
 
 
 class ProtocolInt(click.IntRange):

@@ -13,7 +13,7 @@ import click
 
 from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
-from tidelog.cli.protocol_int import INT32_MAX, ProtocolInt
+from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
@@ -31,6 +31,7 @@ from tidelog.client.security import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.command_help import DescribedCommand, did_you_mean
+from tidelog.settings.setting import INT_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
@@ -216,7 +217,7 @@ def cluster_options(command: F) -> F:
     )(command)
     command = click.option(
         "--request-timeout-ms",
-        type=ProtocolInt(INT32_MAX, min=1),
+        type=ProtocolInt(INT_MAX, min=1),
         default=DEFAULT_TIMEOUT_MS,
         show_default=True,
         help="Milliseconds to wait for a broker's response.",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import click
 
 from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
-from tidelog.cli.protocol_int import INT16_MAX, INT32_MAX, ProtocolInt
+from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -24,6 +24,7 @@ from tidelog.client.configs import ConfigResource, ResourceType, describe_config
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.command_help import SuggestingGroup
+from tidelog.settings.setting import INT_MAX
 
 
 @click.group(cls=SuggestingGroup)
@@ -75,7 +76,7 @@ def list_topics(exclude_internal: bool, sizes: bool, bootstrap_server: str, requ
 @topic_option
 @click.option(
     "--partitions",
-    type=ProtocolInt(INT32_MAX, min=1),
+    type=ProtocolInt(INT_MAX, min=1),
     help="Number of partitions. The default is the broker's num.partitions.",
 )
 @click.option(
@@ -270,7 +271,7 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
 @topic_option
 @click.option(
     "--partitions",
-    type=ProtocolInt(INT32_MAX, min=1),
+    type=ProtocolInt(INT_MAX, min=1),
     required=True,
     help="The new total number of partitions.",
 )

@@ -8,7 +8,7 @@ import click
 
 from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table, say
-from tidelog.cli.protocol_int import INT64_MAX, ProtocolInt
+from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.coordinators import (
     ANY_DURATION,
@@ -19,6 +19,7 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.process.command_help import SuggestingGroup
+from tidelog.settings.setting import LONG_MAX
 
 
 @click.group(cls=SuggestingGroup)
@@ -49,7 +50,7 @@ command.add_command(abort)
 )
 @click.option(
     "--running-longer-than-ms",
-    type=ProtocolInt(INT64_MAX, min=0),
+    type=ProtocolInt(LONG_MAX, min=0),
     help="Show only transactions that have been open for longer than this time.",
 )
 @cluster_options
