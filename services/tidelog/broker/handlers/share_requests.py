@@ -31,7 +31,7 @@ of the clients' `request.timeout.ms`. It may still take effect.
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
 UNKNOWN_LEADER: Final = (-1, -1)
-"""The leader and epoch that come without these errors. The message's own default is 0 and 0, although a broker
+"""The leader and epoch that come without these errors. The message's default is 0 and 0, although a broker
 can have the id 0. After any error, franz-go 1.22 fetches from the named leader. If there is no broker 0, it
 never returns to the right one.
 """
