@@ -46,7 +46,8 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
         yield None
         return
     directory = tmp_path_factory.mktemp("shared-broker")
-    broker = BrokerProcess(directory / "data", directory / "broker.log")
+    # Some tests send records with timestamps of past years. Retention would delete them while a test reads.
+    broker = BrokerProcess(directory / "data", directory / "broker.log", {"log.retention.ms": "-1"})
     _running.append(broker)
     try:
         yield broker.start()
