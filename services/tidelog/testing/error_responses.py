@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tidelog.broker.authorization.denials import (
+    denied_epochs,
+    denied_offset_lookup,
+    denied_record_deletion,
+)
 from tidelog.broker.coordination.refusals import refuse_message
 from tidelog.broker.handlers.controller_refusals import controller_refusal
 from tidelog.model.errors import ErrorCode
@@ -112,16 +117,7 @@ def _fetch(request: fetch.FetchRequest, version: int, code: ErrorCode) -> Messag
 
 def _list_offsets(request: list_offsets.ListOffsetsRequest, version: int, code: ErrorCode) -> Message:
     return list_offsets.ListOffsetsResponse(
-        topics=[
-            list_offsets.ListOffsetsTopicResponse(
-                topic.name,
-                [
-                    list_offsets.ListOffsetsPartitionResponse(part.partition_index, code)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=[denied_offset_lookup(topic, code) for topic in request.topics]
     )
 
 
@@ -129,13 +125,7 @@ def _leader_epochs(
     request: offset_for_leader_epoch.OffsetForLeaderEpochRequest, version: int, code: ErrorCode
 ) -> Message:
     return offset_for_leader_epoch.OffsetForLeaderEpochResponse(
-        topics=[
-            offset_for_leader_epoch.OffsetForLeaderTopicResult(
-                topic.topic,
-                [offset_for_leader_epoch.EpochEndOffset(code, part.partition) for part in topic.partitions],
-            )
-            for topic in request.topics
-        ]
+        topics=[denied_epochs(topic, code) for topic in request.topics]
     )
 
 
@@ -162,16 +152,7 @@ def _create_topics(request: create_topics.CreateTopicsRequest, version: int, cod
 
 def _delete_records(request: delete_records.DeleteRecordsRequest, version: int, code: ErrorCode) -> Message:
     return delete_records.DeleteRecordsResponse(
-        topics=[
-            delete_records.DeleteRecordsTopicResult(
-                topic.name,
-                [
-                    delete_records.DeleteRecordsPartitionResult(part.partition_index, -1, code)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=[denied_record_deletion(topic, code) for topic in request.topics]
     )
 
 

@@ -30,7 +30,7 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
     def handle_guarded(request: Any, context: RequestContext) -> Answer:  # Any: the request of the API
         message = _message(api_key, request, context.api_version)
         creates = settings.broker.auto_create_topics_enable
-        judgement = Judgement(authorizer, context, message, creates)
+        judgement = Judgement(api_key, authorizer, context, message, creates)
         for requirement in requirements:
             requirement.apply(judgement)
             if judgement.refusal is not None:

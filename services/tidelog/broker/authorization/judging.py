@@ -20,6 +20,18 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
 from tidelog.wire.schema import Message
 
+READ, WRITE, CREATE, DELETE = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+)
+ALTER, DESCRIBE, CLUSTER_ACTION = AclOperation.ALTER, AclOperation.DESCRIBE, AclOperation.CLUSTER_ACTION
+DESCRIBE_CONFIGS, ALTER_CONFIGS = AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
+IDEMPOTENT_WRITE = AclOperation.IDEMPOTENT_WRITE
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
+
 DENIAL: Final = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
@@ -29,11 +41,19 @@ DENIAL: Final = {
 }
 """The error code of a denial by the type of the resource."""
 
+RefuseRequest = Callable[[int, int, Any, ErrorCode], Message]
+"""Makes the response to a request that is refused as a whole, from its API, its version, itself and the error
+code.
+"""
+
 
 class Judgement:
     """The result about one request: what is left of it, and what the response must say besides."""
 
-    def __init__(self, authorizer: Authorizer, context: RequestContext, message: Any, creates: bool) -> None:
+    def __init__(
+        self, api_key: int, authorizer: Authorizer, context: RequestContext, message: Any, creates: bool
+    ) -> None:
+        self.api_key = api_key
         self.authorizer = authorizer
         self.context = context
         self.version = context.api_version
@@ -83,6 +103,10 @@ class Judgement:
         self.message = replace(self.message, **fields)
         self.is_changed = True
 
+    def refuse(self, refuse: RefuseRequest, code: ErrorCode) -> None:
+        """Refuses the whole request."""
+        self.refusal = refuse(self.api_key, self.version, self.message, code)
+
     def edit(self, response: Any) -> None:
         for edit in self.edits:
             edit(response)
@@ -104,13 +128,13 @@ class Whole(NamedTuple):
 
     operation: AclOperation
     resource_type: ResourceType
-    refuse: Callable[[Any, int, ErrorCode], Message]
+    refuse: RefuseRequest
     name_of: Callable[[Any], str | None] = lambda message: CLUSTER_NAME
 
     def apply(self, judgement: Judgement) -> None:
         name = self.name_of(judgement.message)
         if name is not None and not judgement.may(self.operation, self.resource_type, name):
-            judgement.refusal = self.refuse(judgement.message, judgement.version, DENIAL[self.resource_type])
+            judgement.refuse(self.refuse, DENIAL[self.resource_type])
 
 
 class Each(NamedTuple):

@@ -93,17 +93,16 @@ def _offset_commit(
     request: offset_commit.OffsetCommitRequest, version: int, error: ErrorCode
 ) -> offset_commit.OffsetCommitResponse:
     return offset_commit.OffsetCommitResponse(
-        topics=[
-            offset_commit.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    offset_commit.OffsetCommitResponsePartition(part.partition_index, error)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=[refused_commit(topic, error) for topic in request.topics]
+    )
+
+
+def refused_commit(
+    topic: offset_commit.OffsetCommitRequestTopic, error: ErrorCode
+) -> offset_commit.OffsetCommitResponseTopic:
+    refused = offset_commit.OffsetCommitResponsePartition
+    return offset_commit.OffsetCommitResponseTopic(
+        topic.name, topic.topic_id, [refused(part.partition_index, error) for part in topic.partitions]
     )
 
 
@@ -111,17 +110,16 @@ def _txn_offset_commit(
     request: txn_offset_commit.TxnOffsetCommitRequest, version: int, error: ErrorCode
 ) -> txn_offset_commit.TxnOffsetCommitResponse:
     return txn_offset_commit.TxnOffsetCommitResponse(
-        topics=[
-            txn_offset_commit.TxnOffsetCommitResponseTopic(
-                topic.name,
-                topic.topic_id,
-                [
-                    txn_offset_commit.TxnOffsetCommitResponsePartition(part.partition_index, error)
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=[refused_transactional_commit(topic, error) for topic in request.topics]
+    )
+
+
+def refused_transactional_commit(
+    topic: txn_offset_commit.TxnOffsetCommitRequestTopic, error: ErrorCode
+) -> txn_offset_commit.TxnOffsetCommitResponseTopic:
+    refused = txn_offset_commit.TxnOffsetCommitResponsePartition
+    return txn_offset_commit.TxnOffsetCommitResponseTopic(
+        topic.name, topic.topic_id, [refused(part.partition_index, error) for part in topic.partitions]
     )
 
 

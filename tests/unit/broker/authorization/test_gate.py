@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from brokerlab.in_memory_broker import InMemoryBroker
 from fuzz.mutation import RequestSource
 from tidelog.broker.authorization.judging import Judgement
-from tidelog.broker.authorization.table import TABLE, _describe_share_offsets, _hide_topologies
+from tidelog.broker.authorization.rules import hide_topologies, judge_describe_share_group_offsets
+from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
@@ -250,12 +251,12 @@ def test_a_streams_group_with_a_topic_of_others_is_hidden() -> None:
             return name in allowed
 
     response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
-    _hide_topologies(cast(Judgement, Judge()), response)
+    hide_topologies(cast(Judgement, Judge()), response)
     (hidden,) = response.groups
     assert (hidden.error_code, hidden.group_id, hidden.members, hidden.topology) == (DENIED, "g", [], None)
     allowed.add("closed")
     response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
-    _hide_topologies(cast(Judgement, Judge()), response)
+    hide_topologies(cast(Judgement, Judge()), response)
     assert response.groups == [group]
 
 
@@ -307,7 +308,7 @@ def test_a_share_group_that_is_asked_for_twice_hides_topics() -> None:
             return name != "closed"
 
     judge = Judge()
-    _describe_share_offsets(cast(Judgement, judge))
+    judge_describe_share_group_offsets(cast(Judgement, judge))
     response = describe_share_group_offsets.DescribeShareGroupOffsetsResponse(
         groups=[found("g", [topic("open"), topic("closed")]), found("g", [topic("open")])]
     )

@@ -1,0 +1,506 @@
+"""The rules of APIs that have no common form: `By` applies each of them to the judgement about a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.broker.authorization.denials import (
+    MESSAGES,
+    denied_description,
+    denied_offsets,
+    denied_offsets_of_group,
+    denied_share_offsets,
+    denied_topic_creation,
+    no_coordinator,
+    refused_markers,
+    unknown_coordinator,
+    with_code,
+)
+from tidelog.broker.authorization.judging import (
+    ALTER,
+    CLUSTER,
+    CLUSTER_ACTION,
+    CREATE,
+    DELETE,
+    DENIAL,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    GROUP,
+    IDEMPOTENT_WRITE,
+    TOPIC,
+    TRANSACTIONAL_ID,
+    WRITE,
+    By,
+    Each,
+    Judgement,
+    Refuse,
+)
+from tidelog.broker.authorized_operations import NOT_ASKED
+from tidelog.broker.coordination.refusals import (
+    refuse_message,
+    refused_offsets,
+    refused_share_offsets,
+    refused_state,
+    refused_streams_group,
+)
+from tidelog.model.acl import AclOperation
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
+from tidelog.wire.messages import (
+    add_partitions_to_txn,
+    delete_topics,
+    describe_topic_partitions,
+    metadata,
+)
+
+_FIRST_METADATA_WITH_NULL_FOR_ALL: Final = 1
+_FIRST_METADATA_WITH_AUTO_CREATE_FLAG: Final = 4
+_FIRST_ADD_PARTITIONS_OF_BROKERS: Final = 4
+_FIRST_FIND_COORDINATOR_WITH_KEYS: Final = 4
+_FIRST_OFFSET_FETCH_WITH_GROUPS: Final = 8
+_FIRST_DELETE_TOPICS_WITH_TOPIC_ID: Final = 6
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1
+_CONFIG_TOPIC, _CONFIG_GROUP = 2, 32
+"""Kafka's `ConfigResource.Type`. All other types belong to the cluster."""
+
+
+def judge_metadata(judgement: Judgement) -> None:
+    message, version = judgement.message, judgement.version
+    wanted = message.topics
+    if wanted is None or (version < _FIRST_METADATA_WITH_NULL_FOR_ALL and not wanted):
+        shown = _shown_topics(judgement)
+        if len(shown) < len(judgement.metadata.topics):
+            if version < _FIRST_METADATA_WITH_NULL_FOR_ALL:  # an empty list would mean all topics
+                judgement.edits.append(lambda response: _keep_topics(response, frozenset(shown)))
+            else:
+                topics = [metadata.MetadataRequestTopic(name=name) for name in shown]
+                judgement.keep(topics=topics, allow_auto_topic_creation=False)
+    else:
+        _wanted_metadata(judgement, wanted)
+    if message.include_topic_authorized_operations:
+        judgement.edits.append(lambda response: _state_topic_operations(judgement, response))
+    if message.include_cluster_authorized_operations:
+        judgement.edits.append(lambda response: _state_cluster_operations(judgement, response))
+
+
+def _shown_topics(judgement: Judgement) -> list[str]:
+    """Returns the topics that the client may describe, without a report of the others."""
+    return [
+        name for name in judgement.metadata.topics if judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False)
+    ]
+
+
+def _keep_topics(response: Any, names: frozenset[str]) -> None:
+    response.topics = [topic for topic in response.topics if topic.name in names]
+
+
+def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
+    message = judgement.message
+    creates = judgement.creates_topics and (
+        message.allow_auto_topic_creation or judgement.version < _FIRST_METADATA_WITH_AUTO_CREATE_FLAG
+    )
+    left: list[Any] = []
+    denied: list[Any] = []
+    for topic in wanted:
+        name = judgement.topic_name(topic)
+        allowed = name is None or (
+            judgement.may_topic(DESCRIBE, name)
+            and (not creates or name in judgement.metadata.topics or _may_create(judgement, name))
+        )
+        (left if allowed else denied).append(topic)
+    if not denied:
+        return
+    if not left and judgement.version < _FIRST_METADATA_WITH_NULL_FOR_ALL:
+        judgement.edits.append(lambda response: _keep_topics(response, frozenset()))
+    judgement.keep(topics=left)
+    # As in Kafka, a topic id may be stated, but not the name or the id that belongs to what the client named.
+    results = [
+        metadata.MetadataResponseTopic(
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+            (topic.name or None) if topic.topic_id == ZERO_TOPIC_ID else None,
+            topic.topic_id,
+        )
+        for topic in denied
+    ]
+    judgement.edits.append(lambda response: response.topics.extend(results))
+
+
+def _may_create(judgement: Judgement, topic: str) -> bool:
+    return judgement.may(CREATE, CLUSTER, is_asked_for=False) or judgement.may_topic(CREATE, topic)
+
+
+def _state_topic_operations(judgement: Judgement, response: Any) -> None:
+    for topic in response.topics:
+        if topic.name is not None and topic.topic_authorized_operations != NOT_ASKED:
+            topic.topic_authorized_operations = judgement.operations(TOPIC, topic.name)
+
+
+def _state_cluster_operations(judgement: Judgement, response: Any) -> None:
+    allowed = judgement.may(DESCRIBE, CLUSTER, is_asked_for=False)
+    response.cluster_authorized_operations = judgement.operations(CLUSTER) if allowed else 0
+
+
+def judge_describe_cluster(judgement: Judgement) -> None:
+    if judgement.message.include_cluster_authorized_operations:
+        judgement.edits.append(lambda response: _state_cluster_operations(judgement, response))
+
+
+def judge_describe_topic_partitions(judgement: Judgement) -> None:
+    if judgement.message.topics:
+        Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description)).apply(judgement)
+    else:
+        shown = _shown_topics(judgement)
+        if len(shown) < len(judgement.metadata.topics):
+            judgement.keep(topics=[describe_topic_partitions.TopicRequest(name) for name in shown])
+            judgement.is_nothing_left = not shown  # an empty list would mean all topics
+    judgement.edits.append(lambda response: _state_topic_operations(judgement, response))
+
+
+def judge_create_topics(judgement: Judgement) -> None:
+    Each(CREATE, TOPIC, "topics", Refuse("topics", denied_topic_creation), unless=CREATE).apply(judgement)
+    judgement.edits.append(lambda response: _hide_settings(judgement, response))
+
+
+def _hide_settings(judgement: Judgement, response: Any) -> None:
+    for topic in response.topics:
+        if not topic.error_code and not judgement.may(
+            DESCRIBE_CONFIGS, TOPIC, topic.name, is_asked_for=False
+        ):
+            topic.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            topic.num_partitions = topic.replication_factor = -1
+            topic.configs = []
+
+
+def judge_delete_topics(judgement: Judgement) -> None:
+    message, left = judgement.message, list[Any]()
+    refused: list[delete_topics.DeletableTopicResult] = []
+    if judgement.version >= _FIRST_DELETE_TOPICS_WITH_TOPIC_ID:
+        items, wanted = "topics", message.topics
+    else:
+        items, wanted = "topic_names", message.topic_names
+    for item in wanted:
+        topic = delete_topics.DeleteTopicState(item) if isinstance(item, str) else item
+        code = _deletion_refusal(judgement, topic)
+        if code:
+            refused.append(_refused_topic_deletion(judgement, topic, code))
+        else:
+            left.append(item)
+    if refused:
+        judgement.keep(**{items: left})
+        judgement.is_nothing_left = not left
+        judgement.edits.append(lambda response: response.responses.extend(refused))
+
+
+def _deletion_refusal(judgement: Judgement, topic: delete_topics.DeleteTopicState) -> ErrorCode:
+    """Returns why the controller may not be asked to delete a topic, or NONE.
+
+    The controller does not ask for ACLs, and may know topics that this broker does not know yet. So this
+    broker answers that it does not know them, unless the client may delete a topic with that name.
+    """
+    name = judgement.topic_name(topic)
+    if name is None:
+        is_by_id = topic.name is None and topic.topic_id != ZERO_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.NONE  # the controller refuses it
+    is_unknown = name not in judgement.metadata.topics and judgement.may(
+        DESCRIBE, TOPIC, name, is_asked_for=False
+    )
+    if judgement.may(DELETE, TOPIC, name, is_asked_for=not is_unknown):
+        return ErrorCode.NONE
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_unknown else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def _refused_topic_deletion(
+    judgement: Judgement, topic: delete_topics.DeleteTopicState, code: ErrorCode
+) -> delete_topics.DeletableTopicResult:
+    """Returns the result of a topic by the name or the id with which the client named it. The name of an id
+    is only for those who may describe the topic.
+    """
+    message = MESSAGES.get(code)
+    if topic.name is not None:
+        return delete_topics.DeletableTopicResult(topic.name, ZERO_TOPIC_ID, code, message)
+    name = judgement.metadata.topic_names.get(topic.topic_id)
+    if name is not None and not judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
+        name = None
+    return delete_topics.DeletableTopicResult(name, topic.topic_id, code, message)
+
+
+def judge_init_producer_id(judgement: Judgement) -> None:
+    transactional_id = judgement.message.transactional_id
+    if transactional_id is not None:
+        allowed = judgement.may(WRITE, TRANSACTIONAL_ID, transactional_id)
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    else:
+        allowed = (
+            judgement.may(IDEMPOTENT_WRITE, CLUSTER, is_asked_for=False)
+            or judgement.authorizer.may_on_any(judgement.context, WRITE, TOPIC)
+            or judgement.may(IDEMPOTENT_WRITE, CLUSTER)
+        )
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if not allowed:
+        judgement.refuse(refuse_message, code)
+
+
+def judge_add_partitions_to_txn(judgement: Judgement) -> None:
+    message = judgement.message
+    if judgement.version >= _FIRST_ADD_PARTITIONS_OF_BROKERS:
+        if not judgement.may(CLUSTER_ACTION, CLUSTER):
+            judgement.refuse(with_code, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return
+    if not judgement.may(WRITE, TRANSACTIONAL_ID, message.v3_and_below_transactional_id):
+        judgement.refuse(refuse_message, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        return
+    codes = {
+        topic.name: ErrorCode.OPERATION_NOT_ATTEMPTED
+        if judgement.may_topic(WRITE, topic.name)
+        else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        for topic in message.v3_and_below_topics
+    }
+    if ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes.values():
+        denied = add_partitions_to_txn.AddPartitionsToTxnPartitionResult
+        judgement.refusal = add_partitions_to_txn.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=[
+                add_partitions_to_txn.AddPartitionsToTxnTopicResult(
+                    topic.name, [denied(index, codes[topic.name]) for index in topic.partitions]
+                )
+                for topic in message.v3_and_below_topics
+            ]
+        )
+
+
+def judge_find_coordinator(judgement: Judgement) -> None:
+    message = judgement.message
+    if message.key_type == _GROUP_KEY:
+        kind = GROUP
+    elif message.key_type == _TRANSACTION_KEY:
+        kind = TRANSACTIONAL_ID
+    else:
+        if not judgement.may(CLUSTER_ACTION, CLUSTER):
+            keys = message.coordinator_keys or [message.key]
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            judgement.refusal = no_coordinator(code, [unknown_coordinator(key, code) for key in keys])
+        return
+    if judgement.version >= _FIRST_FIND_COORDINATOR_WITH_KEYS:
+        refuse = Refuse("coordinators", unknown_coordinator)
+        Each(DESCRIBE, kind, "coordinator_keys", refuse, name=None).apply(judgement)
+    elif not judgement.may(DESCRIBE, kind, message.key):
+        judgement.refusal = no_coordinator(DENIAL[kind], [])
+
+
+def judge_offset_fetch(judgement: Judgement) -> None:
+    message = judgement.message
+    if judgement.version < _FIRST_OFFSET_FETCH_WITH_GROUPS:
+        if not judgement.may(DESCRIBE, GROUP, message.group_id):
+            judgement.refuse(refuse_message, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            return
+        if message.topics is None:
+            judgement.edits.append(lambda response: _show_offsets(judgement, response))
+            return
+        left, denied = _split_topics(judgement, message.topics)
+        if denied:
+            judgement.keep(topics=left)
+            results = [denied_offsets(topic) for topic in denied]
+            judgement.edits.append(lambda response: response.topics.extend(results))
+        return
+    Each(DESCRIBE, GROUP, "groups", Refuse("groups", refused_offsets), name="group_id").apply(judgement)
+    groups, results_by_group, with_all_topics = [], {}, set()
+    for group in judgement.message.groups:
+        if group.topics is None:
+            with_all_topics.add(group.group_id)
+        else:
+            left, denied = _split_topics(judgement, group.topics)
+            if denied:
+                results_by_group[group.group_id] = [denied_offsets_of_group(topic) for topic in denied]
+                group = replace(group, topics=left)
+        groups.append(group)
+    if results_by_group:
+        judgement.keep(groups=groups)
+
+    def edit(response: Any) -> None:
+        for group in response.groups:
+            if group.group_id in with_all_topics:
+                _show_offsets(judgement, group)
+            if not group.error_code:
+                group.topics.extend(results_by_group.get(group.group_id, ()))
+
+    if results_by_group or with_all_topics:
+        judgement.edits.append(edit)
+
+
+def _split_topics(judgement: Judgement, topics: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    left: list[Any] = []
+    denied: list[Any] = []
+    for topic in topics:
+        name = judgement.topic_name(topic)
+        (left if name is None or judgement.may_topic(DESCRIBE, name) else denied).append(topic)
+    return left, denied
+
+
+def _show_offsets(judgement: Judgement, holder: Any) -> None:
+    """Removes the topics that the client may not describe from a response or a group in it."""
+    shown = []
+    for topic in holder.topics:
+        name = judgement.topic_name(topic)
+        if name is not None and judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
+            shown.append(topic)
+    holder.topics = shown
+
+
+def describe_groups(
+    items: str,
+    refused: Callable[[str, ErrorCode], Any],
+    hide: Callable[[Judgement, Any], None] | None = None,
+) -> Callable[[Judgement], None]:
+    """Returns the rule of an API that describes the groups whose ids are in the field `items` of the request.
+    `hide` removes from the response what the client may not see because of its topics.
+    """
+
+    def judge(judgement: Judgement) -> None:
+        Each(DESCRIBE, GROUP, items, Refuse("groups", refused), name=None).apply(judgement)
+        if hide is not None:
+            judgement.edits.append(lambda response: hide(judgement, response))
+        if judgement.message.include_authorized_operations:
+            judgement.edits.append(lambda response: _state_group_operations(judgement, response))
+
+    return judge
+
+
+def _state_group_operations(judgement: Judgement, response: Any) -> None:
+    for group in response.groups:
+        if not group.error_code:
+            group.authorized_operations = judgement.operations(GROUP, group.group_id)
+
+
+def hide_topologies(judgement: Judgement, response: Any) -> None:
+    """Hides a streams group that has topics that the client may not describe."""
+    for at, group in enumerate(response.groups):
+        if group.topology is None:
+            continue
+        names = dict.fromkeys(_topics_of_topology(group.topology))
+        if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
+            hidden = refused_streams_group(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            hidden.error_message = (
+                "The described group uses topics that the client is not authorized to describe."
+            )
+            response.groups[at] = hidden
+
+
+def _topics_of_topology(topology: Any) -> Iterable[str]:
+    """Returns all topics of a topology in a request or response. A topic may occur more than once."""
+    for subtopology in topology.subtopologies or ():
+        yield from subtopology.source_topics
+        yield from subtopology.repartition_sink_topics
+        yield from (topic.name for topic in subtopology.repartition_source_topics)
+        yield from (topic.name for topic in subtopology.state_changelog_topics)
+
+
+def judge_describe_share_group_offsets(judgement: Judgement) -> None:
+    """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics. A
+    group that it names twice, with topics and without, has them left out.
+    """
+    asks_for_all = {group.group_id for group in judgement.message.groups if group.topics is None}
+    refuse = Refuse("groups", refused_share_offsets)
+    Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
+
+    def edit(response: Any) -> None:
+        for group in response.groups:
+            topics = []
+            for topic in group.topics:
+                if judgement.may(DESCRIBE, TOPIC, topic.topic_name, is_asked_for=False):
+                    topics.append(topic)
+                elif group.group_id not in asks_for_all:
+                    topics.append(denied_share_offsets(topic))
+            group.topics = topics
+
+    judgement.edits.append(edit)
+
+
+def hide_members(judgement: Judgement, response: Any) -> None:
+    """Hides the members of a group that has topics that the client may not describe. Members of share groups
+    have no target assignment in responses.
+    """
+    for group in response.groups:
+        names = {
+            partitions.topic_name
+            for member in group.members
+            for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
+            for partitions in assignment.topic_partitions
+        }
+        if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = (
+                "The group has described topic(s) that the client is not authorized to describe."
+            )
+            group.members = []
+
+
+def need_topics_of_topology(judgement: Judgement) -> None:
+    """Refuses a heartbeat of a client that may not describe all topics of its topology."""
+    topology = judgement.message.topology
+    if topology is not None:
+        _need_topics(judgement, _topics_of_topology(topology))
+
+
+def need_subscribed_topics(judgement: Judgement) -> None:
+    """Refuses a heartbeat of a client that may not describe all topics to which it subscribes."""
+    _need_topics(judgement, judgement.message.subscribed_topic_names or ())
+
+
+def tell_topics(judgement: Judgement) -> None:
+    """Lets a coordinator ask which topics the client may describe, because regular expressions of a consumer
+    group match no others.
+    """
+    judgement.describable = lambda: DescribableTopics(
+        frozenset(_shown_topics(judgement)), len(judgement.metadata.topics)
+    )
+
+
+def _need_topics(judgement: Judgement, names: Iterable[str]) -> None:
+    if not all(judgement.may_topic(DESCRIBE, name) for name in dict.fromkeys(names)):
+        judgement.refuse(refuse_message, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+def judge_describe_transactions(judgement: Judgement) -> None:
+    refuse = Refuse("transaction_states", refused_state)
+    Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", refuse, name=None).apply(judgement)
+
+    def edit(response: Any) -> None:
+        for state in response.transaction_states:
+            state.topics = [
+                topic
+                for topic in state.topics
+                if judgement.may(DESCRIBE, TOPIC, topic.topic, is_asked_for=False)
+            ]
+
+    judgement.edits.append(edit)
+
+
+def judge_write_txn_markers(judgement: Judgement) -> None:
+    if not judgement.may(ALTER, CLUSTER, is_asked_for=False) and not judgement.may(CLUSTER_ACTION, CLUSTER):
+        judgement.refuse(refused_markers, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def configs(operation: AclOperation, refuse: Refuse) -> By:
+    """Returns the rule of an API about settings: it needs the operation on the resource that has them."""
+
+    def judge(judgement: Judgement) -> None:
+        left: list[Any] = []
+        denied: list[Any] = []
+        for resource in judgement.message.resources:
+            kind = {_CONFIG_TOPIC: TOPIC, _CONFIG_GROUP: GROUP}.get(resource.resource_type, CLUSTER)
+            allowed = (
+                judgement.may(operation, CLUSTER)
+                if kind is CLUSTER
+                else judgement.may(operation, kind, resource.resource_name)
+            )
+            if allowed:
+                left.append(resource)
+            else:
+                denied.append(refuse.result(resource, DENIAL[kind]))
+        if denied:
+            judgement.keep(resources=left)
+            judgement.is_nothing_left = not left
+            judgement.edits.append(lambda response: getattr(response, refuse.answers).extend(denied))
+
+    return By(judge, ((operation, TOPIC), (operation, GROUP), (operation, CLUSTER)))
