@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.group_coordinator.groups.shared import Group
@@ -29,6 +29,19 @@ def new_record(key: Message, value: Message | None) -> CoordinatorRecord:
         record_codec(type(key)).encode(key),
         None if value is None else record_codec(type(value)).encode(value),
     )
+
+
+def epochs_by_partition(
+    partitions: Sequence[int], assignment_epochs: Sequence[int] | None, member_epoch: int
+) -> dict[int, int]:
+    """Returns the epochs in which a member received partitions, from a record of its current assignment.
+
+    Kafka before 4.2 (streams groups) and 4.3 (consumer groups) records no such epochs. The partitions then
+    get the member's epoch.
+    """
+    if assignment_epochs and len(assignment_epochs) == len(partitions):
+        return dict(zip(partitions, assignment_epochs, strict=True))
+    return dict.fromkeys(partitions, member_epoch)
 
 
 class RecordedGroup(Group, Protocol[Key_contra, Value_contra]):

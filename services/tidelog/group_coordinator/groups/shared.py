@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -18,11 +18,13 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettingsView
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_groups import ListedGroup
 
 NO_IMAGE: Final = ClusterImage(0, {}, {})
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of consumers, in classic groups as in KIP-848 groups."""
+_FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
 
 
 class GroupKind(StrEnum):
@@ -53,6 +55,18 @@ class OffsetCommitter(NamedTuple):
     api_key: int
     api_version: int
     is_transactional: bool
+
+    def is_outside(self, members: Collection[str]) -> bool:
+        """Returns whether the client commits without being a member, as in Kafka: it names no epoch, and the
+        group has no members or the commit is that of a transaction which names no member.
+        """
+        is_anonymous = not self.member_id and self.group_instance_id is None
+        return self.generation_or_epoch < 0 and (not members or (self.is_transactional and is_anonymous))
+
+    @property
+    def has_no_field_for_epochs(self) -> bool:
+        """Whether the version of OffsetCommit is older than the epochs of members (KIP-848)."""
+        return self.api_key == ApiKey.OFFSET_COMMIT and self.api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
 
 
 class Group(Protocol):

@@ -24,7 +24,6 @@ from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Grou
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_groups import ListedGroup
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -52,7 +51,6 @@ from tidelog.wire.messages.records.consumer_group_target_assignment_metadata imp
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 
-_FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
 """The version of OffsetCommit from which a request holds a member epoch."""
 
 
@@ -283,18 +281,12 @@ class ConsumerGroup:
         return GroupKind.CONSUMER
 
     def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
-        epoch = committer.generation_or_epoch
-        is_anonymous = not committer.member_id and committer.group_instance_id is None
-        if epoch < 0 and (not self.members or (committer.is_transactional and is_anonymous)):
-            return ErrorCode.NONE  # the client is not a member
-        member = self.members.get(committer.member_id)
+        if committer.is_outside(self.members):
+            return ErrorCode.NONE
+        member, epoch = self.members.get(committer.member_id), committer.generation_or_epoch
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if (
-            member.classic is None
-            and committer.api_key == ApiKey.OFFSET_COMMIT
-            and committer.api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
-        ):
+        if member.classic is None and committer.has_no_field_for_epochs:
             return ErrorCode.UNSUPPORTED_VERSION
         # For an older epoch, partition_commit_check decides on each partition.
         return ErrorCode.NONE if 0 < epoch < member.member_epoch else _epoch_error(member, epoch)

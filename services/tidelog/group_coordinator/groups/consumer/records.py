@@ -18,7 +18,12 @@ from tidelog.group_coordinator.groups.consumer.member import (
     to_message,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
-from tidelog.group_coordinator.groups.group_records import MemberKinds, RecordFormats, new_record
+from tidelog.group_coordinator.groups.group_records import (
+    MemberKinds,
+    RecordFormats,
+    epochs_by_partition,
+    new_record,
+)
 from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
@@ -212,10 +217,7 @@ def _with_epochs(owned: OwnedPartitions) -> list[TopicPartitions]:
 
 
 def with_current_assignment(member: Member, value: ConsumerGroupCurrentMemberAssignmentValue) -> Member:
-    """Returns the member with the epoch and partitions of a record.
-
-    Kafka before 4.3 records no epochs of partitions. Such partitions get the member's epoch.
-    """
+    """Returns the member with the epoch and partitions of a record."""
     try:
         state = MemberState(value.state)
     except ValueError:
@@ -223,11 +225,7 @@ def with_current_assignment(member: Member, value: ConsumerGroupCurrentMemberAss
 
     def owned(topics: list[TopicPartitions]) -> dict[UUID, dict[int, int]]:
         return {
-            topic.topic_id: dict(
-                zip(topic.partitions, topic.assignment_epochs, strict=True)
-                if topic.assignment_epochs and len(topic.assignment_epochs) == len(topic.partitions)
-                else zip(topic.partitions, [value.member_epoch] * len(topic.partitions), strict=True)
-            )
+            topic.topic_id: epochs_by_partition(topic.partitions, topic.assignment_epochs, value.member_epoch)
             for topic in topics
             if topic.partitions
         }

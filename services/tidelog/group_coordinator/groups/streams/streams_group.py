@@ -22,7 +22,6 @@ from tidelog.group_coordinator.groups.streams.topology import (
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_groups import ListedGroup
 from tidelog.wire.messages.records.streams_group_current_member_assignment import (
     StreamsGroupCurrentMemberAssignmentKey,
@@ -56,7 +55,6 @@ that waits for the first assignment is in this epoch.
 """
 NOT_VALIDATED: Final = -1
 """The validated topology epoch of a group whose topology does not fit the topics, or lacks some of them."""
-_FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
 """The version of OffsetCommit from which a request holds a member epoch."""
 
 _Task = tuple[str, int]
@@ -271,17 +269,12 @@ class StreamsGroup:
         return GroupKind.STREAMS
 
     def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
-        epoch = committer.generation_or_epoch
-        is_anonymous = not committer.member_id and committer.group_instance_id is None
-        if epoch < 0 and (not self.members or (committer.is_transactional and is_anonymous)):
-            return ErrorCode.NONE  # the client is not a member
-        member = self.members.get(committer.member_id)
+        if committer.is_outside(self.members):
+            return ErrorCode.NONE
+        member, epoch = self.members.get(committer.member_id), committer.generation_or_epoch
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if (
-            committer.api_key == ApiKey.OFFSET_COMMIT
-            and committer.api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
-        ):
+        if committer.has_no_field_for_epochs:
             return ErrorCode.UNSUPPORTED_VERSION
         # For an older epoch, partition_commit_check decides on each partition.
         return ErrorCode.NONE if epoch <= member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH

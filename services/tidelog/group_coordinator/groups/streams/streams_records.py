@@ -8,7 +8,12 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.group_coordinator.groups.group_records import MemberKinds, RecordFormats, new_record
+from tidelog.group_coordinator.groups.group_records import (
+    MemberKinds,
+    RecordFormats,
+    epochs_by_partition,
+    new_record,
+)
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import (
     ActiveTasks,
@@ -217,10 +222,7 @@ def _with_epochs(tasks: ActiveTasks) -> list[TaskIds]:
 def with_current_assignment(
     member: StreamsMember, value: StreamsGroupCurrentMemberAssignmentValue
 ) -> StreamsMember:
-    """Returns the member with the epoch and tasks of a record.
-
-    Kafka before 4.2 records no epochs of tasks. Such tasks get the member's epoch.
-    """
+    """Returns the member with the epoch and tasks of a record."""
     try:
         state = StreamsMemberState(value.state)
     except ValueError:
@@ -228,10 +230,8 @@ def with_current_assignment(
 
     def active(tasks: Iterable[TaskIds]) -> ActiveTasks:
         return {
-            found.subtopology_id: dict(
-                zip(found.partitions, found.assignment_epochs, strict=True)
-                if found.assignment_epochs and len(found.assignment_epochs) == len(found.partitions)
-                else zip(found.partitions, [value.member_epoch] * len(found.partitions), strict=True)
+            found.subtopology_id: epochs_by_partition(
+                found.partitions, found.assignment_epochs, value.member_epoch
             )
             for found in tasks
             if found.partitions
