@@ -207,6 +207,16 @@ def _serves(coordinator: BrokerConnection, api_key: int) -> bool:
     return True
 
 
+def _is_described(error_code: int, error_message: str | None, group_id: str) -> bool:
+    """Returns whether an API that describes groups of one type knows the group. It may be of another type, or
+    the feature of the type may be off. Raises KafkaError for all other errors.
+    """
+    if error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return False
+    raise_on_group_error(error_code, group_id, error_message)
+    return True
+
+
 def _assigned(
     assignment: ConsumerAssignment | ShareAssignment,
 ) -> tuple[TopicPartition, ...]:
@@ -218,14 +228,13 @@ def _assigned(
 
 
 def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a KIP-848 group, or None if the group is of another kind or the broker does not support it."""
+    """Returns a KIP-848 group, or None if the group is of another type or the broker does not support it."""
     if not _serves(coordinator, ApiKey.CONSUMER_GROUP_DESCRIBE):
         return None
     answer = coordinator.call(ConsumerGroupDescribeRequest([group_id]), ConsumerGroupDescribeResponse)
     row = answer.groups[0]
-    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+    if not _is_described(row.error_code, row.error_message, group_id):
         return None
-    raise_on_group_error(row.error_code, group_id, row.error_message)
     members = [
         GroupMember(
             member.member_id,
@@ -240,14 +249,13 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
 
 
 def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a share group, or None if the group is of another kind or the broker does not support it."""
+    """Returns a share group, or None if the group is of another type or the broker does not support it."""
     if not _serves(coordinator, ApiKey.SHARE_GROUP_DESCRIBE):
         return None
     answer = coordinator.call(ShareGroupDescribeRequest([group_id]), ShareGroupDescribeResponse)
     row = answer.groups[0]
-    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+    if not _is_described(row.error_code, row.error_message, group_id):
         return None
-    raise_on_group_error(row.error_code, group_id, row.error_message)
     members = [
         GroupMember(
             member.member_id,
@@ -263,15 +271,14 @@ def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | Non
 
 def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | None:
     """Returns a streams group with the partitions of its active tasks, or None if the group is of another
-    kind or the broker does not support it.
+    type or the broker does not support it.
     """
     if not _serves(coordinator, ApiKey.STREAMS_GROUP_DESCRIBE):
         return None
     answer = coordinator.call(StreamsGroupDescribeRequest([group_id]), StreamsGroupDescribeResponse)
     row = answer.groups[0]
-    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+    if not _is_described(row.error_code, row.error_message, group_id):
         return None
-    raise_on_group_error(row.error_code, group_id, row.error_message)
     subtopologies = None if row.topology is None else row.topology.subtopologies
     topics = {
         found.subtopology_id: [
