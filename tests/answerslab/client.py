@@ -1,4 +1,4 @@
-"""One connection to a broker, for requests that may be malformed and answers that may not come."""
+"""One connection to a broker, for requests that may be malformed and responses that may not come."""
 
 from __future__ import annotations
 

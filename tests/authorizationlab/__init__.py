@@ -15,8 +15,6 @@ administrator from ADMIN_HOST; both are User:ANONYMOUS, so no authentication is 
 from __future__ import annotations
 
 import dataclasses
-import socket
-import struct
 import time
 import uuid
 from collections.abc import Callable
@@ -24,12 +22,10 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from answerslab.client import Client
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.wire import codec
-from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.headers import decode_response_header, encode_request_header
 from tidelog.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -90,38 +86,8 @@ PRINCIPAL = "User:ANONYMOUS"
 TOPIC, OTHER_TOPIC, MISSING_TOPIC = "acl-a", "acl-b", "acl-none"
 GROUP, CONSUMER_GROUP, TRANSACTION = "acl-g", "acl-cg", "acl-x"
 PROPAGATION_S = 0.15
-TIMEOUT_S = 10
 
 Grant = tuple[ResourceType, str, AclOperation]
-
-
-class Client:
-    """One connection from a chosen address of this machine."""
-
-    def __init__(self, bootstrap: str, host: str) -> None:
-        address, port = bootstrap.rsplit(":", 1)
-        self._socket = socket.create_connection((address, int(port)), TIMEOUT_S, (host, 0))
-
-    def call(self, request: Any, version: int) -> Any:
-        api_key = ApiKey(request.API_KEY)
-        body = b"".join(map(bytes, codec.request_encoder(api_key, version)(request)))
-        frame = encode_request_header(api_key, version, 1, "acls") + body
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        answer = self._read(*struct.unpack(">i", self._read(4)))
-        _, position = decode_response_header(answer, 0, api_key, version)
-        return codec.response_decoder(api_key, version)(answer, position)[0]
-
-    def _read(self, size: int) -> bytes:
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
-                raise ConnectionError("closed by the broker")
-            data += part
-        return bytes(data)
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Case(NamedTuple):

@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from authorizationlab import ADMIN_HOST, PROPAGATION_S, Client, until
+from answerslab.client import Client
+from authorizationlab import ADMIN_HOST, PROPAGATION_S, until
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.wire.messages import create_acls, delete_acls, sasl_authenticate, sasl_handshake
 from tidelog.wire.messages import create_delegation_token as create

@@ -19,6 +19,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tidelog.sasl.jaas import parse_jaas
+
 CLIENT_TIMEOUT_S = 30.0
 _security: dict[str, dict[str, Any]] = {}
 """The settings of TLS and SASL by bootstrap servers."""
@@ -40,6 +42,20 @@ def admin_client(bootstrap: str) -> AdminClient:
     end.
     """
     return AdminClient({**connection(bootstrap), "log_level": 0})
+
+
+def librdkafka_settings(bootstrap: str, properties: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the settings of librdkafka for a file of Kafka's Java settings with TLS and a password."""
+    login = parse_jaas(properties["sasl.jaas.config"]).options
+    return {
+        "bootstrap.servers": bootstrap,
+        "security.protocol": properties["security.protocol"],
+        "sasl.mechanism": properties["sasl.mechanism"],
+        "sasl.username": login["username"],
+        "sasl.password": login["password"],
+        "ssl.ca.location": properties["ssl.truststore.location"],
+        "log_level": 0,
+    }
 
 
 def create_topic(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+from typing import Any
 
 from click.testing import CliRunner, Result
 
@@ -57,6 +59,10 @@ class InProcessTools:
         done = self.run(*arguments, stdin=stdin)
         assert done.exit_code == 0, (done.stderr, done.exception)
         return done.stdout
+
+    def document(self, *arguments: object) -> Any:  # of the command's shape
+        """Returns what a successful call prints with `--format json`."""
+        return json.loads(self.output(*arguments, "--format", "json"))
 
     def rows(self, *arguments: object) -> list[list[str]]:
         """Returns the lines of a successful call, split at tabs."""

@@ -192,6 +192,18 @@ class RawClient:
         assert received == sent, f"answer to {received}, asked {sent}"
         return message
 
+    def produce(self, topic: str, batch: bytes, *, transactional_id: str | None = None) -> Any:
+        """Writes a batch to partition 0 with acks=all, and returns the partition's response."""
+        answer = self.call(
+            "produce",
+            9,
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout=10_000,
+            topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
+        )
+        return answer.responses[0].partition_responses[0]
+
     def is_closed_by_broker(self, timeout_s: float = 5.0) -> bool:
         """Returns True when the broker has closed the connection, and False if it stays open and silent for
         that long.

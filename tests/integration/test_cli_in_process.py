@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.shell_completion import BashComplete
-from click.testing import CliRunner, Result
 
+from brokerlab.command_line import InProcessTools
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import sentence_of
 from tidelog.client.cluster import Cluster as Client
@@ -36,19 +35,14 @@ def bootstrap() -> Iterator[str]:
         yield cluster.bootstrap
 
 
-def run(bootstrap: str, *arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"TIDELOG_BOOTSTRAP_SERVER": bootstrap})
+@pytest.fixture
+def tools(bootstrap: str) -> InProcessTools:
+    return InProcessTools(bootstrap)
 
 
-def document(bootstrap: str, *arguments: str) -> Any:  # of the command's shape
-    result = run(bootstrap, *arguments, "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def test_topics(bootstrap: str) -> None:
-    assert TOPIC in [row["topic"] for row in document(bootstrap, "topic", "list")]
-    (topic,) = document(bootstrap, "topic", "describe", TOPIC)
+def test_topics(tools: InProcessTools) -> None:
+    assert TOPIC in [row["topic"] for row in tools.document("topic", "list")]
+    (topic,) = tools.document("topic", "describe", TOPIC)
     assert topic["topic"] == TOPIC
     assert topic["partitions"][1] == {
         "partition": 1,
@@ -57,24 +51,22 @@ def test_topics(bootstrap: str) -> None:
         "in_sync": [1],
         "offline": [],
     }
-    created = document(
-        bootstrap, "topic", "create", "made", "--partitions", "3", "--config", "retention.ms=9"
-    )
+    created = tools.document("topic", "create", "made", "--partitions", "3", "--config", "retention.ms=9")
     assert (created["topic"], created["is_created"], created["partitions"]) == ("made", True, 3)
-    (made,) = document(bootstrap, "topic", "describe", "made")
+    (made,) = tools.document("topic", "describe", "made")
     assert made["configs"] == {"retention.ms": "9"}
-    assert document(bootstrap, "topic", "delete", "made")["is_deleted"] is True
-    assert document(bootstrap, "topic", "describe", "--unavailable-partitions") == []
+    assert tools.document("topic", "delete", "made")["is_deleted"] is True
+    assert tools.document("topic", "describe", "--unavailable-partitions") == []
 
 
-def test_groups(bootstrap: str) -> None:
-    (listed,) = document(bootstrap, "group", "list")
+def test_groups(tools: InProcessTools) -> None:
+    (listed,) = tools.document("group", "list")
     assert listed["group"] == GROUP
-    (group,) = document(bootstrap, "group", "describe", GROUP)
+    (group,) = tools.document("group", "describe", GROUP)
     assert (group["group"], group["state"], group["member_count"]) == (GROUP, "Empty", 0)
     assert [row["committed"] for row in group["partitions"]] == [1]
     assert isinstance(group["partitions"][0]["lag"], int)
-    (members,) = document(bootstrap, "group", "describe", GROUP, "--members")
+    (members,) = tools.document("group", "describe", GROUP, "--members")
     assert members["members"] == []
 
 
@@ -104,14 +96,16 @@ def test_groups(bootstrap: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_each_command_prints_one_document(bootstrap: str, arguments: list[str], kind: type[object]) -> None:
+def test_each_command_prints_one_document(
+    tools: InProcessTools, arguments: list[str], kind: type[object]
+) -> None:
     if "perf" in arguments:
-        run(bootstrap, "topic", "create", "perf", "--if-not-exists")
-    assert isinstance(document(bootstrap, *arguments), kind)
+        tools.run("topic", "create", "perf", "--if-not-exists")
+    assert isinstance(tools.document(*arguments), kind)
 
 
-def test_numbers_are_numbers(bootstrap: str) -> None:
-    rows = document(bootstrap, "offsets", TOPIC)
+def test_numbers_are_numbers(tools: InProcessTools) -> None:
+    rows = tools.document("offsets", TOPIC)
     assert [(row["topic"], row["partition"], row["earliest"]) for row in rows] == [
         (TOPIC, 0, 0),
         (TOPIC, 1, 0),
@@ -119,8 +113,8 @@ def test_numbers_are_numbers(bootstrap: str) -> None:
     assert sum(row["offsets"] for row in rows) == 3
 
 
-def test_a_table_when_piped(bootstrap: str) -> None:
-    shown = run(bootstrap, "offsets", TOPIC, "--format", "table").stdout
+def test_a_table_when_piped(tools: InProcessTools) -> None:
+    shown = tools.run("offsets", TOPIC, "--format", "table").stdout
     assert "───" in shown
     assert TOPIC in shown
 
@@ -138,32 +132,30 @@ def test_a_table_when_piped(bootstrap: str) -> None:
         (["transactions", "describe", "xyzzy"], "transactional id 'xyzzy': it does not exist; 'tidelog"),
     ],
 )
-def test_names_that_do_not_exist(bootstrap: str, arguments: list[str], message: str) -> None:
-    result = run(bootstrap, *arguments)
+def test_names_that_do_not_exist(tools: InProcessTools, arguments: list[str], message: str) -> None:
+    result = tools.run(*arguments)
     assert result.exit_code == 1
     assert result.stderr.startswith(f"tidelog: {message}")
     assert result.stderr.count("\n") == 1
 
 
-def test_a_group_with_members_is_not_deleted(bootstrap: str) -> None:
+def test_a_group_with_members_is_not_deleted(bootstrap: str, tools: InProcessTools) -> None:
     with Consumer[bytes, bytes](bootstrap, {"group.id": "busy"}) as member:
         member.subscribe([TOPIC])
         while not member.assignment():
             member.poll(0.1)
-        result = run(bootstrap, "group", "delete", "--group", "busy")
+        result = tools.run("group", "delete", "--group", "busy")
     assert result.exit_code == 1
     assert result.stderr.startswith("tidelog: group 'busy' has members; stop its members first")
-    assert document(bootstrap, "group", "delete", "busy") == [
-        {"message": "Group busy deleted.", "group": "busy"}
-    ]
+    assert tools.document("group", "delete", "busy") == [{"message": "Group busy deleted.", "group": "busy"}]
 
 
-def test_groups_are_named_as_in_kafkas_tool(bootstrap: str) -> None:
+def test_groups_are_named_as_in_kafkas_tool(tools: InProcessTools) -> None:
     for arguments in (["--group", GROUP], ["--all-groups"], [GROUP, "--group", GROUP]):
-        found = document(bootstrap, "group", "describe", *arguments)
+        found = tools.document("group", "describe", *arguments)
         assert GROUP in [group["group"] for group in found]
     for arguments in ([], [GROUP, "--all-groups"]):
-        assert run(bootstrap, "group", "describe", *arguments).exit_code == 2
+        assert tools.run("group", "describe", *arguments).exit_code == 2
 
 
 def test_names_of_the_cluster_are_completed(bootstrap: str) -> None:
@@ -175,39 +167,37 @@ def test_names_of_the_cluster_are_completed(bootstrap: str) -> None:
     assert [item.value for item in found] == [GROUP]
 
 
-def test_perf_works_with_its_defaults(bootstrap: str) -> None:
+def test_perf_works_with_its_defaults(tools: InProcessTools) -> None:
     """With small values, a batch of the default size exceeded max.message.bytes."""
-    assert run(bootstrap, "topic", "create", "small", "--if-not-exists").exit_code == 0
-    result = run(bootstrap, "perf", "produce", "small", "--record-size", "100", "--num-records", "12000")
+    assert tools.run("topic", "create", "small", "--if-not-exists").exit_code == 0
+    result = tools.run("perf", "produce", "small", "--record-size", "100", "--num-records", "12000")
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_the_hint_of_an_invalid_setting_works_as_it_is(bootstrap: str) -> None:
-    result = run(bootstrap, "topic", "create", "t", "--config", "no.such=1")
+def test_the_hint_of_an_invalid_setting_works_as_it_is(tools: InProcessTools) -> None:
+    result = tools.run("topic", "create", "t", "--config", "no.such=1")
     hint = result.stderr.partition("'tidelog ")[2].partition("'")[0].split()
     assert hint == ["config", "describe", "--all"]
-    names = [row["name"] for row in document(bootstrap, *hint)]
+    names = [row["name"] for row in tools.document(*hint)]
     assert "log.retention.ms" in names
 
 
-def test_only_changes_that_happened_are_reported(bootstrap: str) -> None:
-    refused = run(bootstrap, "config", "alter", "--broker", "1", "num.io.threads=9")
+def test_only_changes_that_happened_are_reported(tools: InProcessTools) -> None:
+    refused = tools.run("config", "alter", "--broker", "1", "num.io.threads=9")
     assert refused.exit_code == 1
     assert "num.io.threads cannot be changed" in refused.stderr
     broker = ["config", "alter", "--broker", "1"]
     for deleted in ("num.io.threads", "log.retention.ms"):
-        result = run(bootstrap, *broker, "--delete-config", deleted)
+        result = tools.run(*broker, "--delete-config", deleted)
         assert result.stdout == "No setting of broker '1' was changed.\n"
         assert result.stderr == f"These settings were not set before: {deleted}.\n"
     for resource in (["--broker", "1"], ["--broker-defaults"]):
-        changed = document(bootstrap, "config", "alter", *resource, "log.retention.ms=9000000")
+        changed = tools.document("config", "alter", *resource, "log.retention.ms=9000000")
         assert (changed["changed"], changed["settings"]) == (True, ["log.retention.ms"])
-        changed = document(bootstrap, "config", "alter", *resource, "--delete-config", "log.retention.ms,x")
+        changed = tools.document("config", "alter", *resource, "--delete-config", "log.retention.ms,x")
         assert changed["settings"] == ["log.retention.ms"]
-    assert run(bootstrap, "config", "alter", "--topic", TOPIC, "retention.ms=90000000").exit_code == 0
-    assert document(bootstrap, "config", "alter", "--topic", TOPIC, "--delete-config", "retention.ms")[
-        "changed"
-    ]
+    assert tools.run("config", "alter", "--topic", TOPIC, "retention.ms=90000000").exit_code == 0
+    assert tools.document("config", "alter", "--topic", TOPIC, "--delete-config", "retention.ms")["changed"]
 
 
 def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
@@ -223,11 +213,11 @@ def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
     assert sentence_of(raised.value).endswith("; 'tidelog cluster describe' shows the brokers that run")
 
 
-def test_a_generated_assignment_is_one_document(bootstrap: str, tmp_path: Path) -> None:
+def test_a_generated_assignment_is_one_document(tools: InProcessTools, tmp_path: Path) -> None:
     file = tmp_path / "topics.json"
     file.write_text(json.dumps({"version": 1, "topics": [{"topic": TOPIC}]}))
     options = ("--generate", "--topics-to-move-json-file", str(file), "--broker-list", "1")
-    found = document(bootstrap, "reassign", *options)
+    found = tools.document("reassign", *options)
     assert [row["replicas"] for row in found["proposed"]["partitions"]] == [[1], [1]]
     assert found["current"] == found["proposed"]
 
@@ -246,8 +236,8 @@ def test_a_generated_assignment_is_one_document(bootstrap: str, tmp_path: Path) 
     ],
     ids=" ".join,
 )
-def test_a_number_that_no_request_can_hold_is_named(bootstrap: str, arguments: list[str]) -> None:
-    result = run(bootstrap, *arguments)
+def test_a_number_that_no_request_can_hold_is_named(tools: InProcessTools, arguments: list[str]) -> None:
+    result = tools.run(*arguments)
     assert result.exit_code == 2, result.exception
     option, number = arguments[-2:]
     assert f"Invalid value for '{option}': {number} is more than {int(number) - 1}" in result.stderr
@@ -267,26 +257,26 @@ def test_a_number_that_no_request_can_hold_is_named(bootstrap: str, arguments: l
         ),
     ],
 )
-def test_a_wrong_value_is_named(bootstrap: str, arguments: list[str], message: str) -> None:
-    result = run(bootstrap, *arguments)
+def test_a_wrong_value_is_named(tools: InProcessTools, arguments: list[str], message: str) -> None:
+    result = tools.run(*arguments)
     assert result.exit_code == 1, result.exception
     assert result.stderr.startswith(f"tidelog: {message}")
 
 
-def test_a_key_separator_without_keys_is_refused(bootstrap: str) -> None:
-    result = run(bootstrap, "produce", TOPIC, "--key-separator", ":")
+def test_a_key_separator_without_keys_is_refused(tools: InProcessTools) -> None:
+    result = tools.run("produce", TOPIC, "--key-separator", ":")
     assert result.exit_code == 2
     assert "--key-separator requires --parse-key" in result.stderr
 
 
-def test_ids_and_names_that_do_not_exist_are_refused(bootstrap: str) -> None:
-    rebalanced = run(bootstrap, "rebalance", "--without", "9")
+def test_ids_and_names_that_do_not_exist_are_refused(tools: InProcessTools) -> None:
+    rebalanced = tools.run("rebalance", "--without", "9")
     assert rebalanced.exit_code == 1
     assert "--without 9: no broker has this id; the brokers are 1" in rebalanced.stderr
-    listed = run(bootstrap, "transactions", "list", "--state", "Bogus")
+    listed = tools.run("transactions", "list", "--state", "Bogus")
     assert listed.exit_code == 2
     assert "'Bogus' is not one of 'empty', 'ongoing'" in listed.stderr
-    assert run(bootstrap, "transactions", "list", "--state", "ongoing").exit_code == 0
-    sent = run(bootstrap, "perf", "produce", TOPIC, "--record-size", str(1 << 31))
+    assert tools.run("transactions", "list", "--state", "ongoing").exit_code == 0
+    sent = tools.run("perf", "produce", TOPIC, "--record-size", str(1 << 31))
     assert sent.exit_code == 2
     assert "--record-size" in sent.stderr

@@ -43,15 +43,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path | None]:
 
 def append(raw: RawClient, number: int) -> int:
     batch = build_batch([b"%06d" % number + b"x" * VALUE_BYTES])
-    answer = raw.call(
-        "produce",
-        9,
-        transactional_id=None,
-        acks=-1,
-        timeout=10_000,
-        topic_data=[{"name": "t", "partition_data": [{"index": 0, "records": batch}]}],
-    )
-    return int(answer.responses[0].partition_responses[0].error_code)
+    return int(raw.produce("t", batch).error_code)
 
 
 def check_acknowledged(bootstrap: str, acknowledged: list[int]) -> None:

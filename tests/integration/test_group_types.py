@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from brokerlab.command_line import InProcessTools
 from grouplab.mixed_groups import (
     CLASSIC,
     RECORDS,
@@ -19,7 +18,6 @@ from grouplab.mixed_groups import (
     create_groups,
     share_member,
 )
-from tidelog.cli.main import main
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
@@ -41,22 +39,17 @@ def bootstrap(cluster: Cluster) -> str:
     return cluster.bootstrap
 
 
-def run(bootstrap: str, *arguments: str) -> Result:
-    return CliRunner().invoke(main, arguments, env={"TIDELOG_BOOTSTRAP_SERVER": bootstrap})
+@pytest.fixture
+def tools(bootstrap: str) -> InProcessTools:
+    return InProcessTools(bootstrap)
 
 
-def document(bootstrap: str, *arguments: str) -> Any:  # of the command's shape
-    result = run(bootstrap, *arguments, "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def test_groups_of_each_type_are_listed_and_described(bootstrap: str) -> None:
+def test_groups_of_each_type_are_listed_and_described(bootstrap: str, tools: InProcessTools) -> None:
     with StreamsThread(bootstrap), share_member(bootstrap):
         for kind, group in (("share", SHARE), ("streams", STREAMS), ("classic", CLASSIC)):
-            listed = document(bootstrap, "group", "list", "--type", kind)
+            listed = tools.document("group", "list", "--type", kind)
             assert [(row["group"], row["type"]) for row in listed] == [(group, kind)]
-        described = document(bootstrap, "group", "describe", "--all-groups")
+        described = tools.document("group", "describe", "--all-groups")
         assert [(group["group"], group["type"]) for group in described] == [
             (STREAMS, "streams"),
             (CLASSIC, "classic"),
@@ -65,145 +58,143 @@ def test_groups_of_each_type_are_listed_and_described(bootstrap: str) -> None:
         assert [group["member_count"] for group in described] == [1, 0, 1]
 
 
-def test_a_share_group_shows_start_offsets_lag_and_members(bootstrap: str) -> None:
-    (empty,) = document(bootstrap, "group", "describe", SHARE)
+def test_a_share_group_shows_start_offsets_lag_and_members(bootstrap: str, tools: InProcessTools) -> None:
+    (empty,) = tools.document("group", "describe", SHARE)
     assert (empty["type"], empty["state"], empty["member_count"]) == ("share", "Empty", 0)
     assert empty["partitions"] == [
         {"topic": TOPIC, "partition": 0, "start_offset": 3, "lag": 2, "member_count": 0},
         {"topic": TOPIC, "partition": 1, "start_offset": 0, "lag": 0, "member_count": 0},
     ]
     with share_member(bootstrap):
-        (group,) = document(bootstrap, "group", "describe", SHARE)
+        (group,) = tools.document("group", "describe", SHARE)
         assert (group["state"], group["assignor"]) == ("Stable", "simple")
         assert [row["member_count"] for row in group["partitions"]] == [1, 1]
-        (members,) = document(bootstrap, "group", "describe", SHARE, "--members")
+        (members,) = tools.document("group", "describe", SHARE, "--members")
         (member,) = members["members"]
         assert (member["client"], member["partitions"]) == ("worker", 2)
         assert member["assignment"] == [{"topic": TOPIC, "partition": at} for at in (0, 1)]
-        lines = run(bootstrap, "group", "describe", SHARE).stdout.splitlines()
+        lines = tools.run("group", "describe", SHARE).stdout.splitlines()
         assert lines[1].split("\t") == ["topic", "partition", "start offset", "lag", "members"]
         assert lines[2].split("\t") == [TOPIC, "0", "3", "2", "1"]
 
 
-def test_a_streams_group_shows_offsets_lag_and_tasks(bootstrap: str) -> None:
+def test_a_streams_group_shows_offsets_lag_and_tasks(bootstrap: str, tools: InProcessTools) -> None:
     place = TopicPartition(TOPIC, 0)
     with Client(bootstrap) as client:
         commit_offsets(client, "copier", {place: CommittedOffset(2)})
     with StreamsThread(bootstrap) as thread:
         thread.commit({place: 1})
-        (group,) = document(bootstrap, "group", "describe", STREAMS)
-        (classic,) = document(bootstrap, "group", "describe", "copier")
+        (group,) = tools.document("group", "describe", STREAMS)
+        (classic,) = tools.document("group", "describe", "copier")
         first, second = group["partitions"]
         assert first.keys() == classic["partitions"][0].keys()
         assert (first["committed"], first["log_end"], first["lag"]) == (1, RECORDS, 4)
         assert (second["committed"], second["lag"]) == (None, None)
         assert [row["member"] for row in (first, second)] == ["thread-1", "thread-1"]
-        (members,) = document(bootstrap, "group", "describe", STREAMS, "--members")
+        (members,) = tools.document("group", "describe", STREAMS, "--members")
         (member,) = members["members"]
         assert member["assignment"] == [{"topic": TOPIC, "partition": at} for at in (0, 1)]
         assert member["active_tasks"] == [{"subtopology": "0", "partition": at} for at in (0, 1)]
         assert (member["standby_tasks"], member["warmup_tasks"]) == ([], [])
-        line = run(bootstrap, "group", "describe", STREAMS, "--members").stdout.splitlines()[2]
+        line = tools.run("group", "describe", STREAMS, "--members").stdout.splitlines()[2]
         assert line.split("\t")[5:] == [f"{TOPIC}-0 {TOPIC}-1", "0_0 0_1", "", ""]
 
 
-def new_offsets(bootstrap: str, *arguments: str) -> list[tuple[int, int | None, int]]:
+def new_offsets(tools: InProcessTools, *arguments: str) -> list[tuple[int, int | None, int]]:
     """Returns the partition, the offset before and the new one of each row."""
-    found = document(bootstrap, "group", "reset-offsets", SHARE, *arguments)
+    found = tools.document("group", "reset-offsets", SHARE, *arguments)
     return [(row["partition"], row["committed"], row["new_offset"]) for row in found["offsets"]]
 
 
-def start_offsets(bootstrap: str) -> list[int | None]:
-    (group,) = document(bootstrap, "group", "describe", SHARE)
+def start_offsets(tools: InProcessTools) -> list[int | None]:
+    (group,) = tools.document("group", "describe", SHARE)
     return [row["start_offset"] for row in group["partitions"]]
 
 
-def test_the_start_offsets_of_a_share_group_are_reset(bootstrap: str) -> None:
+def test_the_start_offsets_of_a_share_group_are_reset(bootstrap: str, tools: InProcessTools) -> None:
     to_earliest = ("--topic", TOPIC, "--to-earliest")
-    assert new_offsets(bootstrap, *to_earliest) == [(0, 3, 0), (1, 0, 0)]
-    assert start_offsets(bootstrap) == [3, 0]
-    assert new_offsets(bootstrap, *to_earliest, "--execute") == [(0, 3, 0), (1, 0, 0)]
-    assert start_offsets(bootstrap) == [0, 0]
-    assert new_offsets(bootstrap, "--topic", f"{TOPIC}:0", "--to-latest", "--execute") == [(0, 0, RECORDS)]
-    assert start_offsets(bootstrap) == [RECORDS, 0]
+    assert new_offsets(tools, *to_earliest) == [(0, 3, 0), (1, 0, 0)]
+    assert start_offsets(tools) == [3, 0]
+    assert new_offsets(tools, *to_earliest, "--execute") == [(0, 3, 0), (1, 0, 0)]
+    assert start_offsets(tools) == [0, 0]
+    assert new_offsets(tools, "--topic", f"{TOPIC}:0", "--to-latest", "--execute") == [(0, 0, RECORDS)]
+    assert start_offsets(tools) == [RECORDS, 0]
     since = ("--all-topics", "--to-datetime", "2020-01-31T08:00:00.000", "--execute")
-    assert new_offsets(bootstrap, *since) == [(0, RECORDS, 0), (1, 0, 0)]
-    assert start_offsets(bootstrap) == [0, 0]
+    assert new_offsets(tools, *since) == [(0, RECORDS, 0), (1, 0, 0)]
+    assert start_offsets(tools) == [0, 0]
     with share_member(bootstrap, records=3):  # the members begin at the new offset
-        refused = run(bootstrap, "group", "reset-offsets", SHARE, *to_earliest, "--execute")
+        refused = tools.run("group", "reset-offsets", SHARE, *to_earliest, "--execute")
         assert refused.exit_code == 1
         assert refused.stderr.startswith(
             "tidelog: offsets can be reset only while a group has no members: group 'tasks' is Stable"
         )
-    assert start_offsets(bootstrap) == [3, 0]
+    assert start_offsets(tools) == [3, 0]
 
 
-def test_a_reset_of_all_groups_leaves_share_groups_alone(bootstrap: str) -> None:
-    found = document(
-        bootstrap, "group", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute"
+def test_a_reset_of_all_groups_leaves_share_groups_alone(tools: InProcessTools) -> None:
+    found = tools.document(
+        "group", "reset-offsets", "--all-groups", "--all-topics", "--to-latest", "--execute"
     )
     assert [row["group"] for row in found["offsets"]] == [CLASSIC]
-    assert start_offsets(bootstrap) == [3, 0]
+    assert start_offsets(tools) == [3, 0]
 
 
-def test_the_start_offsets_of_a_topic_are_deleted(bootstrap: str) -> None:
+def test_the_start_offsets_of_a_topic_are_deleted(bootstrap: str, tools: InProcessTools) -> None:
     delete = ("group", "delete-offsets", SHARE)
-    refused = run(bootstrap, *delete, "--topic", f"{TOPIC}:1")
+    refused = tools.run(*delete, "--topic", f"{TOPIC}:1")
     assert refused.exit_code == 1
     assert refused.stderr == (
         f"tidelog: share group '{SHARE}' has its offsets deleted for whole topics: give --topic {TOPIC}\n"
     )
     with share_member(bootstrap):
-        busy = run(bootstrap, *delete, "--topic", TOPIC)
+        busy = tools.run(*delete, "--topic", TOPIC)
         assert busy.stderr.startswith(f"tidelog: group '{SHARE}' has members; stop its members first")
-    absent = run(bootstrap, *delete, "--topic", "weather")
+    absent = tools.run(*delete, "--topic", "weather")
     assert absent.stderr == (
         f"tidelog: share group '{SHARE}' has no offsets of topic 'weather'; "
         "'tidelog group describe' shows its topics\n"
     )
-    assert start_offsets(bootstrap) == [3, 0]
-    deleted = document(bootstrap, *delete, "--topic", TOPIC)
+    assert start_offsets(tools) == [3, 0]
+    deleted = tools.document(*delete, "--topic", TOPIC)
     assert deleted["partitions"] == [
         {"group": SHARE, "topic": TOPIC, "partition": at, "status": "deleted"} for at in (0, 1)
     ]
-    assert start_offsets(bootstrap) == []
+    assert start_offsets(tools) == []
 
 
-def test_groups_of_each_type_are_deleted(bootstrap: str) -> None:
+def test_groups_of_each_type_are_deleted(bootstrap: str, tools: InProcessTools) -> None:
     with StreamsThread(bootstrap) as thread, share_member(bootstrap):
         thread.commit({TopicPartition(TOPIC, 0): 1})
         for group in (SHARE, STREAMS):
-            refused = run(bootstrap, "group", "delete", group)
+            refused = tools.run("group", "delete", group)
             assert refused.exit_code == 1
             assert refused.stderr.startswith(f"tidelog: group '{group}' has members; stop its members first")
     for group in (SHARE, STREAMS):
-        assert document(bootstrap, "group", "delete", group)[0]["group"] == group
-        gone = run(bootstrap, "group", "describe", group)
+        assert tools.document("group", "delete", group)[0]["group"] == group
+        gone = tools.run("group", "describe", group)
         assert gone.stderr == (
             f"tidelog: group '{group}' does not exist; 'tidelog group list' shows the existing groups\n"
         )
-    assert [row["group"] for row in document(bootstrap, "group", "list")] == [CLASSIC]
+    assert [row["group"] for row in tools.document("group", "list")] == [CLASSIC]
 
 
-def test_the_offsets_of_a_streams_group_are_reset_and_deleted(bootstrap: str) -> None:
+def test_the_offsets_of_a_streams_group_are_reset_and_deleted(bootstrap: str, tools: InProcessTools) -> None:
     place = TopicPartition(TOPIC, 0)
     with StreamsThread(bootstrap) as thread:
         thread.commit({place: 1})
     reset = ("group", "reset-offsets", STREAMS, "--all-topics", "--to-latest", "--execute")
-    (row,) = document(bootstrap, *reset)["offsets"]
+    (row,) = tools.document(*reset)["offsets"]
     assert (row["committed"], row["new_offset"]) == (1, RECORDS)
-    (group,) = document(bootstrap, "group", "describe", STREAMS)
+    (group,) = tools.document("group", "describe", STREAMS)
     assert (group["type"], [row["committed"] for row in group["partitions"]]) == ("streams", [RECORDS])
-    (deleted,) = document(bootstrap, "group", "delete-offsets", STREAMS, "--topic", f"{TOPIC}:0")[
-        "partitions"
-    ]
+    (deleted,) = tools.document("group", "delete-offsets", STREAMS, "--topic", f"{TOPIC}:0")["partitions"]
     assert deleted["status"] == "deleted"
 
 
-def test_the_view_of_the_cluster_has_groups_of_each_type(bootstrap: str) -> None:
+def test_the_view_of_the_cluster_has_groups_of_each_type(bootstrap: str, tools: InProcessTools) -> None:
     with StreamsThread(bootstrap) as thread, share_member(bootstrap):
         thread.commit({TopicPartition(TOPIC, 0): 2})
-        (seen,) = document(bootstrap, "top", "--once", "--interval", "0.5")
+        (seen,) = tools.document("top", "--once", "--interval", "0.5")
         rows = [
             (row["group"], row["type"], row["state"], row["partitions"], row["lag"]) for row in seen["groups"]
         ]
@@ -214,9 +205,9 @@ def test_the_view_of_the_cluster_has_groups_of_each_type(bootstrap: str) -> None
     ]
 
 
-def test_the_doctor_examines_groups_of_each_type(cluster: Cluster) -> None:
+def test_the_doctor_examines_groups_of_each_type(cluster: Cluster, tools: InProcessTools) -> None:
     def findings() -> list[str]:
-        report = json.loads(run(cluster.bootstrap, "doctor", "--format", "json").stdout)
+        report = json.loads(tools.run("doctor", "--format", "json").stdout)
         return [each["finding"] for each in report["findings"] if each["check"] == "groups"]
 
     with StreamsThread(cluster.bootstrap) as thread, share_member(cluster.bootstrap):

@@ -35,15 +35,7 @@ def test_a_hanging_transaction_is_found_and_aborted(start_broker: Callable[..., 
         timestamps_ms=[now_ms - HOUR_MS],
     )
     with RawClient(broker.bootstrap) as client:
-        answer = client.call(
-            "produce",
-            9,
-            transactional_id="nobody",
-            acks=-1,
-            timeout=10_000,
-            topic_data=[{"name": "hung", "partition_data": [{"index": 0, "records": batch}]}],
-        )
-    assert answer.responses[0].partition_responses[0].error_code == 0
+        assert client.produce("hung", batch, transactional_id="nobody").error_code == 0
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "known"})
     producer.init_transactions(CLIENT_TIMEOUT_S)
     producer.begin_transaction()

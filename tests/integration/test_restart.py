@@ -50,15 +50,7 @@ def produce_batch(bootstrap: str, topic: str, producer_id: int, sequence: int) -
     """Returns the error code and the base offset of a batch of two records."""
     batch = build_batch([b"a", b"b"], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
     with RawClient(bootstrap) as client:
-        answer = client.call(
-            "produce",
-            9,
-            transactional_id=None,
-            acks=-1,
-            timeout=10_000,
-            topic_data=[{"name": topic, "partition_data": [{"index": 0, "records": batch}]}],
-        )
-    found = answer.responses[0].partition_responses[0]
+        found = client.produce(topic, batch)
     return int(found.error_code), int(found.base_offset)
 
 

@@ -16,10 +16,9 @@ from confluent_kafka import Consumer, Producer
 from kafka import KafkaProducer as KafkaPythonProducer
 
 from brokerlab.broker_process import BrokerProcess, tidelog_command
-from brokerlab.clients import poll_messages
+from brokerlab.clients import librdkafka_settings, poll_messages
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.raw_client import RawClient
-from tidelog.sasl.jaas import parse_jaas
 from tidelog.settings.properties_file import parse_properties
 
 WAIT_S = 20.0
@@ -52,17 +51,7 @@ def _properties(process: SecureProcess) -> dict[str, str]:
 
 
 def _librdkafka(process: SecureProcess) -> dict[str, Any]:
-    properties = _properties(process)
-    login = parse_jaas(properties["sasl.jaas.config"]).options
-    return {
-        "bootstrap.servers": process.bootstrap,
-        "security.protocol": properties["security.protocol"],
-        "sasl.mechanism": properties["sasl.mechanism"],
-        "sasl.username": login["username"],
-        "sasl.password": login["password"],
-        "ssl.ca.location": properties["ssl.truststore.location"],
-        "log_level": 0,
-    }
+    return librdkafka_settings(process.bootstrap, _properties(process))
 
 
 def _tool(process: SecureProcess, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -97,15 +97,7 @@ def test_hanging_transaction_is_found_and_aborted(
         timestamps_ms=[round(time.time() * 1000) - 3_600_000],
     )
     with RawClient(broker.bootstrap) as client:
-        answer = client.call(
-            "produce",
-            9,
-            transactional_id="nobody",
-            acks=-1,
-            timeout=10_000,
-            topic_data=[{"name": "hung", "partition_data": [{"index": 0, "records": batch}]}],
-        )
-    assert answer.responses[0].partition_responses[0].error_code == 0
+        assert client.produce("hung", batch, transactional_id="nobody").error_code == 0
     (found,) = table(java.check(TOOL, *server, "find-hanging", "--broker-id", "1"))
     assert (found["Topic"], found["ProducerId"], found["StartOffset"]) == ("hung", "4000", "0")
     java.check(TOOL, *server, "abort", "--topic", "hung", "--partition", "0", "--start-offset", "0")

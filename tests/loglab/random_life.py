@@ -90,6 +90,21 @@ class RandomLife:
         self.log.close()
         self.opened(clean=True)
 
+    def go_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Lets some random things happen, and some deaths."""
+        for _ in range(self.random.randrange(2, 12)):
+            if self.random.random() < 0.3:
+                self.die(monkeypatch)
+            else:
+                self.random.choice(self.happenings)()
+
+    def end(self, *, clean: bool) -> None:
+        """Closes the log, or leaves it as a killed process would."""
+        if clean:
+            self.log.close()
+        else:
+            kill(self.log)
+
     def die(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Dies in the middle of one of the happenings, perhaps also during the next start."""
         with dies_at(monkeypatch, self.random.randrange(MAX_STEPS_BEFORE_DEATH)), suppress(ProcessDied):

@@ -85,15 +85,7 @@ def write_late(
         attributes=TRANSACTIONAL,
     )
     with RawClient(cluster.address(leader)) as client:
-        answer = client.call(
-            "produce",
-            9,
-            transactional_id=transactional_id,
-            acks=-1,
-            timeout=10_000,
-            topic_data=[{"name": TOPIC, "partition_data": [{"index": 0, "records": batch}]}],
-        )
-    assert answer.responses[0].partition_responses[0].error_code == 0
+        assert client.produce(TOPIC, batch, transactional_id=transactional_id).error_code == 0
 
 
 def test_the_step_for_a_hanging_transaction_ends_it(new_cluster: Callable[..., TidelogCluster]) -> None:

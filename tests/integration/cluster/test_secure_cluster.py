@@ -18,11 +18,10 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from brokerlab.broker_process import tidelog_command
-from brokerlab.clients import poll_messages
+from brokerlab.clients import librdkafka_settings, poll_messages
 from brokerlab.raw_client import RawClient
 from clusterlab import processes
 from clusterlab.tidelog_cluster import TidelogCluster
-from tidelog.sasl.jaas import parse_jaas
 from tidelog.settings.properties_file import parse_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -30,16 +29,7 @@ WAIT_S = 40.0
 
 
 def librdkafka(cluster: TidelogCluster, properties: dict[str, str]) -> dict[str, Any]:
-    login = parse_jaas(properties["sasl.jaas.config"]).options
-    return {
-        "bootstrap.servers": cluster.bootstrap,
-        "security.protocol": properties["security.protocol"],
-        "sasl.mechanism": properties["sasl.mechanism"],
-        "sasl.username": login["username"],
-        "sasl.password": login["password"],
-        "ssl.ca.location": properties["ssl.truststore.location"],
-        "log_level": 0,
-    }
+    return librdkafka_settings(cluster.bootstrap, properties)
 
 
 def tool(cluster: TidelogCluster, file: Path, *arguments: str) -> str:

@@ -49,15 +49,8 @@ def test_a_deleted_segment_is_always_noticed(
     try:
         with pytest.MonkeyPatch.context() as monkeypatch:
             life = RandomLife(root / "t-0", seed, is_compacted=is_compacted)
-            for _ in range(life.random.randrange(2, 12)):
-                if life.random.random() < 0.3:
-                    life.die(monkeypatch)
-                else:
-                    life.random.choice(life.happenings)()
-        if clean:
-            life.log.close()
-        else:
-            kill(life.log)
+            life.go_on(monkeypatch)
+        life.end(clean=clean)
         segments = [path for path in files(life.directory, ".log") if path.stat().st_size]
         if segments:
             deleted = data.draw(st.sampled_from(segments))

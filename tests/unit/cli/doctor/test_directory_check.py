@@ -22,7 +22,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from loglab.batches import read_all
-from loglab.logs import OwnedLog, kill
+from loglab.logs import OwnedLog
 from loglab.random_life import RandomLife
 from loglab.random_logs import RandomWriter
 from tidelog.broker.log.checkpoint_file import decode_offsets, read_offsets, write_offsets
@@ -171,16 +171,9 @@ def test_a_sound_log_has_no_findings_whatever_happened_to_it(
     try:
         with pytest.MonkeyPatch.context() as monkeypatch:
             life = RandomLife(root / "t-0", seed, is_compacted=is_compacted)
-            for _ in range(life.random.randrange(2, 12)):
-                if life.random.random() < 0.3:
-                    life.die(monkeypatch)
-                else:
-                    life.random.choice(life.happenings)()
+            life.go_on(monkeypatch)
         expected = Expected(is_clean, log_start_offset=life.log.log_start_offset)
-        if is_clean:
-            life.log.close()
-        else:
-            kill(life.log)
+        life.end(clean=is_clean)
         report = check_partition(life.directory, expected, lambda _size: None)
         # The life does not assign leader epochs, as leaders do. A killed process leaves indexes behind that
         # its recovery builds again.
