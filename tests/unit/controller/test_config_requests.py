@@ -152,6 +152,7 @@ def test_quotas_are_stored_and_described(core: MakeCore) -> None:
     assert find(False, ("user", 1, None)) == []
     assert _alter_quota(cluster, both, ("producer_byte_rate", None)).error_code == 0
     assert len(cluster.state.quotas) == 1
+    assert _alter_quota(cluster, both, ("producer_byte_rate", 2.0**63)).error_code == 0, "as in Kafka"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,7 @@ def test_quotas_are_stored_and_described(core: MakeCore) -> None:
         ({"user": "x"}, ("connection_creation_rate", 1.0)),
         ({"user": "x"}, ("producer_byte_rate", 0.0)),
         ({"user": "x"}, ("producer_byte_rate", 1.5)),
+        ({"user": "x"}, ("consumer_byte_rate", 1.7e308)),
         ({"user": "x"}, ("request_percentage", float("nan"))),
     ],
 )

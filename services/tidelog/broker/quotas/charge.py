@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tidelog.broker.security_snapshot import SecuritySnapshot
     from tidelog.wire.schema import Message
 
-MAX_THROTTLE_MS: Final = 2**31 - 1
-"""The longest throttle time that a response can state, in ms."""
+MAX_FETCH_BYTES: Final = 2**31 - 1
+"""The most bytes that a Fetch can ask for."""
 PERCENT_PER_S: Final = 100.0
 """One second of one thread's time within a second is a request percentage of 100."""
 EXEMPT_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
@@ -84,7 +84,8 @@ class Charge:
         if fetch is None:
             return None
         samples = self._quotas.samples
-        return int(fetch.limit * max(samples.sample_count - 1, 1) * samples.sample_ms / MS_PER_S)
+        window_s = max(samples.sample_count - 1, 1) * samples.sample_ms / MS_PER_S
+        return int(min(fetch.limit * window_s, MAX_FETCH_BYTES))
 
     @property
     def is_above_fetch_quota(self) -> bool:
@@ -177,7 +178,6 @@ class Charge:
 
     def _throttle(self, sensor: Sensor | MutationSensor, throttle_ms: int) -> None:
         if throttle_ms:
-            throttle_ms = min(throttle_ms, MAX_THROTTLE_MS)
             sensor.throttles.count += 1
             sensor.throttles.total_ms += throttle_ms
             self._throttle_ms = max(self._throttle_ms, throttle_ms)

@@ -11,6 +11,10 @@ from typing import Final
 from tidelog.model.instants import MonotonicMs
 
 MS_PER_S: Final = 1000
+MAX_THROTTLE_MS: Final = 2**31 - 1
+"""The longest throttle time that a response can state, in ms. The time until a client is within a tiny limit
+may be no finite number.
+"""
 
 
 class WindowedRate:
@@ -56,13 +60,14 @@ class WindowedRate:
 
     def throttle_ms(self, limit_per_s: float, now_ms: MonotonicMs) -> int:
         """Returns the time after which the rate is within the limit if nothing is recorded, 0 if it is now.
+        It is at most MAX_THROTTLE_MS.
 
         This is `QuotaUtils.throttleTime`.
         """
         rate = self.per_s(now_ms)
         if rate <= limit_per_s:
             return 0
-        return round((rate - limit_per_s) / limit_per_s * self._window_ms(now_ms))
+        return round(min((rate - limit_per_s) / limit_per_s * self._window_ms(now_ms), MAX_THROTTLE_MS))
 
     def is_idle(self, now_ms: MonotonicMs) -> bool:
         """Returns whether nothing was recorded within the window."""
@@ -100,9 +105,13 @@ class MutationBucket:
         self._tokens -= mutations
 
     def throttle_ms(self, limit_per_s: float, now_ms: MonotonicMs) -> int:
-        """Returns the time after which tokens are left, 0 if there are some now."""
+        """Returns the time after which tokens are left, 0 if there are some now. It is at most
+        MAX_THROTTLE_MS.
+        """
         self._refill(limit_per_s, now_ms)
-        return round(-self._tokens * MS_PER_S / limit_per_s) if self._tokens < 0 else 0
+        if self._tokens >= 0:
+            return 0
+        return round(min(-self._tokens * MS_PER_S / limit_per_s, MAX_THROTTLE_MS))
 
     def is_idle(self, limit_per_s: float, now_ms: MonotonicMs) -> bool:
         """Returns whether the bucket is full, so that nothing is lost if it is forgotten."""

@@ -20,6 +20,8 @@ from tidelog.wire.messages import describe_client_quotas as describe
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _ENTITY_TYPES: Final = frozenset({_USER, _CLIENT_ID, _IP})
 _INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = float(2**63 - 1)
+"""The greatest integer as Kafka compares it: as a floating-point number."""
 # Maps each quota key to whether its value must be an integer.
 _USER_AND_CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
     "producer_byte_rate": True,
@@ -179,6 +181,8 @@ def _changed(
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be greater than 0")
         if accepted[key] and not value.is_integer():
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} must be an integer, not {value}")
+        if accepted[key] and value > _INT64_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be at most {2**63 - 1}")
         if key in _IP_QUOTAS and value > _INT32_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be at most {_INT32_MAX}")
         values[key] = value

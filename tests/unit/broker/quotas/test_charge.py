@@ -9,7 +9,7 @@ import pytest
 
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.quotas.charge import MAX_THROTTLE_MS
+from tidelog.broker.quotas.rates import MAX_THROTTLE_MS
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
@@ -90,3 +90,27 @@ def test_an_impossible_topic_is_not_charged(lab: InMemoryBroker) -> None:
         asked = ask(lab, huge, 7)
         assert asked.answer.topics[0].error_code == ErrorCode.INVALID_PARTITIONS
         assert asked.answer.throttle_time_ms == 0
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"consumer_byte_rate": 1.7e308},
+        {"producer_byte_rate": 1.7e308},
+        {"request_percentage": 1e-320},
+        {"controller_mutation_rate": 1e-320},
+    ],
+    ids=str,
+)
+def test_requests_are_answered_whatever_number_a_quota_is(
+    lab: InMemoryBroker, values: dict[str, float]
+) -> None:
+    limit(lab, **values)
+    assert ask(lab, batch(lab, bytes(1000)), 9).answer.responses[0].partition_responses[0].error_code == 0
+    partition = fetch.FetchPartition(0, fetch_offset=0, partition_max_bytes=10_000)
+    request = fetch.FetchRequest(topics=[fetch.FetchTopic("t", partitions=[partition])], max_bytes=10_000)
+    assert ask(lab, request, 12).answer.error_code == ErrorCode.NONE
+    lab.controller.answer = lambda request: create_topics.CreateTopicsResponse()
+    for _ in range(2):
+        created = create_topics.CreateTopicsRequest([create_topics.CreatableTopic("new", 100, 1)])
+        assert ask(lab, created, 5).answer.throttle_time_ms <= MAX_THROTTLE_MS
