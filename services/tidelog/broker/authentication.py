@@ -119,8 +119,8 @@ class _ScramExchange:
         self._authenticator = authenticator
         self._mechanism = mechanism
         self._exchange: ServerExchange | None = None
-        self._user = ""
-        self._login: Login | None = None
+        self._first: ClientFirst
+        self._credential: ScramCredential | None
 
     def preparation(self, token: bytes) -> None:
         return None
@@ -129,23 +129,22 @@ class _ScramExchange:
         if self._exchange is None:
             return self._begin(ClientFirst.parse(token))
         try:
-            return Step(self._exchange.finish(token), self._login)
+            answer = self._exchange.finish(token)
+            # A client that authenticates again may take any time for its last message.
+            credential, login = self._find(self._first)
+            if credential != self._credential:
+                raise AuthenticationError("the user's credential or token changed during the exchange")
         except AuthenticationError as error:
-            raise _named(error, self._user) from None
+            raise _named(error, self._first.user) from None
+        return Step(answer, login)
 
     def _begin(self, first: ClientFirst) -> Step:
         if first.authorization_id not in ("", first.user):
             raise AuthenticationError("the client requested another authorization id than its own user name")
-        self._user = first.user
         mechanism, authenticator = self._mechanism, self._authenticator
-        if first.is_token:
-            credential, self._login = authenticator.token_login(mechanism, first.user)
-        else:
-            entry = authenticator.metadata.security.scram_credentials.get(
-                scram_credential_key(mechanism.name, first.user)
-            )
-            credential = None if entry is None else entry.credential
-            self._login = Login(user_principal(first.user))
+        self._first = first
+        credential, _ = self._find(first)
+        self._credential = credential
         is_known = credential is not None
         if credential is None:
             credential = decoy_credential(mechanism, first.user, authenticator.decoy_secret())
@@ -153,6 +152,17 @@ class _ScramExchange:
             mechanism, first, credential, secrets.token_urlsafe(NONCE_BYTES), is_known=is_known
         )
         return Step(self._exchange.server_first)
+
+    def _find(self, first: ClientFirst) -> tuple[ScramCredential | None, Login | None]:
+        """Returns the current credential of the user or token, None if there is none, and the login that it
+        proves.
+        """
+        if first.is_token:
+            return self._authenticator.token_login(self._mechanism, first.user)
+        entry = self._authenticator.metadata.security.scram_credentials.get(
+            scram_credential_key(self._mechanism.name, first.user)
+        )
+        return None if entry is None else entry.credential, Login(user_principal(first.user))
 
 
 class _BearerExchange:
@@ -341,13 +351,14 @@ class ConnectionAuthentication:
                 return ErrorCode.ILLEGAL_SASL_STATE
             if mechanism != self.mechanism or is_raw:
                 return self._fail("a client must authenticate again with the same mechanism")
+            if mechanism not in self.mechanisms:  # it was disabled after the login
+                return self._fail_unsupported(mechanism)
             if monotonic() - self._logged_in_at_s < MIN_REAUTHENTICATION_INTERVAL_S:
                 return self._fail("a client authenticated again within a second")
         elif self.phase is not Phase.HANDSHAKE:
             return ErrorCode.ILLEGAL_SASL_STATE
         elif mechanism not in self.mechanisms:
-            self._fail(f"the mechanism {mechanism[:40]!r} is not enabled")
-            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            return self._fail_unsupported(mechanism)
         self.mechanism = mechanism
         self.phase = Phase.TOKENS
         self._is_raw = is_raw
@@ -408,6 +419,10 @@ class ConnectionAuthentication:
         self._connection.gate = self
         self._report(reason)
         return ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def _fail_unsupported(self, mechanism: str) -> ErrorCode:
+        self._fail(f"the mechanism {mechanism[:40]!r} is not enabled")
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM
 
     def _timed_out(self) -> None:
         self._deadline = None

@@ -1,0 +1,148 @@
+"""Exchanges of SASL that a client leaves unfinished while credentials, tokens and settings change."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.broker import authentication
+from tidelog.broker.authentication import Authenticator, ConnectionAuthentication, Phase, Step
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.metadata.entries import DelegationTokenEntry, ScramCredentialEntry
+from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import ANONYMOUS, user_principal
+from tidelog.sasl import AuthenticationError
+from tidelog.sasl.delegation_tokens import token_hmac
+from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange, ScramMechanism, new_credential
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import ManualClock
+
+MECHANISM = MECHANISM_BY_NAME["SCRAM-SHA-512"]
+ALICE = user_principal("alice")
+SETTINGS = {
+    "listeners": "CLIENTS://127.0.0.1:0",
+    "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "CLIENTS",
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+    "sasl.jaas.config": 'LoginModule required username="b" password="b" user_alice="secret";',
+    "connections.max.reauth.ms": "60000",
+    "delegation.token.secret.key": "key",
+}
+SECRET = base64.b64encode(token_hmac(b"key", "token")).decode()
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.settings = CurrentSettings(BrokerSettings.parse(SETTINGS))
+        self.metadata = SimpleNamespace(security=SecuritySnapshot())
+        self.authenticator = Authenticator(
+            "CLIENTS", self.settings, cast(MetadataView, self.metadata), self.clock
+        )
+
+    def set_user(self, password: str | None) -> None:
+        entries = {}
+        if password is not None:
+            entry = ScramCredentialEntry(
+                "alice", MECHANISM.name, new_credential(MECHANISM, password, b"salt")
+            )
+            entries[entry.key] = entry
+        self.metadata.security = SecuritySnapshot(scram_credentials=entries)
+
+    def set_token(self, lifetime_ms: int) -> None:
+        now_ms = self.clock.wall_ms()
+        end_ms = now_ms + lifetime_ms
+        token = DelegationTokenEntry("token", ALICE, ALICE, (), now_ms, end_ms, end_ms)
+        self.metadata.security = SecuritySnapshot(delegation_tokens={token.key: token})
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+class Exchange:
+    """A SCRAM exchange of which the client has sent the first message."""
+
+    def __init__(
+        self, lab: Lab, user: str, password: str, *, is_token: bool, mechanism: ScramMechanism = MECHANISM
+    ) -> None:
+        self._client = ClientExchange(mechanism, user, password, "nonce", is_token=is_token)
+        self._server = lab.authenticator.exchange(mechanism.name)
+        self._challenge = self._server.take(self._client.first).token
+
+    def finish(self) -> Step:
+        return self._server.take(self._client.reply(self._challenge))
+
+
+def test_a_token_counts_until_its_end(lab: Lab) -> None:
+    lab.set_token(lifetime_ms=10_000)
+    begun = Exchange(lab, "token", SECRET, is_token=True)
+    lab.clock.advance(4_000)
+    login = begun.finish().login
+    assert login is not None
+    assert (login.principal, login.lifetime_ms, login.is_token) == (ALICE, 6_000, True)
+
+
+def test_an_exchange_does_not_outlive_its_token(lab: Lab) -> None:
+    """A client that authenticates again may take any time, and had another session of the old length."""
+    lab.set_token(lifetime_ms=10_000)
+    begun = Exchange(lab, "token", SECRET, is_token=True)
+    lab.clock.advance(10_000)
+    with pytest.raises(AuthenticationError, match="changed during the exchange"):
+        begun.finish()
+
+
+def test_an_exchange_does_not_outlive_a_token_that_is_removed(lab: Lab) -> None:
+    lab.set_token(lifetime_ms=10_000)
+    begun = Exchange(lab, "token", SECRET, is_token=True)
+    lab.metadata.security = SecuritySnapshot()
+    with pytest.raises(AuthenticationError, match="changed during the exchange"):
+        begun.finish()
+
+
+@pytest.mark.parametrize("password", [None, "new"])
+def test_an_exchange_does_not_outlive_the_password(lab: Lab, password: str | None) -> None:
+    lab.set_user("old")
+    begun = Exchange(lab, "alice", "old", is_token=False)
+    lab.set_user(password)
+    with pytest.raises(AuthenticationError, match="changed during the exchange"):
+        begun.finish()
+
+
+def test_a_change_of_other_users_does_not_disturb_an_exchange(lab: Lab) -> None:
+    lab.set_user("old")
+    begun = Exchange(lab, "alice", "old", is_token=False)
+    lab.set_user("old")
+    login = begun.finish().login
+    assert login is not None
+    assert login.principal == ALICE
+
+
+def test_a_client_does_not_authenticate_again_with_a_mechanism_that_was_disabled(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "MIN_REAUTHENTICATION_INTERVAL_S", -1.0)
+    connection: Any = SimpleNamespace(
+        principal=ANONYMOUS,
+        peer_host="127.0.0.1",
+        peer_port=1,
+        gate=None,
+        listener=SimpleNamespace(max_request_bytes=1000),
+        limit_frames=lambda size: None,
+        loop=asyncio.new_event_loop(),
+    )
+    connection.loop.close()
+    session = ConnectionAuthentication(lab.authenticator, connection)
+    for _ in range(2):
+        assert session.choose("PLAIN", is_raw=False) == ErrorCode.NONE
+        assert session.take(b"\0alice\0secret") == (b"", 60_000)
+    lab.settings.replace(BrokerSettings.parse(SETTINGS | {"sasl.enabled.mechanisms": "SCRAM-SHA-512"}))
+    assert session.choose("PLAIN", is_raw=False) == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    assert session.phase is Phase.FAILED
