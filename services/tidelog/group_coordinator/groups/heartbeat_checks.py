@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, TypeVar
 
-from tidelog.group_coordinator.groups.shared import Group, GroupKind, Groups
+from tidelog.group_coordinator.groups.shared import Group, GroupKind, Groups, M, SizedMembers
 from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -15,6 +15,10 @@ MAX_SUBSCRIBER_BYTES: Final = 1024 * 1024
 """The largest record of a member of a consumer or share group. It has room for as many topic names of the
 greatest length as a heartbeat may contain. Kafka's default limit for a record of this topic is 1 MiB, too. An
 append that is too large would end the coordinator's session, with the shards of all its groups.
+"""
+MAX_MEMBERS_BYTES: Final = 32 * 1024 * 1024
+"""About the most memory that the members of a consumer, share or streams group may take by what they state.
+It has room for 15,000 members with ten topics each.
 """
 
 
@@ -67,6 +71,19 @@ def check_room(group: Group, max_members: int) -> None:
         raise KafkaError(
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The {group.kind} group has reached its maximum capacity of {max_members} members.",
+        )
+
+
+def check_memory(members: SizedMembers[M], member_id: str, wanted: M, other_bytes: int = 0) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if the members take too much memory after the member's heartbeat.
+
+    `other_bytes` is what the group holds for its members besides. A member may always state less.
+    """
+    added_bytes = wanted.memory_bytes - members.bytes_of(member_id)
+    if added_bytes > 0 and members.memory_bytes + added_bytes + other_bytes > MAX_MEMBERS_BYTES:
+        raise invalid_request(
+            f"The names and subscriptions of all members of the group take more than {MAX_MEMBERS_BYTES} "
+            "bytes, which is the limit."
         )
 
 

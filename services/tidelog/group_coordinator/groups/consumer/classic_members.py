@@ -40,7 +40,7 @@ from tidelog.group_coordinator.groups.consumer.membership import (
     check_static,
     join_as_static,
 )
-from tidelog.group_coordinator.groups.heartbeat_checks import check_room, unknown_member
+from tidelog.group_coordinator.groups.heartbeat_checks import check_memory, check_room, unknown_member
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
 from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -118,6 +118,7 @@ class ClassicMembers:
             return answer(request, _refusal(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
         found = _find_joining(group, member_id, message.group_instance_id, is_new=is_new)
         wanted = _with_request(found.member, request, subscription)
+        check_memory(group.members, wanted.member_id, wanted, group.regex_bytes)
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = GroupChanges(self._groups, group, decision, now_ms, request.describable)

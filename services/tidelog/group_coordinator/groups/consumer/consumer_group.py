@@ -20,7 +20,13 @@ from tidelog.group_coordinator.groups.consumer.member import (
 )
 from tidelog.group_coordinator.groups.consumer.records import RecordKey, RecordKind, RecordValue
 from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, ResolvedRegex
-from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, GroupKind, OffsetCommitter
+from tidelog.group_coordinator.groups.shared import (
+    CONSUMER_PROTOCOL_TYPE,
+    TEXT_BYTES,
+    GroupKind,
+    OffsetCommitter,
+    SizedMembers,
+)
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -75,7 +81,7 @@ class ConsumerGroup:
         self.epoch = 0
         self.assignment_epoch = 0
         self.metadata_hash = 0
-        self.members: dict[str, Member] = {}
+        self.members: SizedMembers[Member] = SizedMembers()
         self.static_members: dict[str, str] = {}
         """Maps each instance id to its member id."""
         self.targets: dict[str, Assignment] = {}
@@ -208,7 +214,7 @@ class ConsumerGroup:
             self.put_current_assignment(Member(member_id, owned=NOTHING_OWNED))
 
     def remove_member(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
+        member = self.members.remove(member_id)
         if member is not None:
             self._release(member)
             self._release_instance(member)
@@ -218,6 +224,11 @@ class ConsumerGroup:
             del self.static_members[member.instance_id]
 
     # -- members and partitions
+
+    @property
+    def regex_bytes(self) -> int:
+        """About how many bytes the topics take that regular expressions match."""
+        return TEXT_BYTES * sum(len(resolved.topics) for resolved in self.regexes.values())
 
     def static_member(self, instance_id: str | None) -> Member | None:
         """Returns the member with this instance id, or None."""

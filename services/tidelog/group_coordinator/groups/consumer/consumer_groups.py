@@ -50,6 +50,7 @@ from tidelog.group_coordinator.groups.consumer.records import FORMATS, member_re
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     MAX_SUBSCRIBER_BYTES,
+    check_memory,
     check_room,
     check_size,
     find_group,
@@ -121,6 +122,7 @@ class ConsumerGroups:
         wanted = _with_request(found.member, request)
         if wanted != found.member:
             check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
+            check_memory(group.members, wanted.member_id, wanted, group.regex_bytes)
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)

@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
+from tidelog.group_coordinator.groups.shared import memory_of_member
+
 LEAVE_EPOCH: Final = -1
 """The epoch in the heartbeat of a member that leaves."""
 STATIC_LEAVE_EPOCH: Final = -2
@@ -73,6 +75,20 @@ class Member:
     owned: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
     revoking: OwnedPartitions = field(default_factory=lambda: NOTHING_OWNED)
     """Partitions that the member must give up. It owns them until its heartbeat no longer names them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        protocols = () if self.classic is None else self.classic.protocols
+        texts = (
+            self.member_id,
+            self.instance_id,
+            self.rack_id,
+            self.client_id,
+            self.client_host,
+            self.topic_regex,
+            *self.topic_names,
+        )
+        return memory_of_member(texts) + sum(len(name) + len(metadata) for name, metadata in protocols)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         """Returns whether the member has reached the target assignment of this epoch."""

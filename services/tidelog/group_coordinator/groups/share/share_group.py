@@ -12,7 +12,7 @@ from tidelog.group_coordinator.groups.share import share_records as records
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions, Shares, TopicShare
 from tidelog.group_coordinator.groups.share.share_records import RecordKey, RecordKind, RecordValue
-from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter
+from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter, SizedMembers
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -58,7 +58,7 @@ class ShareGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
-        self.members: dict[str, ShareMember] = {}
+        self.members: SizedMembers[ShareMember] = SizedMembers()
         self.targets: dict[str, Assignment] = {}
         """Maps each member id to its target assignment."""
         self.partitions = SharePartitions()
@@ -109,7 +109,7 @@ class ShareGroup:
             case ShareGroupMetadataKey():
                 return False
             case ShareGroupMemberMetadataKey():
-                self.members.pop(key.member_id, None)
+                self.members.remove(key.member_id)
             case ShareGroupTargetAssignmentMetadataKey():
                 self.assignment_epoch = 0
             case ShareGroupTargetAssignmentMemberKey():

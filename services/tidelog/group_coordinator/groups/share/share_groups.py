@@ -15,6 +15,7 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import changed_top
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     MAX_SUBSCRIBER_BYTES,
+    check_memory,
     check_not_empty,
     check_room,
     check_size,
@@ -82,6 +83,7 @@ class ShareGroups:
         wanted = _with_request(before, request)
         if wanted != before:
             check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
+            check_memory(group.members, wanted.member_id, wanted)
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = ShareChanges(self._groups, group, decision, now_ms)

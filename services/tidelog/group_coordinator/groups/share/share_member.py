@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tidelog.group_coordinator.groups.consumer.member import NO_PARTITIONS, Assignment
+from tidelog.group_coordinator.groups.shared import memory_of_member
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,12 @@ class ShareMember:
     member_epoch: int = 0
     previous_epoch: int = 0
     assigned: Assignment = field(default_factory=lambda: NO_PARTITIONS)
+
+    @property
+    def memory_bytes(self) -> int:
+        return memory_of_member(
+            (self.member_id, self.rack_id, self.client_id, self.client_host, *self.topic_names)
+        )
 
     def has_subscription_of(self, other: ShareMember) -> bool:
         """Returns whether both members have the same ShareGroupMemberMetadata record."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, OffsetCommitter
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, OffsetCommitter, SizedMembers
 from tidelog.group_coordinator.groups.streams import streams_records as records
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import NO_ASSIGNMENT, Holders, OwnedTasks
@@ -109,7 +109,7 @@ class StreamsGroup:
         """The topics whose changes may change the assignment."""
         self.assignment_epoch = INITIAL_EPOCH
         self.assignment_timestamp_ms = WallMs(0)
-        self.members: dict[str, StreamsMember] = {}
+        self.members: SizedMembers[StreamsMember] = SizedMembers()
         self.targets: dict[str, TaskAssignment] = {}
         """Maps each member id to its target assignment."""
         self.is_dead = False
@@ -207,7 +207,7 @@ class StreamsGroup:
                     holders.setdefault(task, set()).add(after.member_id)
 
     def remove_member(self, member_id: str) -> None:
-        member = self.members.pop(member_id, None)
+        member = self.members.remove(member_id)
         if member is not None:
             self._release(member)
 

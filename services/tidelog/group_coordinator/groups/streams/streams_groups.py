@@ -18,6 +18,7 @@ from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroup
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics, metadata_hash
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from tidelog.group_coordinator.groups.heartbeat_checks import (
+    check_memory,
     check_not_empty,
     check_room,
     check_size,
@@ -133,6 +134,7 @@ class StreamsGroups:
         wanted = _with_request(before, request)
         if not wanted.has_metadata_of(before):
             check_size("metadata of a member", member_record(group.group_id, wanted), MAX_MEMBER_BYTES)
+            check_memory(group.members, wanted.member_id, wanted)
         applied = self._apply_topology(group, message)
         if reported is not None:
             _check_tasks(applied.configured, reported)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
+from tidelog.group_coordinator.groups.shared import memory_of_member
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import (
     NO_OWNED_TASKS,
@@ -55,6 +56,13 @@ class StreamsMember:
     owned: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     revoking: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     """Tasks that the member must give up. It has them until its heartbeat no longer names them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        texts = [self.member_id, self.instance_id, self.rack_id, self.client_id, self.client_host]
+        texts += [self.process_id, None if self.user_endpoint is None else self.user_endpoint[0]]
+        texts += [text for tag in self.client_tags for text in tag]
+        return memory_of_member(texts)
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         """Returns whether the member has reached the target assignment of this epoch."""
