@@ -250,8 +250,20 @@ listener.name.peers.ssl.principal.mapping.rules: RULE:^CN=tidelog$/tidelog-servi
 {{- end -}}
 
 {{/*
+Whether clients outside the cluster may connect without a login and without a certificate. Brokers know them as
+User:ANONYMOUS, like the clients of the listeners inside the cluster that have no login.
+*/}}
+{{- define "tidelog.externalAllowsAnonymous" -}}
+{{- $external := .Values.listeners.external -}}
+{{- if $external.enabled -}}
+{{- if or (eq $external.securityProtocol "PLAINTEXT") (and (eq $external.securityProtocol "SSL") (ne $external.tls.clientAuth "required")) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
 The authorizer's settings. While a listener inside the cluster tells nobody's name, whoever reaches it may do everything, as
-before there was an authorizer: brokers replicate over it, or clients have not moved to the listener with TLS yet.
+before there was an authorizer: brokers replicate over it, or clients have not moved to the listener with TLS yet. The name
+ANONYMOUS does not tell the listener, so tidelog.validate.anonymous refuses clients outside who would have it, too.
 */}}
 {{- define "tidelog.authorizationSettings" -}}
 {{- if .Values.authorization.enabled }}

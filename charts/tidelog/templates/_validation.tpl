@@ -6,6 +6,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.names" . -}}
 {{- include "tidelog.validate.settings" . -}}
 {{- include "tidelog.validate.external" . -}}
+{{- include "tidelog.validate.anonymous" . -}}
 {{- include "tidelog.validate.users" . -}}
 {{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) -}}
 {{- fail "tracing.endpoint: is empty, but tracing is enabled; set it to the address of your collector, such as http://otel-collector.observability:4317" -}}
@@ -111,5 +112,19 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- $nodePorts = append $nodePorts $nodePort -}}
 {{- end -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Brokers do not know an anonymous client inside the cluster from one outside. If one of them may do everything, both may.
+Values that say so with authorization.enabled are accepted.
+*/}}
+{{- define "tidelog.validate.anonymous" -}}
+{{- $superUsers := get (include "tidelog.authorizationSettings" . | fromYaml) "super.users" | default "" | splitList ";" -}}
+{{- if and (include "tidelog.externalAllowsAnonymous" .) (has "User:ANONYMOUS" $superUsers) -}}
+{{- $external := .Values.listeners.external -}}
+{{- $value := ternary "listeners.external.securityProtocol: is PLAINTEXT" (printf "listeners.external.tls.clientAuth: is %s" $external.tls.clientAuth) (eq $external.securityProtocol "PLAINTEXT") -}}
+{{- $reason := ternary "authorization.superUsers names it" "a listener inside the cluster has no login" (has "User:ANONYMOUS" .Values.authorization.superUsers) -}}
+{{- fail (printf "%s, so clients outside the cluster could do everything without a login, because User:ANONYMOUS is a super user (%s); set it to %s, or set authorization.enabled to false if everybody who reaches the brokers may do everything" $value $reason (ternary "SASL_SSL" "required" (eq $external.securityProtocol "PLAINTEXT"))) -}}
 {{- end -}}
 {{- end -}}
