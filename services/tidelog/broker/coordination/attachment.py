@@ -52,6 +52,12 @@ class Asker(NamedTuple):
     describable: DescribableTopics | None = None
     """The topics that the client may describe. None if it may describe all topics."""
 
+    @property
+    def told_names(self) -> int:
+        """The number of topic names that go with the request."""
+        names = None if self.describable is None else self.describable.names
+        return 0 if names is None else len(names)
+
 
 class PassedOnRequest(NamedTuple):
     """A request to a coordinator. `body` is as the client sent it, without its header."""

@@ -76,6 +76,11 @@ are refused with a retriable error.
 """
 MAX_CALL_BYTES: Final = 64 * 1024 * 1024
 """The size of the bodies of these requests. They are kept because a refusal repeats parts of its request."""
+MAX_TOLD_NAMES: Final = 100_000
+"""The topic names that go with these requests, because a regular expression matches only topics that the
+member may describe. They take up to 25 MB of the session's MAX_UNSENT_BYTES. One request may always have its
+names. Further ones are refused with a retriable error; requests without names are not affected.
+"""
 MAX_QUESTIONS: Final = 1_000
 """The requests of one coordinator (markers, producer ids, offsets) that this broker works on at a time."""
 
@@ -106,6 +111,7 @@ class CoordinatorSession:
         self.calls: dict[int, Call] = {}
         self.is_closed = False
         self._call_bytes = 0
+        self._told_names = 0
         self._next_request_id = 0
         self._reads = ShardReads(self)
         self._questions: set[asyncio.Task[None]] = set()
@@ -143,12 +149,18 @@ class CoordinatorSession:
     def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
         """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
         request = call.request
-        if len(self.calls) >= MAX_CALLS or self._call_bytes + len(request.body) > MAX_CALL_BYTES:
+        told_names = request.asker.told_names
+        if (
+            len(self.calls) >= MAX_CALLS
+            or self._call_bytes + len(request.body) > MAX_CALL_BYTES
+            or (told_names and self._told_names and self._told_names + told_names > MAX_TOLD_NAMES)
+        ):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request_id = self._next_request_id
         self._next_request_id += 1
         self.calls[request_id] = call
         self._call_bytes += len(request.body)
+        self._told_names += told_names
         if attachment is not None:
             call.attachment = attachment
             attachment.calls[request_id] = call
@@ -170,6 +182,7 @@ class CoordinatorSession:
         if call is None:
             return
         self._call_bytes -= len(call.request.body)
+        self._told_names -= call.request.asker.told_names
         if call.attachment is not None:
             call.attachment.calls.pop(request_id, None)
         call.answered(body, error)

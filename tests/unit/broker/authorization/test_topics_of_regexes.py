@@ -10,6 +10,7 @@ import pytest
 from brokerlab.asking import Asked
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
+from tidelog.broker.coordination import coordination
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode
@@ -76,3 +77,46 @@ def test_a_lost_coordinator_is_no_reason_to_wait(
     coordinator.say(AnswerRequest(untold.request_id, None, TOPICS_NEEDED))
     coordinator.end.closed()
     assert asked.answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def ask_to_be_told(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator
+) -> tuple[Asked, list[ForwardedToShard]]:
+    """Sends a heartbeat whose coordinator asks for the topics. Returns what the coordinator then receives."""
+    asked = Asked(lab.broker, HEARTBEAT, 1, principal=ALICE)
+    untold = coordinator.take_one(ForwardedToShard)
+    coordinator.say(AnswerRequest(untold.request_id, None, TOPICS_NEEDED))
+    return asked, coordinator.take(ForwardedToShard)
+
+
+def test_the_names_in_unanswered_requests_are_bounded(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, many members could fill the memory, or the session, which ends when it is full. Members
+    above the limit try again, and all other requests pass.
+    """
+    monkeypatch.setattr(coordination, "MAX_TOLD_NAMES", 2)
+    first, (told,) = ask_to_be_told(lab, coordinator)
+    ask_to_be_told(lab, coordinator)
+    late, nothing = ask_to_be_told(lab, coordinator)
+    assert (late.answer.error_code, nothing) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
+    other = Asked(lab.broker, HEARTBEAT, 1, principal=ALICE)
+    coordinator.answer(coordinator.take_one(ForwardedToShard), ConsumerGroupHeartbeatResponse(member_epoch=4))
+    assert other.answer.member_epoch == 4
+    coordinator.answer(told, ConsumerGroupHeartbeatResponse(member_epoch=5))
+    assert first.answer.member_epoch == 5
+    _, (retried,) = ask_to_be_told(lab, coordinator)
+    assert retried.describable == told.describable
+
+
+def test_one_request_may_always_have_its_names(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, such a member would wait forever in a cluster with more topics than the limit."""
+    monkeypatch.setattr(coordination, "MAX_TOLD_NAMES", 0)
+    _, (told,) = ask_to_be_told(lab, coordinator)
+    late, _ = ask_to_be_told(lab, coordinator)
+    assert late.answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    coordinator.answer(told, ConsumerGroupHeartbeatResponse(member_epoch=5))
+    _, (retried,) = ask_to_be_told(lab, coordinator)
+    assert retried.describable == told.describable
