@@ -109,12 +109,14 @@ wildcard matches) or by each name.
 {{- define "tidelog.validate.tls" -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.brokerName" (dict "root" $ "id" .Values.brokers.firstId)) -}}
 {{- $hadTls := false -}}
+{{- $hadSecret := "" -}}
 {{- range .spec.template.spec.volumes -}}
-{{- if eq .name "tls" -}}{{- $hadTls = true -}}{{- end -}}
+{{- if eq .name "tls" -}}{{- $hadTls = true -}}{{- $hadSecret = dig "secret" "secretName" "" . -}}{{- end -}}
 {{- end -}}
 {{- if ne $hadTls (eq (include "tidelog.tls.enabled" $) "true") -}}
 {{- fail (printf "tls.mode: this release was installed %s TLS, which cannot be changed, because services with and without TLS cannot connect to each other; install a release beside this one and move to it (docs/guides/upgrades.md, From plaintext to tls.mode)" (ternary "with" "without" $hadTls)) -}}
 {{- end -}}
+{{- include "tidelog.validate.authority" (dict "root" $ "before" $hadSecret) -}}
 {{- end -}}
 {{- if eq .Values.tls.mode "secret" -}}
 {{- $own := .Values.tls.secret -}}
@@ -125,6 +127,27 @@ wildcard matches) or by each name.
 {{- if not (and .Values.tls.secret.etcdServer .Values.tls.secret.etcdClient) -}}
 {{- fail "tls.secret.etcdServer, tls.secret.etcdClient: tls.mode is secret and etcd is bundled; name the Secrets of its members and of its clients" -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The roll replaces pods one by one if their Secrets have other names. It would wait forever if the replaced pod could not
+connect to the others: (dict "root" $ "before" the name of the running broker's Secret). Secrets of the same name change for
+all pods at about the same time.
+*/}}
+{{- define "tidelog.validate.authority" -}}
+{{- $wanted := include "tidelog.tls.serviceSecretName" (dict "root" .root "component" "broker" "id" .root.Values.brokers.firstId) -}}
+{{- if and .before (include "tidelog.tls.enabled" .root) (ne .before $wanted) -}}
+{{- $authorities := list -}}
+{{- range $name := list .before $wanted -}}
+{{- $secret := lookup "v1" "Secret" $.root.Release.Namespace $name -}}
+{{- $authorities = append $authorities (dig "data" "ca.crt" "" $secret | b64dec | trim) -}}
+{{- end -}}
+{{- $had := first $authorities -}}
+{{- $has := last $authorities -}}
+{{- if and $had $has (not (contains $had $has)) (not (contains $has $had)) -}}
+{{- fail (printf "tls.secret: the authority in ca.crt of Secret %s is not that of Secret %s, with which this release runs, so pods with the old and the new certificates could not connect to each other; use certificates of the same authority, or install a release beside this one and move to it (docs/guides/upgrades.md, From plaintext to tls.mode)" $wanted .before) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
