@@ -78,6 +78,9 @@ def main_of(manifests: list[Manifest]) -> Manifest:
     return container
 
 
+CRON_SPEC: Manifest = {"jobTemplate": {"spec": {"template": {"spec": POD_SPEC}}}}
+
+
 def test_a_sound_release_has_no_faults() -> None:
     assert manifest_rules.faults_of_release(release()) == []
 
@@ -85,6 +88,14 @@ def test_a_sound_release_has_no_faults() -> None:
 Fault = Callable[[list[Manifest]], object]
 FAULTS: list[tuple[Fault, str]] = [
     (lambda m: m.append(m[0]), "ServiceAccount/one: rendered twice"),
+    (
+        lambda m: m.append(named("CronJob", "a" * 53, spec=CRON_SPEC)),
+        f"CronJob/{'a' * 53}: the name has 53 characters, and Kubernetes allows 52",
+    ),
+    (
+        lambda m: m[3]["metadata"].update(name="1log"),
+        "Service/1log: the name begins with a digit, or has other characters than letters, digits and '-'",
+    ),
     (lambda m: m.pop(0), "Deployment/one: there is no ServiceAccount one"),
     (lambda m: m.pop(1), "Deployment/one: there is no ConfigMap config"),
     (lambda m: m.pop(2), "Deployment/one: there is no Secret secret"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator, Set
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,16 @@ Manifest = dict[str, Any]
 
 # Names of objects that Kubernetes creates in every namespace.
 GIVEN: Final = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
+# Names become labels of pods, which have at most 63 characters. For some kinds, Kubernetes appends eleven.
+NAME_CHARACTERS: Final = {
+    "CronJob": 52,
+    "StatefulSet": 52,
+    "Deployment": 63,
+    "Job": 63,
+    "Pod": 63,
+    "Service": 63,
+}
+SERVICE_NAME: Final = re.compile("[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 class PodOf(NamedTuple):
@@ -37,6 +48,7 @@ def faults_of_release(manifests: list[Manifest], given: Set[tuple[str, str]] = f
     pods = [pod for manifest in manifests for pod in _pods_of(manifest)]
     found = [
         *_twice(manifests),
+        *_names(manifests),
         *_missing_references(manifests, pods, GIVEN | set(given)),
         *_services_without_pods(manifests, pods),
         *_selectors(manifests),
@@ -75,8 +87,17 @@ def _twice(manifests: list[Manifest]) -> Iterator[str]:
         if key in seen:
             yield f"{name_of(manifest)}: rendered twice"
         seen.add(key)
-        if len(str(manifest.get("metadata", {}).get("name", ""))) > 63 and manifest["kind"] == "Service":
-            yield f"{name_of(manifest)}: the name has more than 63 characters"
+
+
+def _names(manifests: list[Manifest]) -> Iterator[str]:
+    for manifest in manifests:
+        kind, name = manifest["kind"], str(manifest["metadata"]["name"])
+        allowed = NAME_CHARACTERS.get(kind, 253)
+        if len(name) > allowed:
+            yield f"{name_of(manifest)}: the name has {len(name)} characters, and Kubernetes allows {allowed}"
+        if kind == "Service" and not SERVICE_NAME.fullmatch(name):
+            what = "begins with a digit, or has other characters than letters, digits and '-'"
+            yield f"{name_of(manifest)}: the name {what}"
 
 
 def _missing_references(

@@ -7,13 +7,13 @@
 {{/* At most 40 characters, so that names with suffixes are valid. */}}
 {{- define "tidelog.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 40 | trimAll "-" -}}
 {{- else -}}
 {{- $name := include "tidelog.name" . -}}
 {{- if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 40 | trimAll "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimAll "-" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -24,8 +24,8 @@
 
 {{/* Labels that never change: (dict "root" $ "component" "broker"), or without a component, those of the release. */}}
 {{- define "tidelog.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "tidelog.name" .root }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ include "tidelog.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 {{- with .component }}
 app.kubernetes.io/component: {{ . }}
 {{- end }}

@@ -172,7 +172,7 @@ affinity:
 metadata:
   labels:
     {{- include "tidelog.selectorLabels" (dict "root" .root "component" "pipeline-driver") | nindent 4 }}
-    tidelog.io/archive: {{ .archive.name }}
+    tidelog.io/archive: {{ .archive.name | quote }}
     {{- with .root.Values.commonLabels }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -314,6 +314,10 @@ spec:
 {{- fail (printf "pipeline.archives: the name %s is used twice, but each archive has a table and a checkpoint of its name" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
+{{- $full := printf "%s-%s" (include "tidelog.pipeline.name" $) .name -}}
+{{- if gt (len $full) 52 -}}
+{{- fail (printf "pipeline.archives: %s would be named %q, which has %d characters, and Kubernetes allows 52; choose a shorter name, or a shorter fullnameOverride" .name $full (len $full)) -}}
+{{- end -}}
 {{- if eq (empty .topics) (empty .pattern) -}}
 {{- fail (printf "pipeline.archives: %s needs either topics or a pattern of their names" .name) -}}
 {{- end -}}

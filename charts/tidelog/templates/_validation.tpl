@@ -17,10 +17,35 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.console" . -}}
 {{- end -}}
 
-{{/* Labels contain the names of StatefulSets and have at most 63 characters, including "-broker-2147480000-" and a hash of ten. */}}
+{{/*
+Kubernetes puts the name of a StatefulSet, with a hash of ten characters, into a label, which has at most 63. The last broker
+has the longest name.
+*/}}
 {{- define "tidelog.validate.names" -}}
 {{- if contains "." (include "tidelog.fullname" .) -}}
 {{- fail (printf "fullnameOverride: %q contains a dot, but names of Services contain only letters, digits and '-'" (include "tidelog.fullname" .)) -}}
+{{- end -}}
+{{- if regexMatch "^[0-9]" (include "tidelog.fullname" .) -}}
+{{- fail (printf "fullnameOverride: %q begins with a digit, but names of Services begin with a letter; set fullnameOverride to a name such as \"log\"" (include "tidelog.fullname" .)) -}}
+{{- end -}}
+{{- $last := include "tidelog.brokerName" (dict "root" . "id" (sub (add (int .Values.brokers.firstId) (int .Values.brokers.replicas)) 1)) -}}
+{{- if gt (len $last) 52 -}}
+{{- fail (printf "fullnameOverride: StatefulSet %q would have %d characters, and Kubernetes allows 52; set fullnameOverride to a shorter name" $last (len $last)) -}}
+{{- end -}}
+{{- include "tidelog.validate.labels" . -}}
+{{- end -}}
+
+{{/* Labels that the chart sets itself. With another value, Services and StatefulSets would not find their pods. */}}
+{{- define "tidelog.validate.labels" -}}
+{{- $pipeline := .Values.pipeline -}}
+{{- $places := dict "commonLabels" .Values.commonLabels "brokers.podLabels" .Values.brokers.podLabels "controllers.podLabels" .Values.controllers.podLabels "groupCoordinators.podLabels" .Values.groupCoordinators.podLabels "etcd.podLabels" .Values.etcd.podLabels "roll.podLabels" .Values.roll.podLabels "console.podLabels" .Values.console.podLabels "pipeline.driver.podLabels" $pipeline.driver.podLabels "pipeline.executors.podLabels" $pipeline.executors.podLabels -}}
+{{- $own := concat (include "tidelog.labels" (dict "root" (dict "Values" (dict "nameOverride" "" "commonLabels" dict) "Release" .Release "Chart" .Chart) "component" "broker") | fromYaml | keys) (list "tidelog.io/broker-id" "tidelog.io/archive") -}}
+{{- range $place, $labels := $places -}}
+{{- range $name, $_ := $labels -}}
+{{- if has $name $own -}}
+{{- fail (printf "%s: the chart sets %s; remove it" $place $name) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
