@@ -277,13 +277,18 @@ super.users: {{ join ";" (concat $super .Values.authorization.superUsers) | quot
 {{- end }}
 {{- end -}}
 
-{{/* All settings that only brokers have, by name: those of their listeners and of the authorizer, then brokers.settings. */}}
-{{- define "tidelog.brokersOwnSettings" -}}
+{{/* The settings of brokers that the chart chooses: those of their listeners and of the authorizer. */}}
+{{- define "tidelog.brokersChosenSettings" -}}
 {{- $chosen := dict -}}
 {{- range list "tidelog.internalSettings" "tidelog.externalSettings" "tidelog.authorizationSettings" -}}
 {{- $chosen = mergeOverwrite $chosen (include . $ | fromYaml) -}}
 {{- end -}}
-{{- toYaml (mergeOverwrite $chosen (deepCopy .Values.brokers.settings)) -}}
+{{- toYaml $chosen -}}
+{{- end -}}
+
+{{/* All settings that only brokers have, by name: those that the chart chooses, then brokers.settings. */}}
+{{- define "tidelog.brokersOwnSettings" -}}
+{{- toYaml (mergeOverwrite (include "tidelog.brokersChosenSettings" . | fromYaml) (deepCopy .Values.brokers.settings)) -}}
 {{- end -}}
 
 {{/* Entries of `volumes:` and `volumeMounts:` of brokers for the certificate of the external listener. */}}

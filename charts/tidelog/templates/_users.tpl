@@ -149,6 +149,12 @@ nothing. The admin's Secret is optional, because the Job of the users creates it
 {{- fail (printf "users: the name %s is used twice; the chart itself creates admin" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
+{{- $user := .name -}}
+{{- range .acls -}}
+{{- if and .prefixed (has "*" (list .topic .group .transactionalId)) -}}
+{{- fail (printf "users: an ACL of %s has the prefix *, which means only names that begin with *; remove prefixed, so that * means all" $user) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- include "tidelog.validate.move" . -}}
 {{- end -}}

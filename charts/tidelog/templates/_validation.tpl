@@ -52,6 +52,7 @@ has the longest name.
 {{/* Settings that the chart sets itself. It refuses a user's value, because it would silently override it. */}}
 {{- define "tidelog.chartsOwnSettings" -}}
 listeners: listeners.internal, listeners.replication and listeners.external set them
+listener.name.external.ssl.client.auth: listeners.external.tls.clientAuth sets it
 advertised.listeners: listeners.external sets the addresses that clients outside the cluster receive
 listener.security.protocol.map: listeners.internal, listeners.replication and listeners.external set the protocols
 inter.broker.listener.name: brokers use a listener of their own, see listeners.replication
@@ -82,10 +83,19 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- $own := include "tidelog.chartsOwnSettings" . | fromYaml -}}
 {{- $places := dict "settings" .Values.settings "brokers.settings" .Values.brokers.settings "controllers.settings" .Values.controllers.settings "groupCoordinators.settings" .Values.groupCoordinators.settings -}}
 {{- range $place, $settings := $places -}}
-{{- range $name, $_ := $settings -}}
+{{- range $name, $value := $settings -}}
 {{- if hasKey $own $name -}}
 {{- fail (printf "%s: the chart sets %s; remove it: %s" $place $name (get $own $name)) -}}
 {{- end -}}
+{{- /* Up to 2^53, every whole number is a float, as which Helm keeps it. */ -}}
+{{- if and (or (kindIs "float64" $value) (kindIs "int64" $value)) (or (gt (float64 $value) 9007199254740992.0) (lt (float64 $value) -9007199254740992.0)) -}}
+{{- fail (printf "%s: Helm would change %s, because it keeps only about 16 digits of a number; write the value in quotes" $place $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $_ := include "tidelog.brokersChosenSettings" . | fromYaml -}}
+{{- if hasKey $.Values.settings $name -}}
+{{- fail (printf "settings: the chart sets %s for brokers; set it in brokers.settings" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.brokers.rack.enabled (or (hasKey .Values.settings "broker.rack") (hasKey .Values.brokers.settings "broker.rack")) -}}
@@ -124,7 +134,14 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- range $index := until (int .Values.brokers.replicas) -}}
 {{- $broker := dict "root" $ "id" (add $index $first) "index" $index -}}
 {{- $host := include "tidelog.externalHost" $broker -}}
-{{- $address := printf "%s:%s" $host (include "tidelog.externalPort" $broker) -}}
+{{- $port := include "tidelog.externalPort" $broker | int -}}
+{{- if and (eq $external.type "NodePort") (gt (include "tidelog.externalNodePort" $broker | int) 65535) -}}
+{{- fail (printf "listeners.external: broker %d would have node port %s, and the last port is 65535; set a smaller listeners.external.nodePorts.firstBroker" (int $broker.id) (include "tidelog.externalNodePort" $broker)) -}}
+{{- end -}}
+{{- if gt $port 65535 -}}
+{{- fail (printf "listeners.external: broker %d would have port %d, and the last port is 65535; set a smaller listeners.external.firstPort" (int $broker.id) $port) -}}
+{{- end -}}
+{{- $address := printf "%s:%d" $host $port -}}
 {{- if and (has $address $told) (not (include "tidelog.externalIsDiscovered" $broker)) -}}
 {{- fail (printf "listeners.external: two brokers would have the address %s; add {id} to host, or set firstPort or the ports of single brokers" $address) -}}
 {{- end -}}
@@ -145,11 +162,13 @@ Brokers do not know an anonymous client inside the cluster from one outside. If 
 Values that say so with authorization.enabled are accepted.
 */}}
 {{- define "tidelog.validate.anonymous" -}}
-{{- $superUsers := get (include "tidelog.authorizationSettings" . | fromYaml) "super.users" | default "" | splitList ";" -}}
-{{- if and (include "tidelog.externalAllowsAnonymous" .) (has "User:ANONYMOUS" $superUsers) -}}
+{{- $settings := include "tidelog.brokersOwnSettings" . | fromYaml -}}
+{{- $superUsers := get $settings "super.users" | toString | splitList ";" -}}
+{{- if and (get $settings "authorizer.class.name") (include "tidelog.externalAllowsAnonymous" .) (has "User:ANONYMOUS" $superUsers) -}}
 {{- $external := .Values.listeners.external -}}
 {{- $value := ternary "listeners.external.securityProtocol: is PLAINTEXT" (printf "listeners.external.tls.clientAuth: is %s" $external.tls.clientAuth) (eq $external.securityProtocol "PLAINTEXT") -}}
 {{- $reason := ternary "authorization.superUsers names it" "a listener inside the cluster has no login" (has "User:ANONYMOUS" .Values.authorization.superUsers) -}}
+{{- if hasKey .Values.brokers.settings "super.users" -}}{{- $reason = "brokers.settings names it" -}}{{- end -}}
 {{- fail (printf "%s, so clients outside the cluster could do everything without a login, because User:ANONYMOUS is a super user (%s); set it to %s, or set authorization.enabled to false if everybody who reaches the brokers may do everything" $value $reason (ternary "SASL_SSL" "required" (eq $external.securityProtocol "PLAINTEXT"))) -}}
 {{- end -}}
 {{- end -}}
