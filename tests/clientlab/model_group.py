@@ -208,8 +208,8 @@ class ModelGroup(VirtualTime):
                 self._ask_group(application, request)
             case CommitConsumed(offsets):
                 self.at(self._delay(), lambda: self._commit(application, dict(offsets)))
-            case RevokePartitions(places, is_lost):
-                self._revoke(application, places, is_lost, COMMIT_ATTEMPTS)
+            case RevokePartitions():
+                self._revoke(application, effect, COMMIT_ATTEMPTS)
             case LeaveGroup():
                 self._remove(self._member_name(application))
             case RecordsReady():
@@ -268,18 +268,16 @@ class ModelGroup(VirtualTime):
     def _committed(self, places: tuple[TopicPartition, ...]) -> CommittedFound:
         return CommittedFound({place: (self.committed.get(place.partition, -1), -1) for place in places})
 
-    def _revoke(
-        self, application: Application, places: tuple[TopicPartition, ...], is_lost: bool, attempts: int
-    ) -> None:
+    def _revoke(self, application: Application, effect: RevokePartitions, attempts: int) -> None:
         """Commits, again if a heartbeat with a new epoch is under way, and then confirms the revocation."""
         membership = application.core.membership
-        if not is_lost:
+        if not effect.is_lost:
             assert membership is not None
             if self._epoch_moves(application) and attempts:
-                self.at(RETRY_MS, lambda: self._revoke(application, places, is_lost, attempts - 1))
+                self.at(RETRY_MS, lambda: self._revoke(application, effect, attempts - 1))
                 return
-            self._commit(application, application.core.commitable(places))
-        self.at(self._delay(), lambda: self._step(application, RevocationDone(places, is_lost)))
+            self._commit(application, application.core.commitable(effect.partitions))
+        self.at(self._delay(), lambda: self._step(application, RevocationDone(effect.step)))
 
     def _epoch_moves(self, application: Application) -> bool:
         """Whether a response with the member's new epoch is under way."""

@@ -18,7 +18,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, RevocationDone
+from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, RevocationDone, RevokePartitions
 from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
@@ -139,8 +139,8 @@ class Coordinator:
 
 
 def join_again(core: ConsumerCore, protocol: str) -> None:
-    core.begin_poll(6_002)
-    core.step(RevocationDone((PLACE,), is_lost=True), 6_003)
+    (loss,) = (effect for effect in core.begin_poll(6_002) if isinstance(effect, RevokePartitions))
+    core.step(RevocationDone(loss.step), 6_003)
     if protocol == "classic":
         core.step(JoinAnswered(JoinGroup(0, "", ()), 0, "m2", 5, "range", "other", ()), 6_004)
         core.step(SyncAnswered(SyncGroup(0, "m2", 5, "range", ()), 0, encode_assignment([])), 6_005)

@@ -166,10 +166,9 @@ class AssignmentDone(NamedTuple):
 
 
 class RevocationDone(NamedTuple):
-    """The application has given up these partitions, or knows that it has lost them."""
+    """The application has given up the partitions of this step, or knows that it has lost them."""
 
-    partitions: tuple[TopicPartition, ...]
-    is_lost: bool
+    step: int
 
 
 Event = (
@@ -250,10 +249,14 @@ class CommitConsumed(NamedTuple):
 
 
 class RevokePartitions(NamedTuple):
-    """Commit if commits are automatic, tell the application, then send RevocationDone."""
+    """Commit if commits are automatic, tell the application, then send RevocationDone.
+
+    `step` tells the end of this revocation from that of an earlier one, whose callback may end later.
+    """
 
     partitions: tuple[TopicPartition, ...]
     is_lost: bool
+    step: int
 
 
 class PartitionsAssigned(NamedTuple):
@@ -310,7 +313,9 @@ class ConsumerCore:
         """Whether the consumer left its group because the application did not poll. It joins again after the
         application was told in its next poll what it lost."""
         self._lost: tuple[TopicPartition, ...] = ()
-        self._is_rejoining = False
+        self._revocation: RevokePartitions | None = None
+        """The step of the present membership for whose end the core waits."""
+        self._last_step = 0
         self.last_poll_ms: int = 0
         self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
         """The broker of each fetch in flight, and the generations of its partitions."""
@@ -325,7 +330,7 @@ class ConsumerCore:
         """The partitions with records or an error for the application."""
         self._delivered: dict[ConsumedPartition, None] = {}
         """The partitions whose positions have moved since the application last asked."""
-        self._is_telling_loss = self._is_telling_assignment = False
+        self._is_telling_assignment = False
         self._assigned: dict[GroupPartition, TopicPartition] = {}
         """The names of the partitions that the group gave. Metadata may forget a topic before the group."""
 
@@ -355,7 +360,9 @@ class ConsumerCore:
         for place in list(self.partitions):
             self._remove(place)
         if self.membership is not None:
-            self.membership.leave()
+            if self._is_telling_slowness:
+                self.is_removed_for_slowness = False
+            self._leave(self.membership)
 
     def begin_poll(self, now_ms: int) -> list[Effect]:
         """The application asks for records."""
@@ -363,9 +370,8 @@ class ConsumerCore:
         self.last_poll_ms = now_ms
         self.finish_delivered()
         effects: list[Effect] = []
-        if self.is_removed_for_slowness and not self._is_rejoining:
-            self._is_rejoining = True
-            effects.append(RevokePartitions(self._lost, is_lost=True))
+        if self.is_removed_for_slowness and not self._is_telling_slowness:
+            effects.append(self._revoke(self._lost, is_lost=True))
         return effects + self.poll(now_ms)
 
     def end_poll(self, now_ms: int) -> None:
@@ -700,18 +706,22 @@ class ConsumerCore:
         self._metadata.received(is_incomplete, now_ms)
 
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
-        for partition in self._known(event.partitions):
-            if partition.is_revoked:  # else it was assigned again, after the application had unsubscribed
+        revocation = self._revocation
+        if revocation is None or revocation.step != event.step:
+            return  # the membership has ended since, or the group has taken all partitions
+        is_telling_slowness, self._revocation = self._is_telling_slowness, None
+        for partition in self._known(revocation.partitions):
+            if partition.is_revoked:  # else the application has assigned it by hand since it was lost
                 self._remove(partition.place)
         self._assigned = {each: place for each, place in self._assigned.items() if place in self.partitions}
         membership = self.membership
         if membership is None:
             return
-        if event.is_lost and self._is_rejoining:
-            self.is_removed_for_slowness = self._is_rejoining = False
+        if is_telling_slowness:
+            self.is_removed_for_slowness = False
             if self.topics or self.pattern is not None:
                 membership.subscribe(self.topics, self.pattern, now_ms)
-        elif event.is_lost:
+        elif revocation.is_lost:
             membership.lost(now_ms)
         else:
             membership.revoked(now_ms)
@@ -759,8 +769,8 @@ class ConsumerCore:
         is_slow = now_ms - self.last_poll_ms >= self.settings.max_poll_interval_ms
         if is_slow and not self.is_polling:
             effects.append(LeaveGroup(membership.goodbye()))
-            membership.leave()
-            self.is_removed_for_slowness, self._is_rejoining = True, False
+            self._leave(membership)
+            self.is_removed_for_slowness = True
             self._lost = tuple(self.partitions)
             for place in self._lost:
                 self._remove(place)
@@ -773,15 +783,12 @@ class ConsumerCore:
             membership.is_coordinator_unknown = False
 
     def _reconcile(self, membership: Membership, now_ms: int, effects: list[Effect]) -> None:
-        if self._is_telling_assignment or self._is_rejoining:
+        if self._is_telling_assignment or (self._revocation is not None and self._revocation.is_lost):
             return
-        if membership.state is MemberState.LOSING and not self._is_telling_loss:
-            self._is_telling_loss = True
+        if membership.state is MemberState.LOSING:
             effects.append(self._stop_delivery(self.partitions, is_lost=True))
             return
-        if membership.state is not MemberState.LOSING:
-            self._is_telling_loss = False
-            membership.prepare(now_ms)
+        membership.prepare(now_ms)
         if membership.state is not MemberState.RECONCILING:
             return
         revoked = membership.partitions_to_revoke()
@@ -813,7 +820,22 @@ class ConsumerCore:
             partition.is_revoked = True
             if partition in self._turn:
                 self._turn.remove(partition)
-        return RevokePartitions(told, is_lost)
+        return self._revoke(told, is_lost=is_lost)
+
+    def _revoke(self, places: tuple[TopicPartition, ...], *, is_lost: bool) -> RevokePartitions:
+        self._last_step += 1
+        self._revocation = RevokePartitions(places, is_lost, self._last_step)
+        return self._revocation
+
+    @property
+    def _is_telling_slowness(self) -> bool:
+        """Whether the application is being told what it lost because it polled too rarely."""
+        return self.is_removed_for_slowness and self._revocation is not None
+
+    def _leave(self, membership: Membership) -> None:
+        """Ends the membership, and with it the step that the application is being told of."""
+        membership.leave()
+        self._revocation = None
 
     def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
         committed: list[TopicPartition] = []

@@ -625,8 +625,8 @@ class Consumer(Generic[K, V]):
                     )
                 case CommitConsumed(offsets):
                     self._tasks.spawn(self._commit_quietly(offsets))
-                case RevokePartitions(places, is_lost):
-                    self._tasks.spawn(self._revoke(places, is_lost))
+                case RevokePartitions():
+                    self._tasks.spawn(self._revoke(effect))
                 case PartitionsAssigned(places):
                     self._tasks.spawn(self._assign(places))
                 case LeaveGroup(goodbye):
@@ -730,13 +730,14 @@ class Consumer(Generic[K, V]):
             await _call_back(self._on_assigned, places)
         self._step(AssignmentDone(places))
 
-    async def _revoke(self, places: tuple[TopicPartition, ...], is_lost: bool) -> None:
+    async def _revoke(self, effect: RevokePartitions) -> None:
+        places, is_lost, step = effect
         if not is_lost and self.settings.enable_auto_commit:
             await self._commit_quietly(self._core.commitable(places))
         callback = self._on_lost if is_lost else self._on_revoked
         if callback is not None and places:
             await _call_back(callback, places)
-        self._step(RevocationDone(places, is_lost))
+        self._step(RevocationDone(step))
 
     async def _leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest | None) -> None:
         logger.warning(

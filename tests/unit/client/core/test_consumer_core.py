@@ -150,7 +150,7 @@ def test_a_partition_of_a_topic_that_metadata_forgot_is_given_up() -> None:
     core.poll(6_000)
     (revocation,) = revocations(core.step(heartbeat_answered(2), 6_001))
     assert revocation.partitions == (PLACE,)
-    core.step(RevocationDone(revocation.partitions, False), 6_002)
+    core.step(RevocationDone(revocation.step), 6_002)
     assert not core.partitions
 
 
@@ -193,9 +193,10 @@ def test_a_slow_application_is_told_what_it_lost_before_it_joins_again() -> None
     core.end_poll(10)
     left = core.poll(400_000)
     assert [effect for effect in left if isinstance(effect, LeaveGroup)] and not revocations(left)
-    assert revocations(core.begin_poll(400_001)) == [RevokePartitions((PLACE,), is_lost=True)]
+    (loss,) = revocations(core.begin_poll(400_001))
+    assert (loss.partitions, loss.is_lost) == ((PLACE,), True)
     assert core.is_removed_for_slowness and not revocations(core.begin_poll(400_002))
-    core.step(RevocationDone((PLACE,), is_lost=True), 400_003)
+    core.step(RevocationDone(loss.step), 400_003)
     assert core.membership is not None and core.membership.state is MemberState.JOINING
     assert not core.is_removed_for_slowness
 
@@ -211,7 +212,7 @@ def test_a_revocation_of_an_earlier_membership_takes_no_partition_away() -> None
     core.step(METADATA, 6_003)
     core.step(heartbeat_answered(3, {(TOPIC_ID, 0)}, attempt=1), 6_004)
     core.step(AssignmentDone((PLACE,)), 6_005)
-    core.step(RevocationDone(revocation.partitions, is_lost=False), 6_006)
+    core.step(RevocationDone(revocation.step), 6_006)
     assert fetches(core.step(CommittedFound({PLACE: (0, -1)}), 6_007))
 
 
@@ -428,8 +429,8 @@ def test_the_leader_of_a_classic_group_notices_new_partitions(is_static: bool) -
                     following += core.step(GroupHeartbeatAnswered(request, 0), now_ms)
                 case PartitionsAssigned(partitions=places):
                     following += core.step(AssignmentDone(places), now_ms)
-                case RevokePartitions(partitions=places, is_lost=is_lost):
-                    following += core.step(RevocationDone(places, is_lost), now_ms)
+                case RevokePartitions(step=step):
+                    following += core.step(RevocationDone(step), now_ms)
                 case LookUpCommitted(partitions=places):
                     following += core.step(CommittedFound(dict.fromkeys(places, (0, -1))), now_ms)
         effects = following + core.poll(now_ms)

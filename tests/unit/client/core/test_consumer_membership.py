@@ -17,12 +17,15 @@ from tidelog.client.core.consumer import (
     Event,
     GroupRequestFailed,
     LeaveGroup,
+    PartitionsAssigned,
     RevocationDone,
+    RevokePartitions,
     SendGroupRequest,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import (
     ConsumerMembership,
+    GroupPartition,
     Heartbeat,
     HeartbeatAnswered,
     LeaveHeartbeat,
@@ -34,8 +37,10 @@ from tidelog.model.topics import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=1)
 PLACE = TopicPartition("t", 0)
+OTHER = TopicPartition("t", 1)
 ASSIGNMENT = frozenset({(TOPIC_ID, 0)})
-METADATA = MetadataReceived((Node(1, "h", 1),), (TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),)),))
+BOTH = frozenset({(TOPIC_ID, 0), (TOPIC_ID, 1)})
+METADATA = MetadataReceived((Node(1, "h", 1),), (TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),) * 2),))
 STEPS = st.lists(
     st.sampled_from(["request", "request", "answer", "answer", "fence", "fail", "tell loss", "leave"]),
     max_size=40,
@@ -50,9 +55,21 @@ def heartbeats(effects: list[Effect]) -> list[Heartbeat]:
     ]
 
 
-def answered(beat: Heartbeat, epoch: int, error_code: int = ErrorCode.NONE) -> HeartbeatAnswered:
-    assignment = None if error_code else ASSIGNMENT
-    return HeartbeatAnswered(beat, error_code, None, epoch, 5_000, assignment)
+def revocations(effects: list[Effect]) -> list[RevokePartitions]:
+    return [effect for effect in effects if isinstance(effect, RevokePartitions)]
+
+
+def assignments(effects: list[Effect]) -> list[PartitionsAssigned]:
+    return [effect for effect in effects if isinstance(effect, PartitionsAssigned)]
+
+
+def answered(
+    beat: Heartbeat,
+    epoch: int,
+    error_code: int = ErrorCode.NONE,
+    assignment: frozenset[GroupPartition] = ASSIGNMENT,
+) -> HeartbeatAnswered:
+    return HeartbeatAnswered(beat, error_code, None, epoch, 5_000, None if error_code else assignment)
 
 
 def member(instance_id: str | None = None) -> tuple[ConsumerCore, Heartbeat]:
@@ -108,7 +125,7 @@ def test_a_loss_of_an_earlier_membership_does_not_end_this_one(is_answered: bool
     core, beat = member()
     membership = core.membership
     assert membership is not None
-    core.step(answered(beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10)
+    (loss,) = revocations(core.step(answered(beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10))
     core.unsubscribe()
     core.subscribe(("t",), None, 11)
     (join,) = heartbeats(core.poll(11))
@@ -117,8 +134,121 @@ def test_a_loss_of_an_earlier_membership_does_not_end_this_one(is_answered: bool
         core.step(answered(join, 7), 12)
     expected = (membership.state, membership.epoch, membership.owned, membership.departures)
     assert expected[0] is (MemberState.STABLE if is_answered else MemberState.JOINING)
-    assert not heartbeats(core.step(RevocationDone((PLACE,), is_lost=True), 13))
+    assert not heartbeats(core.step(RevocationDone(loss.step), 13))
     assert (membership.state, membership.epoch, membership.owned, membership.departures) == expected
+
+
+def beat(
+    core: ConsumerCore,
+    now_ms: int,
+    epoch: int,
+    error_code: int = ErrorCode.NONE,
+    assignment: frozenset[GroupPartition] = ASSIGNMENT,
+) -> list[Effect]:
+    """Returns what follows from the answer to the heartbeat of a member that may have left before."""
+    core.poll(now_ms)
+    assert core.membership is not None
+    request = Heartbeat(core.membership.departures, epoch, None, None, None)
+    return core.step(answered(request, epoch, error_code, assignment), now_ms)
+
+
+def join_again(core: ConsumerCore, now_ms: int, assignment: frozenset[GroupPartition]) -> None:
+    """Begins another membership while a callback of the first one runs."""
+    core.unsubscribe()
+    core.subscribe(("t",), None, now_ms)
+    core.begin_poll(now_ms)
+    core.step(METADATA, now_ms)
+    beat(core, now_ms, 1, assignment=assignment)
+    core.step(AssignmentDone((PLACE, OTHER)), now_ms)
+
+
+def test_a_revocation_of_an_earlier_membership_does_not_end_one_of_this_one() -> None:
+    """The coordinator would give a partition to another member before the application has given it up."""
+    core, open_beat = member()
+    (earlier,) = revocations(core.step(answered(open_beat, 2, assignment=frozenset()), 10))
+    join_again(core, 20, BOTH)
+    membership = core.membership
+    assert membership is not None
+    (revocation,) = revocations(beat(core, 10_000, 2, assignment=frozenset({(TOPIC_ID, 1)})))
+    assert revocation.partitions == earlier.partitions == (PLACE,)
+    core.step(RevocationDone(earlier.step), 10_001)
+    assert (membership.state, membership.owned) == (MemberState.REVOKING, BOTH)
+    assert PLACE in core.partitions
+    core.step(RevocationDone(revocation.step), 10_002)
+    assert (membership.state, membership.owned) == (MemberState.STABLE, BOTH - ASSIGNMENT)
+    assert PLACE not in core.partitions
+
+
+def test_a_revocation_from_before_a_loss_does_not_end_one_from_after_it() -> None:
+    core, open_beat = member()
+    (earlier,) = revocations(core.step(answered(open_beat, 2, assignment=frozenset()), 10))
+    (asked,) = heartbeats(core.poll(10_000))
+    (loss,) = revocations(core.step(answered(asked, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10_000))
+    (asked,) = heartbeats(core.step(RevocationDone(loss.step), 10_001))
+    (asked,) = heartbeats(core.step(answered(asked, 5), 10_002))
+    core.step(AssignmentDone((PLACE,)), 10_003)
+    (revocation,) = revocations(core.step(answered(asked, 6, assignment=frozenset()), 10_004))
+    core.step(RevocationDone(earlier.step), 10_005)
+    assert PLACE in core.partitions
+    core.step(RevocationDone(revocation.step), 10_006)
+    assert PLACE not in core.partitions
+
+
+def test_a_loss_of_an_earlier_membership_does_not_stand_for_one_of_this_one() -> None:
+    """The application would go on to read partitions of others, because nobody tells it what it lost."""
+    core, open_beat = member()
+    (earlier,) = revocations(core.step(answered(open_beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10))
+    join_again(core, 20, ASSIGNMENT)
+    core.end_poll(30)
+    assert not revocations(beat(core, 10_000, 0, ErrorCode.FENCED_MEMBER_EPOCH))
+    core.step(RevocationDone(earlier.step), 10_001)
+    membership = core.membership
+    assert membership is not None and (membership.state, membership.owned) == (MemberState.LOSING, ASSIGNMENT)
+    (loss,) = revocations(core.begin_poll(10_002))
+    assert loss.partitions == (PLACE,)
+    core.step(RevocationDone(loss.step), 10_003)
+    assert (membership.state, membership.owned) == (MemberState.JOINING, frozenset())
+    assert not core.partitions
+
+
+def test_a_slow_application_does_not_join_again_when_an_earlier_callback_ends() -> None:
+    core, open_beat = member()
+    (earlier,) = revocations(core.step(answered(open_beat, 0, ErrorCode.FENCED_MEMBER_EPOCH), 10))
+    core.end_poll(20)
+    core.poll(400_000)
+    (loss,) = revocations(core.begin_poll(400_001))
+    core.step(RevocationDone(earlier.step), 400_002)
+    membership = core.membership
+    assert core.is_removed_for_slowness
+    assert membership is not None and membership.state is MemberState.OUTSIDE
+    core.step(RevocationDone(loss.step), 400_003)
+    assert not core.is_removed_for_slowness and membership.state is MemberState.JOINING
+
+
+def test_an_application_that_unsubscribes_while_it_is_told_of_its_slowness_is_told_once() -> None:
+    core, _ = member()
+    core.end_poll(20)
+    core.poll(400_000)
+    (loss,) = revocations(core.begin_poll(400_001))
+    core.unsubscribe()
+    core.subscribe(("t",), None, 400_002)
+    assert not revocations(core.begin_poll(400_002)) and not core.is_removed_for_slowness
+    core.step(METADATA, 400_003)
+    beat(core, 400_003, 9)
+    core.step(RevocationDone(loss.step), 400_004)
+    assert PLACE in core.partitions
+
+
+def test_a_callback_of_an_earlier_assignment_delays_the_next_one() -> None:
+    """Two callbacks for assignments never run at the same time."""
+    core, open_beat = member()
+    (more,) = assignments(core.step(answered(open_beat, 2, assignment=BOTH), 10))
+    core.unsubscribe()
+    core.subscribe(("t",), None, 20)
+    core.begin_poll(20)
+    assert not assignments(beat(core, 20, 1)) and PLACE not in core.partitions
+    assert assignments(core.step(AssignmentDone(more.partitions), 30))
+    assert not core.partitions[PLACE].can_fetch
 
 
 @given(STEPS, st.randoms(use_true_random=False))

@@ -19,7 +19,7 @@ from clientlab.model_group import GroupFaults, ModelGroup
 from tidelog.client.core import classic_membership
 from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
 from tidelog.client.core.classic_membership import ClassicMembership
-from tidelog.client.core.consumer import ConsumerCore, RevokePartitions
+from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_settings import ConsumerSettings
 
 SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)
@@ -112,7 +112,7 @@ def test_delivery_during_a_revocation_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         ConsumerCore,
         "_stop_delivery",
-        lambda core, places, is_lost: RevokePartitions(tuple(places), is_lost),
+        lambda core, places, is_lost: core._revoke(tuple(places), is_lost=is_lost),
     )
     with pytest.raises(AssertionError):
         for seed in (822144, *range(100)):
