@@ -198,12 +198,12 @@ class ModelGroup(VirtualTime):
                 view = TopicView(TOPIC, TOPIC_ID, (PartitionLeader(1, 0),) * len(self.logs))
                 received = MetadataReceived((Node(1, "model", 9092),), (view,))
                 self._ask(application, lambda: received, MetadataFailed())
-            case LookUpCommitted(places):
-                lost = LookupFailed(places, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
-                self._ask(application, lambda: self._committed(places), lost)
-            case LookUpOffsets(timestamps):
-                lost = LookupFailed(tuple(timestamps), KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-                self._ask(application, lambda: OffsetsFound(dict.fromkeys(timestamps, 0), timestamps), lost)
+            case LookUpCommitted():
+                lost = LookupFailed(effect, KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                self._ask(application, lambda: self._committed(effect), lost)
+            case LookUpOffsets(timestamps=timestamps):
+                lost = LookupFailed(effect, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+                self._ask(application, lambda: OffsetsFound(effect, dict.fromkeys(timestamps, 0)), lost)
             case SendGroupRequest(request, _):
                 self._ask_group(application, request)
             case CommitConsumed(offsets):
@@ -265,8 +265,11 @@ class ModelGroup(VirtualTime):
     def _ask_group(self, application: Application, request: Any) -> None:
         self._ask(application, lambda: self._heartbeat(application, request), GroupRequestFailed(request))
 
-    def _committed(self, places: tuple[TopicPartition, ...]) -> CommittedFound:
-        return CommittedFound({place: (self.committed.get(place.partition, -1), -1) for place in places})
+    def _committed(self, effect: LookUpCommitted) -> CommittedFound:
+        places = effect.generations
+        return CommittedFound(
+            effect, {place: (self.committed.get(place.partition, -1), -1) for place in places}
+        )
 
     def _revoke(self, application: Application, effect: RevokePartitions, attempts: int) -> None:
         """Commits, again if a heartbeat with a new epoch is under way, and then confirms the revocation."""

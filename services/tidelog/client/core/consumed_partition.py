@@ -139,6 +139,7 @@ class ConsumedPartition:
     """
 
     __slots__ = (
+        "_generations",
         "checked_epoch",
         "consumed",
         "consumed_epoch",
@@ -167,7 +168,8 @@ class ConsumedPartition:
         "state",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
+    def __init__(self, place: TopicPartition, generations: Iterator[int]) -> None:
+        """`generations` gives each number once, for all partitions of a consumer."""
         self.place: TopicPartition = place
         self.state: PositionState = PositionState.UNKNOWN
         self.position: int = 0
@@ -180,8 +182,10 @@ class ConsumedPartition:
         self.checked_epoch: int = UNKNOWN_EPOCH
         """The epoch of the leader whose log contains what was fetched (KIP-320)."""
         self.is_checking: bool = False
-        self.generation: int = 0
-        """It changes with each seek, so that responses to earlier requests are ignored."""
+        self._generations = generations
+        self.generation: int = next(generations)
+        """It changes with each seek, and a partition that is assigned again has a new one, so that responses to
+        earlier requests are ignored."""
         self.is_paused: bool = False
         self.is_fetching: bool = False
         self.is_looked_up: bool = False
@@ -247,7 +251,7 @@ class ConsumedPartition:
         return error
 
     def _forget(self) -> None:
-        self.generation += 1
+        self.generation = next(self._generations)
         self.fetched.clear()
         self.is_looked_up = self.is_checking = False
         self.checked_epoch = UNKNOWN_EPOCH

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.core.classic_membership import (
@@ -108,14 +109,15 @@ class FetchFailed(NamedTuple):
 class CommittedFound(NamedTuple):
     """The committed offsets and their epochs; an offset of -1 means that there is none."""
 
+    request: LookUpCommitted
     offsets: Mapping[TopicPartition, tuple[int, int]]
 
 
 class OffsetsFound(NamedTuple):
-    """The offsets of the times to which positions are reset, and these times."""
+    """The offsets of the times to which positions are reset."""
 
+    request: LookUpOffsets
     offsets: Mapping[TopicPartition, int]
-    timestamps: Mapping[TopicPartition, int]
 
 
 class PositionCheck(NamedTuple):
@@ -145,7 +147,7 @@ class PositionsChecked(NamedTuple):
 class LookupFailed(NamedTuple):
     """Positions could not be looked up. A permanent error is raised by the next poll."""
 
-    partitions: tuple[TopicPartition, ...]
+    request: LookUpCommitted | LookUpOffsets
     error: KafkaError
 
 
@@ -206,10 +208,15 @@ class SendFetch(NamedTuple):
 
 
 class LookUpCommitted(NamedTuple):
-    partitions: tuple[TopicPartition, ...]
+    """Look up the committed offsets. The values are the generations of the partitions."""
+
+    generations: Mapping[TopicPartition, int]
 
 
 class LookUpOffsets(NamedTuple):
+    """Look up the offsets of times."""
+
+    generations: Mapping[TopicPartition, int]
     timestamps: Mapping[TopicPartition, int]
 
 
@@ -298,6 +305,7 @@ class ConsumerCore:
         self.settings = settings
         self.view: ClusterView = ClusterView()
         self.partitions: dict[TopicPartition, ConsumedPartition] = {}
+        self._generations = count()
         self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
         self.membership: Membership | None = None
         if settings.group_id is not None and settings.is_classic:
@@ -465,15 +473,24 @@ class ConsumerCore:
     def _known(self, places: Iterable[TopicPartition]) -> list[ConsumedPartition]:
         return [self.partitions[place] for place in places if place in self.partitions]
 
+    def _unchanged(self, generations: Mapping[TopicPartition, int]) -> list[ConsumedPartition]:
+        """Returns the partitions to whose positions a response applies. The application may have sought, or
+        the partition may have been another member's since the request.
+        """
+        return [
+            partition
+            for partition in self._known(generations)
+            if partition.generation == generations[partition.place]
+        ]
+
     def _add(self, place: TopicPartition) -> None:
         if place not in self.partitions:
-            self.partitions[place] = ConsumedPartition(place)
+            self.partitions[place] = ConsumedPartition(place, self._generations)
 
     def _remove(self, place: TopicPartition) -> None:
         partition = self.partitions.pop(place, None)
         self._committed.pop(place, None)
         if partition is not None:
-            partition.generation += 1
             partition.fetched.clear()
             if partition in self._turn:
                 self._turn.remove(partition)
@@ -492,17 +509,11 @@ class ConsumerCore:
                 self._fetched(event, now_ms, effects)
             case FetchFailed():
                 self._fetch_failed(event, now_ms)
-            case CommittedFound(offsets):
-                self._found_committed(offsets, effects)
-            case OffsetsFound(found, timestamps):
-                for place, offset in found.items():
-                    partition = self.partitions.get(place)
-                    if (
-                        partition is not None
-                        and partition.state is PositionState.RESETTING
-                        and partition.reset_timestamp == timestamps[place]  # else a later seek replaced it
-                    ):
-                        partition.seek(offset)
+            case CommittedFound():
+                self._found_committed(event, effects)
+            case OffsetsFound(request, found):
+                for partition in self._unchanged(request.generations):
+                    partition.seek(found[partition.place])
             case PositionsChecked():
                 self._checked(event, now_ms, effects)
             case LookupFailed():
@@ -600,10 +611,8 @@ class ConsumerCore:
         return True
 
     def _checked(self, event: PositionsChecked, now_ms: int, effects: list[Effect]) -> None:
-        for place, check in event.asked.items():
-            partition = self.partitions.get(place)
-            if partition is None or partition.generation != check.generation or not partition.is_checking:
-                continue  # a seek replaced the position
+        for partition in self._unchanged({place: each.generation for place, each in event.asked.items()}):
+            place, check = partition.place, event.asked[partition.place]
             partition.is_checking = False
             end = event.ends.get(place)
             error = None if end is None else request_error(end.error_code, f"check of {place}")
@@ -671,13 +680,10 @@ class ConsumerCore:
             partition.preferred_replica = -1
             partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
 
-    def _found_committed(
-        self, offsets: Mapping[TopicPartition, tuple[int, int]], effects: list[Effect]
-    ) -> None:
-        for place, (offset, epoch) in offsets.items():
-            partition = self.partitions.get(place)
-            if partition is None or partition.state is not PositionState.UNKNOWN:
-                continue
+    def _found_committed(self, event: CommittedFound, effects: list[Effect]) -> None:
+        for partition in self._unchanged(event.request.generations):
+            place = partition.place
+            offset, epoch = event.offsets[place]
             if offset >= 0:
                 partition.seek(offset, epoch)
                 self._committed[place] = offset
@@ -686,9 +692,7 @@ class ConsumerCore:
 
     def _lookup_failed(self, event: LookupFailed, now_ms: int, effects: list[Effect]) -> None:
         self._metadata.is_needed = True
-        for partition in self._known(event.partitions):
-            if not partition.is_looked_up:
-                continue  # a seek replaced the lookup
+        for partition in self._unchanged(event.request.generations):
             partition.is_looked_up = False
             partition.not_before_ms = now_ms + self._backoff.delay_ms(2)
             if not event.error.is_retriable:
@@ -838,7 +842,8 @@ class ConsumerCore:
         self._revocation = None
 
     def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
-        committed: list[TopicPartition] = []
+        committed: dict[TopicPartition, int] = {}
+        resetting: dict[TopicPartition, int] = {}
         timestamps: dict[TopicPartition, int] = {}
         for place, partition in self.partitions.items():
             if partition.is_looked_up or now_ms < partition.not_before_ms:
@@ -848,17 +853,18 @@ class ConsumerCore:
                     self._reset_by_policy(partition)
                 else:
                     partition.is_looked_up = True
-                    committed.append(place)
+                    committed[place] = partition.generation
             if partition.state is PositionState.RESETTING:
                 if self.view.leader(place).leader == NO_LEADER:
                     self._metadata.is_needed = True
                 else:
                     partition.is_looked_up = True
+                    resetting[place] = partition.generation
                     timestamps[place] = partition.reset_timestamp
         if committed:
-            effects.append(LookUpCommitted(tuple(committed)))
-        if timestamps:
-            effects.append(LookUpOffsets(timestamps))
+            effects.append(LookUpCommitted(committed))
+        if resetting:
+            effects.append(LookUpOffsets(resetting, timestamps))
 
     def _fetch(self, now_ms: int, effects: list[Effect]) -> None:
         by_node: dict[int, dict[TopicPartition, tuple[int, int]]] = {}

@@ -610,10 +610,10 @@ class Consumer(Generic[K, V]):
                     self._tasks.spawn(self._request_metadata(None if has_unknown_ids else topics))
                 case SendGroupRequest(request, finds_coordinator):
                     self._tasks.spawn(self._ask_group(request, finds_coordinator))
-                case LookUpCommitted(places):
-                    self._tasks.spawn(self._look_up_committed(places))
-                case LookUpOffsets(timestamps):
-                    self._tasks.spawn(self._look_up_offsets(timestamps))
+                case LookUpCommitted():
+                    self._tasks.spawn(self._look_up_committed(effect))
+                case LookUpOffsets():
+                    self._tasks.spawn(self._look_up_offsets(effect))
                 case CheckPositions():
                     self._tasks.spawn(self._check_positions(effect))
                 case TruncationFound(place, position, end_offset):
@@ -701,21 +701,21 @@ class Consumer(Generic[K, V]):
             answer = _refused(request, error)
         self._step(answer)
 
-    async def _look_up_committed(self, places: tuple[TopicPartition, ...]) -> None:
+    async def _look_up_committed(self, effect: LookUpCommitted) -> None:
         try:
-            found = await self._calls.committed(places)
+            found = await self._calls.committed(effect.generations)
         except (KafkaError, ClientError) as error:
-            self._step(LookupFailed(places, _kafka_error(error)))
+            self._step(LookupFailed(effect, _kafka_error(error)))
             return
-        self._step(CommittedFound(found))
+        self._step(CommittedFound(effect, found))
 
-    async def _look_up_offsets(self, timestamps: Mapping[TopicPartition, int]) -> None:
+    async def _look_up_offsets(self, effect: LookUpOffsets) -> None:
         try:
-            found = await self._calls.offsets(timestamps)
+            found = await self._calls.offsets(effect.timestamps)
         except (KafkaError, ClientError) as error:
-            self._step(LookupFailed(tuple(timestamps), _kafka_error(error)))
+            self._step(LookupFailed(effect, _kafka_error(error)))
             return
-        self._step(OffsetsFound(found, timestamps))
+        self._step(OffsetsFound(effect, found))
 
     async def _check_positions(self, effect: CheckPositions) -> None:
         try:

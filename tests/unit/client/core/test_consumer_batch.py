@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,7 +41,7 @@ def fetches(draw: st.DrawFn) -> memoryview:
 
 
 def partition_with(raw: memoryview, start: int) -> ConsumedPartition:
-    partition = ConsumedPartition(PLACE)
+    partition = ConsumedPartition(PLACE, itertools.count())
     partition.seek(start)
     partition.fetched.append(FetchedBatches(PLACE, raw, start, []))
     assert partition.state is PositionState.KNOWN
@@ -132,7 +133,7 @@ def test_the_records_before_a_damaged_batch_come_first() -> None:
 def test_a_piece_leaves_out_aborted_transactions() -> None:
     aborted = build_batch([Record(0, 1, None, b"a")], producer_id=7, producer_epoch=0, is_transactional=True)
     good = build_batch([Record(1, 1, None, b"b")])
-    partition = ConsumedPartition(PLACE)
+    partition = ConsumedPartition(PLACE, itertools.count())
     partition.seek(0)
     partition.fetched.append(FetchedBatches(PLACE, memoryview(bytes(aborted + good)), 0, [(0, 7)]))
     batch = partition.take_batch()

@@ -18,6 +18,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -154,15 +155,27 @@ def test_a_partition_of_a_topic_that_metadata_forgot_is_given_up() -> None:
     assert not core.partitions
 
 
-def test_the_last_of_two_seeks_to_a_time_counts() -> None:
+def lookups(effects: list[Effect]) -> list[LookUpOffsets]:
+    return [effect for effect in effects if isinstance(effect, LookUpOffsets)]
+
+
+def committed_lookups(effects: list[Effect]) -> list[LookUpCommitted]:
+    return [effect for effect in effects if isinstance(effect, LookUpCommitted)]
+
+
+def test_the_last_of_three_seeks_to_a_time_counts() -> None:
     core, _ = reader(PLACE)
     partition = core.partitions[PLACE]
     partition.reset(EARLIEST_TIMESTAMP)
-    core.poll(201)
+    (first,) = lookups(core.poll(201))
     partition.reset(LATEST_TIMESTAMP)
-    core.poll(202)
-    core.step(OffsetsFound({PLACE: 0}, {PLACE: EARLIEST_TIMESTAMP}), 203)
-    core.step(OffsetsFound({PLACE: 100}, {PLACE: LATEST_TIMESTAMP}), 204)
+    (second,) = lookups(core.poll(202))
+    partition.reset(LATEST_TIMESTAMP)
+    (third,) = lookups(core.poll(203))
+    core.step(OffsetsFound(first, {PLACE: 0}), 204)
+    core.step(OffsetsFound(second, {PLACE: 90}), 205)
+    assert partition.state is PositionState.RESETTING, "the end has moved since the second request"
+    core.step(OffsetsFound(third, {PLACE: 100}), 206)
     assert partition.position == 100
 
 
@@ -170,9 +183,9 @@ def test_a_failed_lookup_does_not_undo_a_seek() -> None:
     core, _ = reader(PLACE)
     partition = core.partitions[PLACE]
     partition.reset(EARLIEST_TIMESTAMP)
-    core.poll(201)
+    (lookup,) = lookups(core.poll(201))
     partition.seek(7)
-    core.step(LookupFailed((PLACE,), KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 202)
+    core.step(LookupFailed(lookup, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)), 202)
     assert partition.error is None and partition.position == 7
 
 
@@ -181,8 +194,8 @@ def test_no_record_is_fetched_before_the_application_knows_its_assignment() -> N
     core.subscribe(("t",), None, 0)
     core.begin_poll(0)
     core.step(METADATA, 0)
-    core.step(heartbeat_answered(1, {(TOPIC_ID, 0)}), 1)
-    assert not fetches(core.step(CommittedFound({PLACE: (0, 0)}), 2))
+    (lookup,) = committed_lookups(core.step(heartbeat_answered(1, {(TOPIC_ID, 0)}), 1))
+    assert not fetches(core.step(CommittedFound(lookup, {PLACE: (0, 0)}), 2))
     core.partitions[PLACE].seek(3)
     (fetch,) = fetches(core.step(AssignmentDone((PLACE,)), 3))
     assert fetch.offsets[PLACE][0] == 3
@@ -210,10 +223,10 @@ def test_a_revocation_of_an_earlier_membership_takes_no_partition_away() -> None
     core.subscribe(("t",), None, 6_002)
     core.begin_poll(6_002)
     core.step(METADATA, 6_003)
-    core.step(heartbeat_answered(3, {(TOPIC_ID, 0)}, attempt=1), 6_004)
+    (lookup,) = committed_lookups(core.step(heartbeat_answered(3, {(TOPIC_ID, 0)}, attempt=1), 6_004))
     core.step(AssignmentDone((PLACE,)), 6_005)
     core.step(RevocationDone(revocation.step), 6_006)
-    assert fetches(core.step(CommittedFound({PLACE: (0, -1)}), 6_007))
+    assert fetches(core.step(CommittedFound(lookup, {PLACE: (0, -1)}), 6_007))
 
 
 def test_an_unknown_preferred_replica_is_looked_up_without_a_busy_loop() -> None:
@@ -294,7 +307,7 @@ def test_a_log_without_the_epoch_is_read_from_the_reset_position() -> None:
     core, check = check_after_election("earliest")
     effects = answer_check(core, check, -1, epoch=-1)
     assert TruncationFound(PLACE, 2, None) in effects
-    assert LookUpOffsets({PLACE: EARLIEST_TIMESTAMP}) in effects
+    assert [lookup.timestamps for lookup in lookups(effects)] == [{PLACE: EARLIEST_TIMESTAMP}]
 
 
 def test_lost_records_that_the_application_has_not_got_are_fetched_again() -> None:
@@ -355,9 +368,9 @@ def test_a_position_behind_a_marker_has_its_epoch(in_batches: bool) -> None:
     """Otherwise the next member of the group compares it with an epoch that ended before it."""
     core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
     core.assign([PLACE])
-    core.begin_poll(0)
+    (lookup,) = committed_lookups(core.begin_poll(0))
     core.step(MetadataReceived(NODES, (TopicView("t", TOPIC_ID, (PartitionLeader(1, 2),)),)), 0)
-    (fetch,) = fetches(core.step(CommittedFound({PLACE: (0, -1)}), 200))
+    (fetch,) = fetches(core.step(CommittedFound(lookup, {PLACE: (0, -1)}), 200))
     key, value = encode_end_transaction(EndTransactionMarker(is_commit=True, coordinator_epoch=0))
     producer = {"producer_id": 1, "producer_epoch": 0, "is_transactional": True}
     marker = build_batch([Record(10, 1_000, key, value)], leader_epoch=2, is_control=True, **producer)
@@ -431,7 +444,8 @@ def test_the_leader_of_a_classic_group_notices_new_partitions(is_static: bool) -
                     following += core.step(AssignmentDone(places), now_ms)
                 case RevokePartitions(step=step):
                     following += core.step(RevocationDone(step), now_ms)
-                case LookUpCommitted(partitions=places):
-                    following += core.step(CommittedFound(dict.fromkeys(places, (0, -1))), now_ms)
+                case LookUpCommitted():
+                    found = dict.fromkeys(effect.generations, (0, -1))
+                    following += core.step(CommittedFound(effect, found), now_ms)
         effects = following + core.poll(now_ms)
     assert {place.partition for place in core.membership.owned} == {0, 1, 2}

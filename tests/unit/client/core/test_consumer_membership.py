@@ -10,17 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
     AssignmentDone,
+    CheckPositions,
+    CommittedFound,
     ConsumerCore,
     Effect,
+    EpochEnd,
     Event,
     GroupRequestFailed,
     LeaveGroup,
+    LookUpCommitted,
+    LookupFailed,
     PartitionsAssigned,
+    PositionsChecked,
     RevocationDone,
     RevokePartitions,
     SendGroupRequest,
+    TruncationFound,
 )
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import (
@@ -32,7 +40,7 @@ from tidelog.client.core.membership import (
     MemberState,
 )
 from tidelog.client.core.retry_backoff import RetryBackoff
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -152,14 +160,17 @@ def beat(
     return core.step(answered(request, epoch, error_code, assignment), now_ms)
 
 
-def join_again(core: ConsumerCore, now_ms: int, assignment: frozenset[GroupPartition]) -> None:
-    """Begins another membership while a callback of the first one runs."""
+def join_again(core: ConsumerCore, now_ms: int, assignment: frozenset[GroupPartition]) -> list[Effect]:
+    """Begins another membership while a callback or a request of the first one is under way. Returns what
+    follows from its assignment.
+    """
     core.unsubscribe()
     core.subscribe(("t",), None, now_ms)
     core.begin_poll(now_ms)
     core.step(METADATA, now_ms)
-    beat(core, now_ms, 1, assignment=assignment)
+    effects = beat(core, now_ms, 1, assignment=assignment)
     core.step(AssignmentDone((PLACE, OTHER)), now_ms)
+    return effects
 
 
 def test_a_revocation_of_an_earlier_membership_does_not_end_one_of_this_one() -> None:
@@ -249,6 +260,62 @@ def test_a_callback_of_an_earlier_assignment_delays_the_next_one() -> None:
     assert not assignments(beat(core, 20, 1)) and PLACE not in core.partitions
     assert assignments(core.step(AssignmentDone(more.partitions), 30))
     assert not core.partitions[PLACE].can_fetch
+
+
+def looking_up() -> tuple[ConsumerCore, LookUpCommitted]:
+    """Returns a member that has PLACE, and the lookup of its committed offset."""
+    core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), None, 0)
+    core.begin_poll(0)
+    core.step(METADATA, 0)
+    (lookup,) = committed_lookups(beat(core, 0, 1))
+    core.step(AssignmentDone((PLACE,)), 0)
+    return core, lookup
+
+
+def committed_lookups(effects: list[Effect]) -> list[LookUpCommitted]:
+    return [effect for effect in effects if isinstance(effect, LookUpCommitted)]
+
+
+def test_a_committed_offset_from_before_another_membership_is_no_position() -> None:
+    """Another member may have had the partition in the meantime, and committed more."""
+    core, earlier = looking_up()
+    (lookup,) = committed_lookups(join_again(core, 20, ASSIGNMENT))
+    core.step(CommittedFound(earlier, {PLACE: (3, -1)}), 30)
+    partition = core.partitions[PLACE]
+    assert partition.state is PositionState.UNKNOWN
+    core.step(CommittedFound(lookup, {PLACE: (7, -1)}), 31)
+    assert partition.position == 7
+    core.step(CommittedFound(earlier, {PLACE: (3, -1)}), 32)
+    assert partition.position == 7
+
+
+def test_a_failed_lookup_from_before_another_membership_is_no_error_of_this_one() -> None:
+    core, earlier = looking_up()
+    (lookup,) = committed_lookups(join_again(core, 20, ASSIGNMENT))
+    core.step(LookupFailed(earlier, KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)), 30)
+    assert core.partitions[PLACE].error is None
+    core.step(LookupFailed(lookup, KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)), 31)
+    assert core.partitions[PLACE].error is not None
+
+
+def test_a_checked_position_of_an_earlier_membership_says_nothing_about_this_one() -> None:
+    """The log has grown since. The consumer would go back and read records of others again."""
+    core, lookup = looking_up()
+    leader = TopicView("t", TOPIC_ID, (PartitionLeader(1, 1),) * 2)
+    core.step(METADATA._replace(topics=(leader,)), 0)
+
+    def check(lookup: LookUpCommitted, offset: int, now_ms: int) -> CheckPositions:
+        effects = core.step(CommittedFound(lookup, {PLACE: (offset, 0)}), now_ms)
+        (found,) = [effect for effect in effects if isinstance(effect, CheckPositions)]
+        return found
+
+    earlier = check(lookup, 5, 10)
+    (lookup,) = committed_lookups(join_again(core, 20, ASSIGNMENT))
+    assert check(lookup, 50, 30).checks.keys() == earlier.checks.keys() == {PLACE}
+    effects = core.step(PositionsChecked(earlier.checks, {PLACE: EpochEnd(0, 0, 6)}), 40)
+    assert not [effect for effect in effects if isinstance(effect, TruncationFound)]
+    assert core.partitions[PLACE].position == 50
 
 
 @given(STEPS, st.randoms(use_true_random=False))
