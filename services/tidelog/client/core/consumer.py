@@ -705,7 +705,9 @@ class ConsumerCore:
         is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
             self.view.leader(place).leader == NO_LEADER for place in self.partitions
         )
-        if self.membership is not None:
+        if self.pattern is not None and not event.is_complete:
+            is_incomplete = True  # it answers a request of an earlier subscription, which had no pattern
+        elif self.membership is not None:
             is_incomplete |= self.membership.took_metadata(self.view, now_ms)
         self._metadata.received(is_incomplete, now_ms)
 

@@ -44,7 +44,7 @@ from tidelog.client.core.consumer import (
     SendGroupRequest,
     TruncationFound,
 )
-from tidelog.client.core.consumer_protocol import encode_assignment
+from tidelog.client.core.consumer_protocol import decode_subscription, encode_assignment
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import LogTruncationError
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
@@ -401,6 +401,24 @@ def test_a_damaged_length_fails_only_its_partition() -> None:
     assert taken == {PLACE, OTHER}
     assert errors
     assert all("t-0" in error for error in errors)
+
+
+def test_a_pattern_is_not_matched_with_metadata_of_an_earlier_subscription() -> None:
+    """The consumer would join without the topics of the pattern, and look again only after five minutes."""
+    core = ConsumerCore(ConsumerSettings(group_id="g", group_protocol="classic"), jitter=lambda: 0.5)
+    core.subscribe(("t",), None, 0)
+    assert [effect.topics for effect in core.begin_poll(0) if isinstance(effect, RequestMetadata)] == [("t",)]
+    core.unsubscribe()
+    core.subscribe((), "u.*", 1)
+    late = core.step(METADATA, 2)
+    assert not [effect for effect in late if isinstance(effect, SendGroupRequest)]
+    (asked,) = [effect for effect in core.poll(1_000) if isinstance(effect, RequestMetadata)]
+    assert asked.has_unknown_ids
+    all_topics = (*METADATA.topics, TopicView("u1", uuid.UUID(int=2), (PartitionLeader(1, 0),)))
+    effects = core.step(MetadataReceived(NODES, all_topics, is_complete=True), 1_001)
+    (join,) = [effect.request for effect in effects if isinstance(effect, SendGroupRequest)]
+    assert isinstance(join, JoinGroup)
+    assert decode_subscription("range", "m", None, dict(join.protocols)["range"]).topics == {"u1"}
 
 
 @pytest.mark.parametrize("is_static", [False, True])
