@@ -182,6 +182,27 @@ def test_a_commit_is_repeated_with_the_new_epoch_of_the_same_membership(protocol
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(protocol: str) -> None:
+    """Another member may have committed more, so the position that was sought has to be stored."""
+    consumer, core = member(protocol)
+
+    class Late(Coordinator):
+        async def call(self, request: OffsetCommitRequest, timeout_s: float, **versions: int) -> Any:
+            answer = await super().call(request, timeout_s, **versions)
+            remove(core, protocol)
+            join_again(core, protocol)
+            core.assign([PLACE])
+            core.partitions[PLACE].seek(5)
+            return answer
+
+    coordinator = Late(lambda: None)
+    cast("Any", consumer)._calls.coordinator = coordinator
+    asyncio.run(consumer.commit({PLACE: 5}))
+    assert len(coordinator.commits) == 1
+    assert core.commitable() == {PLACE: (5, -1)}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_commit_is_not_repeated_without_a_member(protocol: str) -> None:
     consumer, core = member(protocol)
 

@@ -780,7 +780,8 @@ class Consumer(Generic[K, V]):
         async with self._commit_lock:  # a later commit must not overtake an earlier one
             await self._calls.commit(offsets, member)
         self._commit_count += 1
-        self._core.committed(offsets)
+        if self._member().departures == member.departures:  # else another member may have committed since
+            self._core.committed(offsets)
 
     async def _commit_quietly(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
         if not offsets:
