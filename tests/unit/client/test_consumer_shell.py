@@ -24,6 +24,7 @@ from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell.consumer import Consumer
+from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_commit import (
@@ -69,6 +70,15 @@ def remove(core: ConsumerCore, protocol: str) -> None:
         answer = GroupHeartbeatAnswered(GroupHeartbeat(0, "m", 3), ErrorCode.UNKNOWN_MEMBER_ID)
     core.step(answer, 6_001)
     assert core.membership is not None and core.membership.state is MemberState.LOSING
+
+
+@pytest.mark.parametrize("kind", [Consumer, ShareConsumer])
+@pytest.mark.parametrize("max_records", [0, -1])
+def test_a_poll_of_less_than_one_record_is_refused(kind: Any, max_records: int) -> None:
+    """0 once meant the default: an application that computed it got 500 records instead of none."""
+    consumer = kind("127.0.0.1:1", {"group.id": "g"})
+    with pytest.raises(ValueError, match=f"max_records={max_records}"):
+        asyncio.run(consumer.poll(0, max_records=max_records))
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -122,6 +122,17 @@ class ConsumerSettings(ConnectionSettings):
         return READ_COMMITTED if self.isolation_level == "read_committed" else READ_UNCOMMITTED
 
 
+def most_records(max_records: int | None, max_poll_records: int) -> int:
+    """Returns the most records of a poll. Raises ValueError."""
+    if max_records is None:
+        return max_poll_records
+    if max_records < 1:
+        raise ValueError(
+            f"max_records={max_records}: a poll gets at least 1; omit max_records to get max.poll.records"
+        )
+    return max_records
+
+
 def parse_consumer_settings(properties: Properties) -> ConsumerSettings:
     """Returns the settings. Raises SettingsError."""
     settings = parse_settings(ConsumerSettings, properties)

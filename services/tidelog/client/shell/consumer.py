@@ -58,6 +58,7 @@ from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
 from tidelog.client.core.consumer_settings import (
     READ_COMMITTED,
     ConsumerSettings,
+    most_records,
     parse_consumer_settings,
 )
 from tidelog.client.core.delivery_errors import (
@@ -397,10 +398,11 @@ class Consumer(Generic[K, V]):
     ) -> list[ConsumerRecord[K, V]]:
         """Returns up to `max.poll.records` records, and waits up to `timeout_s` for the first.
 
-        Records of earlier polls count as dealt with. Raises KafkaError: an error of a partition, or the
-        reason why the consumer cannot be a member of its group.
+        `max_records` replaces the setting for this poll. Records of earlier polls count as dealt with. Raises
+        KafkaError: an error of a partition, or the reason why the consumer cannot be a member of its group;
+        ValueError if `max_records` is less than 1.
         """
-        most = max_records or self.settings.max_poll_records
+        most = most_records(max_records, self.settings.max_poll_records)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         while True:
             self._begin_poll()

@@ -18,6 +18,7 @@ from tidelog.client.core.consumer import (
     SendGroupRequest,
 )
 from tidelog.client.core.consumer_record import SharedRecord, deserialize
+from tidelog.client.core.consumer_settings import most_records
 from tidelog.client.core.delivery_errors import ClosedError, NetworkError, RequestTimeoutError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
@@ -173,10 +174,11 @@ class ShareConsumer(Generic[K, V]):
     ) -> list[SharedRecord[K, V]]:
         """Returns up to `max.poll.records` records, and waits up to `timeout_s` for the first.
 
-        In the implicit mode it accepts the records of the last poll. Raises KafkaError; RuntimeError if the
-        mode is explicit and a record of the last poll is not acknowledged.
+        `max_records` replaces the setting for this poll. In the implicit mode it accepts the records of the
+        last poll. Raises KafkaError; RuntimeError if the mode is explicit and a record of the last poll is
+        not acknowledged; ValueError if `max_records` is less than 1.
         """
-        most = max_records or self.settings.max_poll_records
+        most = most_records(max_records, self.settings.max_poll_records)
         deadline_ms = now_ms() + int(timeout_s * 1000)
         while True:
             self._begin_poll()
