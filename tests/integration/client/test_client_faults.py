@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import tidelog.client as threads
 from tidelog.aio import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from tidelog.client.core.delivery_errors import InvalidTransactionStateError
+from tidelog.model.errors import KafkaError
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -64,6 +66,27 @@ def test_a_committed_position_goes_on_where_the_log_lost_records(cluster: Cluste
             assert [record.value for record in await consumer.poll(DEADLINE_S)] == [b"c"]
 
     run(read())
+
+
+def test_asyncio_reports_no_answer_that_a_closed_producer_does_not_await(cluster: Cluster) -> None:
+    cluster.create_topic("closed")
+    reports: list[dict[str, Any]] = []
+
+    async def send() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+        producer = Producer[bytes, bytes](cluster.bootstrap, {"linger.ms": 0})
+        await producer.start()
+        with cluster.delay("Produce", 10) as fault:
+            delivery = await producer.send("closed", b"0")
+            await asyncio.to_thread(fault.wait)
+            await producer.close(flushes=False)
+        with pytest.raises(KafkaError, match="the producer was closed"):
+            await delivery
+        del producer, delivery
+        gc.collect()
+
+    run(send())
+    assert reports == []
 
 
 def test_an_answer_about_a_topic_that_metadata_forgot(cluster: Cluster) -> None:

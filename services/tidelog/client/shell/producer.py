@@ -749,6 +749,8 @@ class Producer(Generic[K, V]):
         reply: asyncio.Future[Reply],
     ) -> None:
         if self._is_closed:
+            if not reply.cancelled():
+                reply.exception()  # asyncio reports an error that nobody looks at
             return
         event: Event
         try:
