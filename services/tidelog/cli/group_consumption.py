@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
-from collections.abc import Iterator
-from types import FrameType
-
+from tidelog.cli.interruption import noted_interruption
 from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.client.cluster import Cluster
 from tidelog.client.core.delivery_errors import StaleMemberError
@@ -29,10 +24,10 @@ def print_with_group(
 ) -> None:
     """Prints the records of the partitions that the group gives to this member.
 
-    With `commits`, it commits the positions of all partitions at the end, also after Ctrl-C, as Kafka's tool
-    does. Records that could not be printed are not committed. Raises KafkaError, ClientError.
+    With `commits`, it commits the positions of all partitions at the end, also after Ctrl-C and SIGTERM, as
+    Kafka's tool does. Records that could not be printed are not committed. Raises KafkaError, ClientError.
     """
-    with consumer_of(cluster, settings) as consumer, _interruption() as interruption:
+    with consumer_of(cluster, settings) as consumer, noted_interruption() as interruption:
         try:
             consumer.subscribe([topic])
             print_until_done(
@@ -55,28 +50,3 @@ def _positions(consumer: Consumer[bytes, bytes]) -> dict[TopicPartition, int]:
         return consumer.positions()
     except StaleMemberError:  # the output was blocked for long, so other members have the partitions
         return {}
-
-
-@contextlib.contextmanager
-def _interruption() -> Iterator[threading.Event]:
-    """Yields an event that the first Ctrl-C sets, so that it can't fall between a record and its commit.
-
-    The second Ctrl-C raises KeyboardInterrupt, which also ends a write to a pipe that nobody reads. Threads
-    other than the main one get no signals.
-    """
-    asked = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-    before = signal.getsignal(signal.SIGINT) or signal.default_int_handler
-
-    def note_it(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, before)
-
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, note_it)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import click
@@ -34,6 +36,34 @@ MAX_VALUES_BYTES: Final = 64 * MIB
 RECORD_OVERHEAD_BYTES: Final = 21
 """The assumed size of a record's own fields. An exact size is not needed."""
 _PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
+
+
+@dataclass(slots=True)
+class _Measurement:
+    """The records that were acknowledged or read, and the time until then."""
+
+    records: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list)
+    """The times of the batches that were sent."""
+
+    def add(self, records: int, size_bytes: int, elapsed_s: float) -> None:
+        self.records += records
+        self.size_bytes += size_bytes
+        self.elapsed_s = elapsed_s
+
+
+@contextlib.contextmanager
+def _told_at_the_end(measured: _Measurement) -> Iterator[None]:
+    """Prints what was measured, also what was measured before Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if measured.records:
+            _show(measured)
+        raise
+    _show(measured)
 
 
 @click.group(cls=SuggestingGroup)
@@ -89,36 +119,25 @@ def perf_produce(
     batch_records = min(num_records, records_of_a_batch(batch_size, record_size))
     different = max(1, min(batch_records, MAX_VALUES, MAX_VALUES_BYTES // record_size))
     values = [os.urandom(record_size) for _ in range(different)]
-    latencies_ms: list[float] = []
-    sent = 0
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    measured = _Measurement()
+    with (
+        _told_at_the_end(measured),
+        connect(bootstrap_server, request_timeout_ms) as cluster,
+        batch_producer_of(cluster, acks=acks, compression=codec, batch_bytes=batch_size) as producer,
+    ):
         num_partitions = len(cluster.topic(name).partitions)
-        with batch_producer_of(cluster, acks=acks, compression=codec, batch_bytes=batch_size) as producer:
-            producer.partitions_for(name)  # so that the first batch does not wait for metadata
-            began_s = time.monotonic()
-            while sent < num_records:
-                count = min(batch_records, num_records - sent)
-                if throughput > 0:
-                    count = min(count, throughput)
-                    time.sleep(max(0.0, began_s + sent / throughput - time.monotonic()))
-                batch = [values[i % len(values)] for i in range(count)]
-                asked_s = time.monotonic()
-                producer.send_batch(name, batch, partition=len(latencies_ms) % num_partitions).result()
-                latencies_ms.append((time.monotonic() - asked_s) * 1000)
-                sent += count
-            elapsed_s = time.monotonic() - began_s
-    latencies_ms.sort()
-    _show_rates(sent, sent * record_size, elapsed_s)
-    print_table(
-        ("#" + "average ms", *(f"#p{p:g} ms" for p in _PERCENTILES), "#max ms"),
-        [
-            [f"{sum(latencies_ms) / len(latencies_ms):.2f}"]
-            + [f"{percentile(latencies_ms, p):.2f}" for p in _PERCENTILES]
-            + [f"{latencies_ms[-1]:.2f}"]
-        ],
-        title="Time from creating a batch to its acknowledgement",
-        name="latency",
-    )
+        producer.partitions_for(name)  # so that the first batch does not wait for metadata
+        began_s = time.monotonic()
+        while measured.records < num_records:
+            count = min(batch_records, num_records - measured.records)
+            if throughput > 0:
+                count = min(count, throughput)
+                time.sleep(max(0.0, began_s + measured.records / throughput - time.monotonic()))
+            batch = [values[i % len(values)] for i in range(count)]
+            asked_s = time.monotonic()
+            producer.send_batch(name, batch, partition=len(measured.latencies_ms) % num_partitions).result()
+            measured.latencies_ms.append((time.monotonic() - asked_s) * 1000)
+            measured.add(count, count * record_size, time.monotonic() - began_s)
 
 
 @command.command("consume", cls=ToolCommand, examples=("tidelog perf consume flights",))
@@ -156,8 +175,8 @@ def perf_consume(
 ) -> None:
     """Read all partitions from the beginning."""
     name = chosen_topic(topic_name, topic_option)
-    read = size_bytes = 0
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    measured = _Measurement()
+    with _told_at_the_end(measured), connect(bootstrap_server, request_timeout_ms) as cluster:
         topic = cluster.topic(name)
         ends = starting_positions(cluster, topic, None, "latest")
         starts = starting_positions(cluster, topic, None, "earliest")
@@ -166,16 +185,14 @@ def perf_consume(
             began_s = seen_s = time.monotonic()
             while (
                 time.monotonic() - seen_s < timeout_ms / 1000
-                and (num_records is None or read < num_records)
+                and (num_records is None or measured.records < num_records)
                 and (num_records is not None or _is_before(starts | reader.positions(), ends))
             ):
                 batch = reader.poll()
                 if batch is not None:
-                    read += sum(1 for _ in sound_records(batch, max_headers=0))
-                    size_bytes += batch.size_bytes
+                    read = sum(1 for _ in sound_records(batch, max_headers=0))
                     seen_s = time.monotonic()
-            elapsed_s = seen_s - began_s
-    _show_rates(read, size_bytes, elapsed_s)
+                    measured.add(read, batch.size_bytes, seen_s - began_s)
 
 
 def _is_before(positions: Mapping[int, int], ends: Mapping[int, int]) -> bool:
@@ -193,10 +210,30 @@ def percentile(ordered: list[float], percent: float) -> float:
     return ordered[max(0, int(rank) - 1)]
 
 
-def _show_rates(records: int, size_bytes: int, elapsed_s: float) -> None:
-    seconds = max(elapsed_s, 1e-9)
+def _show(measured: _Measurement) -> None:
+    seconds = max(measured.elapsed_s, 1e-9)
     print_table(
         ("#records", "#seconds", "#records/s", "#MiB/s"),
-        [(records, f"{elapsed_s:.3f}", f"{records / seconds:.0f}", f"{size_bytes / MIB / seconds:.2f}")],
+        [
+            (
+                measured.records,
+                f"{measured.elapsed_s:.3f}",
+                f"{measured.records / seconds:.0f}",
+                f"{measured.size_bytes / MIB / seconds:.2f}",
+            )
+        ],
         name="rates",
+    )
+    if not measured.latencies_ms:
+        return
+    latencies_ms = sorted(measured.latencies_ms)
+    print_table(
+        ("#" + "average ms", *(f"#p{p:g} ms" for p in _PERCENTILES), "#max ms"),
+        [
+            [f"{sum(latencies_ms) / len(latencies_ms):.2f}"]
+            + [f"{percentile(latencies_ms, p):.2f}" for p in _PERCENTILES]
+            + [f"{latencies_ms[-1]:.2f}"]
+        ],
+        title="Time from creating a batch to its acknowledgement",
+        name="latency",
     )

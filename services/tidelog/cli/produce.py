@@ -114,7 +114,11 @@ def command(
             sender = LineSender(producer, name, partition)
             if sys.stdin.isatty():
                 note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
-            _send_lines(sender, line_format)
+            try:
+                _send_lines(sender, line_format)
+            except KeyboardInterrupt:
+                note(f"{sender.sent_records} records sent to {name}; the others are unknown.")
+                raise
     note(f"{sender.sent_records} records sent to {name}.")
     add_facts(topic=name, records=sender.sent_records)
 

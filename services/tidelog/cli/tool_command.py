@@ -117,6 +117,9 @@ class ToolCommand(DescribedCommand):
         except (ToolError, ClientError, KafkaError) as error:
             finish(has_failed=True)
             fail(sentence_of(error, _similar(ctx, error)))
+        except KeyboardInterrupt:
+            finish(has_failed=True)
+            raise
         finish()
         return result
 

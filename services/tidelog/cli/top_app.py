@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
@@ -40,7 +40,11 @@ class TopApp(App[None]):
     #topics { height: 1fr; }
     #groups { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [("q", "quit", "Quit"), ("p", "pause", "Pause or continue")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "quit", "Quit"),
+        ("p", "pause", "Pause or continue"),
+        Binding("ctrl+c", "quit", show=False, system=True, priority=True),
+    ]
 
     def __init__(self, ask: Callable[[ClusterRates | None], ClusterRates], interval_s: float) -> None:
         """`ask` returns what changed since the given rates. It may raise KafkaError and ClientError."""
