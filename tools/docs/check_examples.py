@@ -1,10 +1,12 @@
-"""Checks the types of the Python client's examples and of its public names, as its users' type checkers do.
+"""Checks the types of the Python client's examples, and of the public names of the client and of
+`tidelog.testing`, as their users' type checkers do.
 
     check_examples.py
 
 mypy --strict and pyright check each example of docs/python-client.md, and no example may contain an ignore.
 pyright is in its strict mode, except where an example uses a library without types. Then pyright must know
-the types of all names that `tidelog.aio` and `tidelog.client` export. Exits with 1 if anything is wrong.
+the types of all names that `tidelog.aio`, `tidelog.client` and `tidelog.testing` export. Exits with 1 if
+anything is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 SOURCES: Final = ROOT / "services"
 GUIDE: Final = ROOT / "docs" / "python-client.md"
-PACKAGES: Final = ("tidelog.aio", "tidelog.client")
+PACKAGES: Final = ("tidelog.aio", "tidelog.client", "tidelog.testing")
 UNTYPED: Final = ("to_arrow",)
 """Calls that return objects of libraries without types (PyArrow)."""
 IGNORES: Final = re.compile(r"#\s*(?:type:\s*ignore|pyright:)")

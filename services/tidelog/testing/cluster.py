@@ -16,8 +16,9 @@ from typing import Any, Final, TypeVar
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.testing._interception import INTERNAL_LISTENER, Faults, FetchWatch
 from tidelog.testing.clock import MovableClock, MovableLoop
-from tidelog.testing.faults import INTERNAL_LISTENER, Fault, Faults, FetchWatch
+from tidelog.testing.faults import Fault
 from tidelog.testing.quiet_log import log_quietly
 from tidelog.testing.rebalance import Rebalance, begin_rebalance
 from tidelog.testing.requests import Broker, Keyed, Record, RequestFailedError, Requests, Value
