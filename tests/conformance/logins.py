@@ -12,7 +12,7 @@ from brokerlab.secured_broker import ALICE, CASES, PASSWORD, TOPIC, Case, Mechan
 from conformance.outcomes import Outcome, results_in
 
 SCRAM_TESTS: Final = ("TestSCRAMAuth", "TestSCRAMAuthBadCredentials")
-OUR_TESTS: Final = ("TestAdministration", "TestLogins")
+OUR_TESTS: Final = ("TestAdministration", "TestLogins", "TestRequestsOfRpk")
 TIMEOUT_S: Final = 180
 
 
