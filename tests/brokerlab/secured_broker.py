@@ -195,6 +195,18 @@ class SecuredBroker:
     def oauth_user(self, case: Case) -> str:
         return ALICE if case.is_right else MALLORY
 
+    def certificate_properties(self) -> dict[str, str]:
+        """Returns the settings of a client with ALICE's certificate, on the listener SSL."""
+        files = self.client_files(Case(Mechanism.CERTIFICATE, "SSL", is_right=True))
+        return {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.ca),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.key": files.key.read_text(),
+            "ssl.keystore.certificate.chain": files.certificate.read_text(),
+        }
+
     def java_properties(self, case: Case) -> dict[str, str]:
         """Returns the settings of Kafka's own clients."""
         found = {

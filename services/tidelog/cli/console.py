@@ -131,9 +131,9 @@ def command(
     """Serve a web console with the cluster's brokers, topics, records, groups and transactions.
 
     It reads the cluster while somebody looks at a page, and changes nothing. With --login, users log in with
-    the cluster's own user names and passwords (SCRAM or PLAIN) and see what ACLs allow them. Without it, who
-    reaches the address sees what --command-config may read, and the console reads the health of the replicas
-    every 20 seconds.
+    the cluster's own user names and passwords (SCRAM, PLAIN), delegation tokens (SCRAM) or bearer tokens
+    (OAUTHBEARER) and see what ACLs allow them. Without it, who reaches the address sees what --command-config
+    may read, and the console reads the health of the replicas every 20 seconds.
     """
     if topic_schemas and schema_dir is None:
         raise ToolError("--topic-schema names files of --schema-dir: give that, too")
@@ -278,8 +278,10 @@ def console_server(
         way = partial(connect, security=security)
     else:
         way = LoginOptions(
-            lambda user, password: partial(connect, security=security.of(user, password)),
+            security.mechanism,
+            lambda login: partial(connect, security=security.of(login)),
             is_https=exposure.has_tls or exposure.is_behind_tls_proxy,
+            user_claim=security.user_claim,
         )
     try:
         used = None if certificate is None else Certificate(*certificate)

@@ -1,4 +1,6 @@
-"""The login of tools with OAUTHBEARER: a token from an identity provider, by client credentials."""
+"""Logins with OAUTHBEARER: with a token that a tool requests from an identity provider by client credentials,
+or with one that a user has.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +71,24 @@ class OAuthLogin:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise AuthenticationError(f"{self._endpoint_url} gives no token: {error}") from None
         return _Cached(token, time.monotonic() + REUSED_UNTIL * lifetime_s)
+
+
+class TokenLogin(NamedTuple):
+    """The login of the holder of a bearer token. `user` is the name in the token."""
+
+    user: str
+    token: str
+
+    @property
+    def mechanism(self) -> str:
+        return OAUTHBEARER
+
+    def __repr__(self) -> str:
+        return f"TokenLogin({self.user!r}, [hidden])"
+
+    def tokens(self, nonce: str) -> ClientTokens:
+        """Begins an exchange. A connection that authenticates again sends the same token."""
+        return _BearerTokens(self.token)
 
 
 class _BearerTokens:

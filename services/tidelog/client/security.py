@@ -21,12 +21,21 @@ from tidelog.client.oauth import OAuthLogin
 from tidelog.sasl import OAUTHBEARER
 from tidelog.sasl.jaas import JaasError, parse_jaas
 from tidelog.sasl.login import LOGIN_MECHANISMS, ClientLogin, SaslLogin
+from tidelog.sasl.oauthbearer import USER_CLAIM
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 
 COMMAND_CONFIG_VARIABLE: Final = "TIDELOG_COMMAND_CONFIG"
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MAX_FILE_BYTES: Final = 1024 * 1024
 _SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
+_CREDENTIALS: Final = "sasl.oauthbearer.client.credentials."
+_OWN_LOGIN: Final = (
+    "sasl.jaas.config",
+    "sasl.oauthbearer.token.endpoint.url",
+    f"{_CREDENTIALS}client.id",
+    f"{_CREDENTIALS}client.secret",
+)
+"""The properties with the login of one client."""
 _PEM: Final = "PEM"
 _PROTOCOL_VERSIONS: Final = frozenset({"TLSv1.2", "TLSv1.3"})
 
@@ -52,13 +61,16 @@ NO_SECURITY: Final = ClientSecurity()
 
 
 class UsersSecurity(NamedTuple):
-    """The security of connections for users who are not known yet."""
+    """The security of connections for users who are not known yet. With OAUTHBEARER, `user_claim` is the
+    claim of a token that names its user.
+    """
 
     tls: ssl.SSLContext | None
     mechanism: str
+    user_claim: str = USER_CLAIM
 
-    def of(self, user: str, password: str) -> ClientSecurity:
-        return ClientSecurity(self.tls, SaslLogin(self.mechanism, user, password))
+    def of(self, login: ClientLogin) -> ClientSecurity:
+        return ClientSecurity(self.tls, login)
 
 
 def read_security(path: Path) -> ClientSecurity:
@@ -136,22 +148,28 @@ def parse_users_security(properties: Mapping[str, str]) -> UsersSecurity:
     SecurityConfigError.
     """
     given, protocol = _given_with_protocol(properties)
+    if protocol == "SSL":
+        raise SecurityConfigError(
+            "security.protocol: with SSL, brokers know users by keys, which the console cannot borrow; "
+            "name a listener with SASL_SSL and SCRAM, where such users log in with a delegation token"
+        )
     if not protocol.startswith("SASL_"):
         raise SecurityConfigError(
             f"security.protocol: {protocol} has no login; name a listener with SASL_SSL or SASL_PLAINTEXT"
         )
-    if given.take("sasl.jaas.config"):
-        raise SecurityConfigError(
-            "sasl.jaas.config: each user logs in with another name and password; remove the property"
-        )
+    for name in _OWN_LOGIN:
+        if given.take(name):
+            raise SecurityConfigError(
+                f"{name}: each user logs in with a login of their own; remove the property"
+            )
     mechanism = given.take("sasl.mechanism", "GSSAPI")
-    if mechanism not in LOGIN_MECHANISMS:
-        raise SecurityConfigError(
-            f"sasl.mechanism: {mechanism} is not one of {', '.join(LOGIN_MECHANISMS)}, which have passwords"
-        )
+    if mechanism not in (*LOGIN_MECHANISMS, OAUTHBEARER):
+        known = ", ".join((*LOGIN_MECHANISMS, OAUTHBEARER))
+        raise SecurityConfigError(f"sasl.mechanism: {mechanism} is not one of {known}")
+    user_claim = given.take("sasl.oauthbearer.sub.claim.name") if mechanism == OAUTHBEARER else ""
     tls = _tls(given) if protocol.endswith("SSL") else None
     given.check_used(protocol)
-    return UsersSecurity(tls, mechanism)
+    return UsersSecurity(tls, mechanism, user_claim or USER_CLAIM)
 
 
 def _given_with_protocol(properties: Mapping[str, str]) -> tuple[_Given, str]:
@@ -211,12 +229,13 @@ def _oauth_login(given: _Given) -> OAuthLogin:
         options = parse_jaas(jaas).options if jaas else {}
     except JaasError as error:
         raise SecurityConfigError(f"sasl.jaas.config: {error}") from None
-    prefix = "sasl.oauthbearer.client.credentials."
-    client_id = given.take(f"{prefix}client.id") or options.get("clientId", "")
-    secret = given.take(f"{prefix}client.secret") or options.get("clientSecret", "")
+    client_id = given.take(f"{_CREDENTIALS}client.id") or options.get("clientId", "")
+    secret = given.take(f"{_CREDENTIALS}client.secret") or options.get("clientSecret", "")
     scope = given.take("sasl.oauthbearer.scope") or options.get("scope", "")
     if not client_id or not secret:
-        raise SecurityConfigError(f"{prefix}client.id: OAUTHBEARER needs a client id and a client secret")
+        raise SecurityConfigError(
+            f"{_CREDENTIALS}client.id: OAUTHBEARER needs a client id and a client secret"
+        )
     return OAuthLogin(url, client_id, secret, scope)
 
 

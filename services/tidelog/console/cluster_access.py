@@ -27,6 +27,7 @@ class AccessEndedError(ClientError):
 
 class ClusterAccess:
     """The access of a session, or of everybody if the console has no login. `user` is then empty.
+    `can_log_out` is false if each request has a login of its own.
 
     It ends when the cluster refuses the user of a session, such as after a change of the password.
     """
@@ -39,9 +40,11 @@ class ClusterAccess:
         monotonic: Callable[[], MonotonicMs],
         *,
         user: str = "",
+        can_log_out: bool = True,
         max_subjects: int = MAX_SUBJECTS,
     ) -> None:
         self.user = user
+        self.can_log_out = can_log_out
         self.viewers = 0
         self.has_ended = False
         self._connect = connect

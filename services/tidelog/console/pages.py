@@ -138,7 +138,9 @@ class Console:
         self._gate: Middleware
         if isinstance(way, LoginOptions):
             self._everybody = None
-            self._login: Login | None = Login(way, self._session_access, self._page_without_access, monotonic)
+            self._login: Login | None = Login(
+                way, self._session_access, self._page_without_access, wall, monotonic
+            )
             self._gate = Middleware(SessionGate, login=self._login)
         else:
             self._everybody = ClusterAccess(way, interval_ms, wall, monotonic, max_subjects=MAX_SUBJECTS)
@@ -157,13 +159,14 @@ class Console:
         if self._login is not None:
             self._login.close()
 
-    def _session_access(self, connect: Connect, user: str) -> ClusterAccess:
+    def _session_access(self, connect: Connect, user: str, can_log_out: bool) -> ClusterAccess:
         return ClusterAccess(
             connect,
             self._interval_ms,
             self._wall,
             self._monotonic,
             user=user,
+            can_log_out=can_log_out,
             max_subjects=MAX_SUBJECTS_OF_A_SESSION,
         )
 
@@ -428,8 +431,8 @@ class Console:
         access: ClusterAccess | None = request.state.access
         if access is None:
             return self._page_without_access(template, values, status)
-        page = self._renderer.render(template, {"has_access": True, "user": access.user, **values})
-        return HTMLResponse(page, status)
+        whose = {"has_access": True, "user": access.user, "can_log_out": access.can_log_out}
+        return HTMLResponse(self._renderer.render(template, {**whose, **values}), status)
 
     def _page_without_access(self, template: str, values: Mapping[str, Any], status: int) -> HTMLResponse:
         page = self._renderer.render(template, {"has_access": False, "user": "", **values})

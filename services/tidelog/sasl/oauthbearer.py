@@ -1,13 +1,17 @@
 """OAUTHBEARER (RFC 7628, KIP-255): the client sends a bearer token, which the broker checks.
 
-Only the message is parsed here. `broker/bearer_tokens.py` checks the token.
+Only the message and the claims are parsed here. `broker/bearer_tokens.py` checks the token.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from tidelog.model.instants import WallMs
 from tidelog.sasl import AuthenticationError
 
 MAX_TOKEN_BYTES = 65_536
@@ -15,6 +19,10 @@ MAX_TOKEN_BYTES = 65_536
 _SEPARATOR = "\x01"
 _MESSAGE = re.compile(r"n,(?:a=(?P<authzid>[^,\x01]*))?,\x01(?P<pairs>.*\x01)\x01", re.DOTALL)
 _BEARER = re.compile(r"[Bb]earer +([-A-Za-z0-9._~+/]+=*)")
+_JWT = re.compile(r"[-\w]+\.([-\w]+)\.[-\w]*", re.ASCII)
+USER_CLAIM = "sub"
+"""The claim with the user's name, unless `sasl.oauthbearer.sub.claim.name` names another one."""
+_LAST_EXPIRY_S = 2**53
 
 
 class BearerMessage(NamedTuple):
@@ -52,3 +60,30 @@ class BearerMessage(NamedTuple):
 
     def __repr__(self) -> str:
         return "BearerMessage([hidden])"
+
+
+class TokenClaims(NamedTuple):
+    """The claims of a bearer token that its holder needs. Nobody has checked its signature."""
+
+    user: str
+    expires_ms: WallMs
+
+    @classmethod
+    def read(cls, token: str, user_claim: str = USER_CLAIM) -> TokenClaims:
+        """Raises AuthenticationError, whose message does not contain the token."""
+        match = _JWT.fullmatch(token) if len(token) <= MAX_TOKEN_BYTES else None
+        if match is None:
+            raise AuthenticationError("it is not a JSON Web Token")
+        text = match[1]
+        try:
+            claims: Any = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        except (ValueError, RecursionError):
+            raise AuthenticationError("its claims are not JSON") from None
+        user = claims.get(user_claim) if isinstance(claims, dict) else None
+        if not isinstance(user, str) or not user:
+            raise AuthenticationError(f"it has no claim {user_claim} with a name")
+        expires_s = claims.get("exp")
+        is_number = isinstance(expires_s, int | float) and not isinstance(expires_s, bool)
+        if not is_number or not math.isfinite(expires_s) or not 0 <= expires_s <= _LAST_EXPIRY_S:
+            raise AuthenticationError("it has no claim exp with a time")
+        return cls(user, WallMs(int(expires_s * 1000)))

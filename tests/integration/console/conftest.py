@@ -18,7 +18,7 @@ from tidelog.client.cluster import Cluster as ClusterClient
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.console.login import LoginOptions
 from tidelog.console.pages import Console
-from tidelog.sasl.login import SaslLogin
+from tidelog.sasl.login import ClientLogin
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0
@@ -52,10 +52,10 @@ class ServedConsole:
                 addresses, client_id="tidelog-console", timeout_s=timeout_s, security=security
             )
 
-        def connect_as(user: str, password: str) -> Callable[[tuple[str, ...]], ClusterClient]:
-            return lambda known: connect(known, ClientSecurity(None, SaslLogin(login or "", user, password)))
+        def connect_as(login: ClientLogin) -> Callable[[tuple[str, ...]], ClusterClient]:
+            return lambda known: connect(known, ClientSecurity(None, login))
 
-        way = connect if login is None else LoginOptions(connect_as, is_https, failure_delay_s=0.05)
+        way = connect if login is None else LoginOptions(login, connect_as, is_https, failure_delay_s=0.05)
         self._console = Console(
             way, is_stopping=lambda: self._server.should_exit, **{"interval_ms": 100, **options}
         )
@@ -120,15 +120,21 @@ class ServedConsole:
 
     def log_in(self, user: str, password: str, **fields: str) -> str:
         """Logs in and returns the cookie of the session."""
-        answer = self.post("/login", user=user, password=password, **fields)
+        return self.log_in_with(user=user, password=password, **fields)
+
+    def log_in_with(self, **fields: str) -> str:
+        """Sends the login form and returns the cookie of the session."""
+        answer = self.post("/login", **fields)
         assert answer.status == 303, answer.text
         return answer.headers["set-cookie"].partition(";")[0]
 
-    def events(self, path: str, cookie: str = "") -> Iterator[tuple[str, str]]:
+    def events(
+        self, path: str, cookie: str = "", headers: Mapping[str, str] | None = None
+    ) -> Iterator[tuple[str, str]]:
         """Yields the name and the data of each event."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=TIMEOUT_S)
         try:
-            connection.request("GET", path, headers={"Cookie": cookie})
+            connection.request("GET", path, headers={"Cookie": cookie, **(headers or {})})
             response = connection.getresponse()
             assert response.status == 200
             name, data = "", []

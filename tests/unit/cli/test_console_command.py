@@ -115,7 +115,7 @@ def test_credentials_do_not_serve_for_logins(tmp_path: Path) -> None:
         'sasl.jaas.config=X required username="a" password="hidden";\n'
     )
     output = said("--login", "--command-config", str(path))
-    assert output.startswith(f"tidelog: --login: {path}: sasl.jaas.config: each user logs in with another")
+    assert output.startswith(f"tidelog: --login: {path}: sasl.jaas.config: each user logs in with a login of")
     assert "hidden" not in output
 
 

@@ -17,6 +17,7 @@ from tidelog.client.errors import NotTrustedError
 from tidelog.client.security import (
     NO_SECURITY,
     SecurityConfigError,
+    UsersSecurity,
     parse_security,
     parse_users_security,
     read_security,
@@ -53,19 +54,35 @@ def test_a_login(tmp_path: Path) -> None:
 def test_users_who_log_in_later() -> None:
     properties = {name: text for name, text in SCRAM.items() if name != "sasl.jaas.config"}
     security = parse_users_security(properties)
-    alice = security.of("alice", "secret")
-    assert alice.login == SaslLogin("SCRAM-SHA-512", "alice", "secret")
+    login = SaslLogin("SCRAM-SHA-512", "alice", "secret")
+    alice = security.of(login)
+    assert alice.login is login
     assert (alice.tls, alice.protocol) == (None, "SASL_PLAINTEXT")
-    assert parse_users_security({**properties, "security.protocol": "SASL_SSL"}).of("a", "b").tls is not None
+    assert parse_users_security({**properties, "security.protocol": "SASL_SSL"}).of(login).tls is not None
+
+
+def test_users_with_bearer_tokens_log_in_later() -> None:
+    properties = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    assert parse_users_security(properties) == UsersSecurity(None, "OAUTHBEARER", "sub")
+    named = {**properties, "sasl.oauthbearer.sub.claim.name": "preferred_username"}
+    assert parse_users_security(named).user_claim == "preferred_username"
 
 
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
         ({}, "security.protocol: PLAINTEXT has no login; name a listener with SASL_SSL"),
-        ({"security.protocol": "SSL"}, "security.protocol: SSL has no login"),
-        (SCRAM, "sasl.jaas.config: each user logs in with another name and password"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}, "which have passwords"),
+        ({"security.protocol": "SSL"}, "where such users log in with a delegation token"),
+        (SCRAM, "sasl.jaas.config: each user logs in with a login of their own"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "GSSAPI is not one of PLAIN, "),
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.client.credentials.client.id": "secret",
+            },
+            "client.id: each user logs in with a login of their own",
+        ),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.x": "1"}, "sasl.x is not supp"),
     ],
 )

@@ -51,6 +51,19 @@ def test_a_session_ends_after_its_lifetime_although_it_is_used() -> None:
     assert sessions.find("token", later(LIFETIME_MS), is_use=True) is None
 
 
+def test_a_session_ends_with_its_login() -> None:
+    sessions: Sessions[str] = Sessions()
+    assert sessions.next_end_ms() is None
+    sessions.begin("token-a", "alice", "a", NOW)
+    sessions.begin("token-b", "bob", "b", NOW, 5_000)
+    sessions.begin("token-c", "carol", "c", NOW, 2 * LIFETIME_MS)
+    assert sessions.next_end_ms() == later(5_000)
+    assert sessions.find("token-b", later(4_999), is_use=True) is not None
+    assert sessions.find("token-b", later(5_000), is_use=True) is None
+    assert sessions.end_expired(later(5_000)) == ["b"]
+    assert sessions.next_end_ms() == later(LIFETIME_MS)
+
+
 def test_the_oldest_session_of_a_user_makes_room_for_a_new_one() -> None:
     sessions: Sessions[int] = Sessions()
     for number in range(MAX_SESSIONS_OF_A_USER):

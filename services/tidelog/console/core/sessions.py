@@ -24,15 +24,15 @@ class TooManySessionsError(Exception):
 
 @dataclass(slots=True)
 class Session(Generic[T]):
-    """A session of a user. `value` is what belongs to it."""
+    """A session of a user. `value` is what belongs to it. It ends at `ends_ms` even if it is used."""
 
     user: str
     value: T
-    began_ms: MonotonicMs
+    ends_ms: MonotonicMs
     used_ms: MonotonicMs
 
     def has_expired(self, now_ms: MonotonicMs) -> bool:
-        return now_ms - self.used_ms >= IDLE_MS or now_ms - self.began_ms >= LIFETIME_MS
+        return now_ms - self.used_ms >= IDLE_MS or now_ms >= self.ends_ms
 
 
 class Sessions(Generic[T]):
@@ -48,9 +48,12 @@ class Sessions(Generic[T]):
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, token: str, user: str, value: T, now_ms: MonotonicMs) -> list[T]:
-        """Adds a session. Returns the values of the sessions that end: expired ones, and the oldest one of a
-        user who has too many. Raises TooManySessionsError, with which nothing changes.
+    def begin(
+        self, token: str, user: str, value: T, now_ms: MonotonicMs, lasts_ms: int = LIFETIME_MS
+    ) -> list[T]:
+        """Adds a session, which lasts no longer than `lasts_ms` and LIFETIME_MS. Returns the values of the
+        sessions that end: expired ones, and the oldest one of a user who has too many. Raises
+        TooManySessionsError, with which nothing changes.
         """
         expired = [key for key, each in self._sessions.items() if each.has_expired(now_ms)]
         own = [key for key, each in self._sessions.items() if each.user == user and key not in expired]
@@ -58,7 +61,8 @@ class Sessions(Generic[T]):
         if len(self._sessions) - len(expired) - len(surplus) >= MAX_SESSIONS:
             raise TooManySessionsError
         ended = [self._sessions.pop(key).value for key in (*expired, *surplus)]
-        self._sessions[_key_of(token)] = Session(user, value, now_ms, now_ms)
+        ends_ms = MonotonicMs(now_ms + min(lasts_ms, LIFETIME_MS))
+        self._sessions[_key_of(token)] = Session(user, value, ends_ms, now_ms)
         return ended
 
     def find(self, token: str, now_ms: MonotonicMs, *, is_use: bool) -> Session[T] | None:
@@ -81,6 +85,10 @@ class Sessions(Generic[T]):
         """Ends the sessions that have expired and returns their values."""
         expired = [key for key, each in self._sessions.items() if each.has_expired(now_ms)]
         return [self._sessions.pop(key).value for key in expired]
+
+    def next_end_ms(self) -> MonotonicMs | None:
+        """Returns the time at which the next session ends even if it is used, None without sessions."""
+        return min((each.ends_ms for each in self._sessions.values()), default=None)
 
     def end_all(self) -> list[T]:
         values = [each.value for each in self._sessions.values()]
