@@ -47,6 +47,7 @@ MAX_READ_TIMEOUT_MS: Final = 5_000
         "tidelog console",
         "tidelog console --listen 127.0.0.1:8080 -b broker-1:9092",
         "tidelog console --schema-registry http://127.0.0.1:8081",
+        "tidelog console --schema-registry https://registry.example --schema-registry-config login.conf",
         "tidelog console --schema-dir schemas --topic-schema orders-value=orders.desc:shop.Order",
         "tidelog console --login --command-config console.properties -b broker-1:9096 --listen 0.0.0.0:8443 "
         "--tls-certificate tls.crt --tls-key tls.key --allowed-host console.example",
@@ -93,6 +94,13 @@ MAX_READ_TIMEOUT_MS: Final = 5_000
     help="Schema registry with Confluent's API, which is asked for the schema ids before keys and values.",
 )
 @click.option(
+    "--schema-registry-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Properties with the login at the registry: basic.auth.user.info or bearer.auth.token, and "
+    "schema.registry.ssl.truststore.location.",
+)
+@click.option(
     "--login/--no-login",
     "has_login",
     default=None,
@@ -121,6 +129,7 @@ def command(
     schema_dir: Path | None,
     topic_schemas: tuple[str, ...],
     schema_registry: str | None,
+    schema_registry_config: Path | None,
     has_login: bool | None,
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -137,6 +146,8 @@ def command(
     """
     if topic_schemas and schema_dir is None:
         raise ToolError("--topic-schema names files of --schema-dir: give that, too")
+    if schema_registry_config is not None and schema_registry is None:
+        raise ToolError("--schema-registry-config is for a registry: give --schema-registry, too")
     exposure = Exposure(
         listen_address(listen),
         has_login=has_login,
@@ -157,7 +168,7 @@ def command(
         timeout_ms=request_timeout_ms,
         interval_ms=int(interval_s * 1000),
         allowed_hosts=allowed_hosts,
-        schemas=SchemaOptions(schema_dir, topic_schemas, schema_registry),
+        schemas=SchemaOptions(schema_dir, topic_schemas, schema_registry, schema_registry_config),
         certificate=certificate,
     )
     click.echo(f"console: {server.url}")
@@ -171,6 +182,7 @@ class SchemaOptions:
     directory: Path | None = None
     assignments: tuple[str, ...] = ()
     registry_url: str | None = None
+    registry_config: Path | None = None
 
 
 NO_SCHEMA_OPTIONS: Final = SchemaOptions()
@@ -304,6 +316,7 @@ def _decoder(options: SchemaOptions) -> RecordDecoder:
     """Loads the schemas. Raises ToolError."""
     from tidelog.console.core.decoded import SchemaError
     from tidelog.console.record_decoder import RecordDecoder
+    from tidelog.console.registry_login import NO_LOGIN, read_registry_login
     from tidelog.console.schema_files import load_schemas
     from tidelog.console.schema_registry import SchemaRegistry
 
@@ -313,10 +326,19 @@ def _decoder(options: SchemaOptions) -> RecordDecoder:
         raise ToolError(f"--schema-dir: {error}") from None
     if options.registry_url is None:
         return RecordDecoder(files, None)
+    path = options.registry_config
     try:
-        return RecordDecoder(files, SchemaRegistry(options.registry_url, SystemClock().monotonic_ms))
+        login = NO_LOGIN if path is None else read_registry_login(path)
+        registry = SchemaRegistry(options.registry_url, SystemClock().monotonic_ms, login)
+    except SecurityConfigError as error:
+        raise ToolError(f"--schema-registry-config: {error}") from None
     except SchemaError as error:
         raise ToolError(f"--schema-registry: {error}") from None
+    if registry.sends_login_in_clear:
+        note(
+            f"tidelog: warning: {registry.name} has no TLS, so that others on the network can read the login"
+        )
+    return RecordDecoder(files, registry)
 
 
 def _reason(error: OSError) -> str:

@@ -77,7 +77,7 @@ def read_security(path: Path) -> ClientSecurity:
     """Returns the security that a file of client properties describes. Properties of other subjects, such as
     `acks`, are ignored. Raises SecurityConfigError.
     """
-    with _naming(path):
+    with naming(path):
         return parse_security(security_properties(path))
 
 
@@ -85,12 +85,12 @@ def read_users_security(path: Path) -> UsersSecurity:
     """Returns the security that a file of client properties describes, which contains no login. Raises
     SecurityConfigError.
     """
-    with _naming(path):
+    with naming(path):
         return parse_users_security(security_properties(path))
 
 
 @contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming(path: Path) -> Iterator[None]:
     """Adds the name of a file to the message of SecurityConfigError."""
     try:
         yield
@@ -118,6 +118,12 @@ def environment_properties() -> dict[str, str]:
 
 def security_properties(path: Path) -> dict[str, str]:
     """Returns the properties of TLS and SASL in a file. Raises SecurityConfigError."""
+    found = file_properties(path)
+    return {name: value for name, value in found.items() if name.startswith(_SECURITY_PREFIXES)}
+
+
+def file_properties(path: Path) -> dict[str, str]:
+    """Returns the properties in a file. Raises SecurityConfigError."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -128,9 +134,7 @@ def security_properties(path: Path) -> dict[str, str]:
         raise SecurityConfigError(f"{path} can't be read: {error.strerror}") from error
     except (UnicodeDecodeError, PropertiesError) as error:
         raise SecurityConfigError(f"{path}: {error}") from None
-    return {
-        found.name: found.value.strip() for found in properties if found.name.startswith(_SECURITY_PREFIXES)
-    }
+    return {found.name: found.value.strip() for found in properties}
 
 
 def parse_security(properties: Mapping[str, str]) -> ClientSecurity:
@@ -170,6 +174,16 @@ def parse_users_security(properties: Mapping[str, str]) -> UsersSecurity:
     tls = _tls(given) if protocol.endswith("SSL") else None
     given.check_used(protocol)
     return UsersSecurity(tls, mechanism, user_claim or USER_CLAIM)
+
+
+def parse_tls(properties: Mapping[str, str]) -> ssl.SSLContext:
+    """Returns the TLS that properties with the prefix `ssl.` describe. Raises SecurityConfigError, whose
+    message begins with the name of the property.
+    """
+    given = _Given(properties)
+    tls = _tls(given)
+    given.check_used("SSL")
+    return tls
 
 
 def _given_with_protocol(properties: Mapping[str, str]) -> tuple[_Given, str]:

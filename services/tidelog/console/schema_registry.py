@@ -1,7 +1,8 @@
 """Asks a schema registry with Confluent's HTTP API for the schemas that records name by their ids.
 
 Everything is bounded: the time, the size and the number of requests of a lookup, and the schemas that are
-kept. Requests go only to the configured host. Redirects and proxies are not followed.
+kept. Requests go only to the configured host, which alone receives the login. Redirects and proxies are not
+followed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from urllib.parse import quote, urlsplit
 from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError
 from tidelog.console.core.protobuf_reader import ProtobufReader
+from tidelog.console.registry_login import NO_LOGIN, RegistryLogin
 from tidelog.model.instants import MonotonicMs
 
 MAX_SCHEMAS: Final = 128
@@ -45,13 +47,13 @@ class RegistryError(Exception):
 
 
 class _SilentError(RegistryError):
-    """The registry did not answer, so that it is not asked for other schemas either."""
+    """The registry does not answer or refuses the login, so that it is not asked for other schemas either."""
 
 
 class SchemaRegistry:
     """The schemas of one registry. It may be used by several threads, of which one asks at a time."""
 
-    def __init__(self, url: str, clock: Callable[[], MonotonicMs]) -> None:
+    def __init__(self, url: str, clock: Callable[[], MonotonicMs], login: RegistryLogin = NO_LOGIN) -> None:
         """Raises SchemaError, whose message begins with the URL."""
         parts = urlsplit(url)
         try:
@@ -64,8 +66,14 @@ class SchemaRegistry:
             raise SchemaError(
                 f"{parts.hostname}: the registry's URL may have neither a login, a query nor a fragment"
             )
+        if login.tls is not None and parts.scheme == "http":
+            raise SchemaError(f"{url} has no TLS, to which schema.registry.ssl.* would belong: write https")
         self.name = parts.netloc
-        self._context = ssl.create_default_context() if parts.scheme == "https" else None
+        self.sends_login_in_clear = login.authorization is not None and parts.scheme == "http"
+        self._login = login
+        self._context = login.tls
+        if parts.scheme == "https" and login.tls is None:
+            self._context = ssl.create_default_context()
         self._host = parts.hostname
         self._port = port
         self._path = parts.path.rstrip("/")
@@ -131,7 +139,7 @@ class SchemaRegistry:
             ending = threading.Timer(timeout_s, _shut_down, (connection.sock,))
             ending.start()
             try:
-                connection.request("GET", self._path + path, headers={"Accept": _ACCEPT})
+                connection.request("GET", self._path + path, headers=self._headers())
                 response = connection.getresponse()
                 body = response.read(MAX_RESPONSE_BYTES + 1)
             finally:
@@ -143,7 +151,18 @@ class SchemaRegistry:
             ) from None
         finally:
             connection.close()
+        if response.status == http.client.UNAUTHORIZED:
+            problem = "requires a login. Give one with --schema-registry-config"
+            if self._login.authorization is not None:
+                problem = "does not accept the login of --schema-registry-config"
+            raise _SilentError(f"The schema registry {self.name} {problem}.")
         return response.status, body
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Accept": _ACCEPT}
+        if self._login.authorization is not None:
+            headers["Authorization"] = self._login.authorization
+        return headers
 
 
 def _shut_down(sock: socket.socket) -> None:

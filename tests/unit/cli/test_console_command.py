@@ -41,6 +41,14 @@ def test_a_missing_extra_is_named_with_its_installation(monkeypatch: pytest.Monk
         (("--bootstrap-server", "here"), "--bootstrap-server: 'here' is not a broker address"),
         (("--topic-schema", "a-value=a.avsc"), "--topic-schema names files of --schema-dir: give that, too"),
         (("--schema-dir", "/missing"), "--schema-dir: /missing: No such file or directory"),
+        (
+            ("--schema-registry-config", "x"),
+            "--schema-registry-config is for a registry: give --schema-registry",
+        ),
+        (
+            ("--schema-registry", "https://x", "--schema-registry-config", "/missing"),
+            "--schema-registry-config: /missing can't be read: No such file or directory",
+        ),
         (("--schema-registry", "here"), "--schema-registry: here is not an http or https URL, such as http"),
     ],
 )
