@@ -1,4 +1,6 @@
-"""Renders pages from the templates. Everything that comes from the cluster is escaped."""
+"""Renders pages from the templates. Everything that comes from the cluster is escaped, and its invisible
+characters are made visible.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tidelog.client.configs import CONFIG_SOURCES
+from tidelog.console.core.visible_text import visible
 
 HERE: Final = Path(__file__).parent
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -72,6 +75,13 @@ def query_text(**values: object) -> str:
     return urlencode({name: value for name, value in values.items() if value not in ("", None)})
 
 
+def _finalized(value: object) -> object:
+    """Returns what a template prints for a value. Markup, which has its own class, is complete: the filter
+    `e` keeps what was typed into a field.
+    """
+    return visible(value) if type(value) is str else value
+
+
 class Renderer:
     """The templates of the console."""
 
@@ -80,6 +90,7 @@ class Renderer:
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_finalized,
             trim_blocks=True,
             lstrip_blocks=True,
         )

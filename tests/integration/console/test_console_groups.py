@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -136,3 +137,21 @@ def test_lost_records_of_a_share_group_are_shown(tidelog: Cluster, serve_console
     tidelog.expire(TOPIC)
     page = words(serve_console(tidelog.bootstrap).get(f"/group?id={SHARE}").text)
     assert "Lost: retention deleted 2 offsets that the group had not read" in page
+
+
+def test_names_of_groups_that_would_mislead_their_reader(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic(TOPIC)
+    group_id = "<b>\u202egnp\x07\u2028&"
+    commit(tidelog, group_id, p0=0)
+    console = serve_console(tidelog.bootstrap)
+    shown = "&lt;b&gt;\\u202egnp\\u0007\\u2028&amp;"
+    page = console.get("/groups").text
+    found = re.search(r'<a href="(/group\?id=[^"]+)">([^<]+)</a>', page)
+    assert found is not None
+    assert found[2] == shown
+    page = console.get(html.unescape(found[1]))
+    assert page.status == 200
+    assert f"<h1>Group {shown}</h1>" in page.text
+    assert "\u202e" not in page.text
+    events = console.events(f"/events{html.unescape(found[1])}")
+    assert next(events)[0] == "fragment"

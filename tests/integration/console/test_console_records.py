@@ -98,7 +98,7 @@ def test_records_are_found_by_time(flights: Cluster, serve_console: Serve) -> No
     assert producer.flush(TIMEOUT_S) == 0
     console = serve_console(flights.bootstrap)
     page = console.get("/topics/old/records?start=time&time=1970-01-01T00:20").text
-    assert re.findall(r"<pre>(at \d+)</pre>", page) == ["at 2000000"]
+    assert re.findall(r"<pre>\n(at \d+)</pre>", page) == ["at 2000000"]
     page = console.get("/topics/old/records?start=time&time=2000001").text
     assert "No record was found." in page
 
@@ -117,7 +117,7 @@ def test_a_record_has_a_page_with_headers_and_all_bytes(tidelog: Cluster, serve_
     page = console.get(f"/topics/{TOPIC}/records/0/0").text
     assert "x&lt;end&gt;</pre>" in page
     assert "000000  ff 00 " in page
-    assert re.search(r'<th scope="row">trace</th><td><pre>ab-1</pre>', page)
+    assert re.search(r'<th scope="row">trace</th><td><pre>\nab-1</pre>', page)
     missing = console.get(f"/topics/{TOPIC}/records/0/1")
     assert missing.status == 404
     assert "There is no record at this offset." in missing.text
@@ -169,9 +169,9 @@ def test_only_committed_records_leave_out_an_open_and_an_aborted_transaction(
     producer.flush(TIMEOUT_S)
     console = serve_console(tidelog.bootstrap)
     path = f"/topics/{TOPIC}/records?start=oldest"
-    values = re.findall(r"<td><pre>(\w+)</pre>", console.get(path).text)
+    values = re.findall(r"<td><pre>\n(\w+)</pre>", console.get(path).text)
     assert values == ["committed", "aborted", "open"]
-    values = re.findall(r"<td><pre>(\w+)</pre>", console.get(f"{path}&isolation=committed").text)
+    values = re.findall(r"<td><pre>\n(\w+)</pre>", console.get(f"{path}&isolation=committed").text)
     assert values == ["committed"]
     producer.abort_transaction(TIMEOUT_S)
 
@@ -229,3 +229,24 @@ def test_only_some_searches_run_at_a_time(flights: Cluster, serve_console: Serve
     assert sorted(answer.status for answer in answers) == [200, 200, 503, 503]
     assert any("2 searches are running." in answer.text for answer in answers)
     assert console.get(path).status == 200
+
+
+def test_records_that_would_mislead_their_reader(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic("odd")
+    producer = Producer({"bootstrap.servers": tidelog.bootstrap, "log_level": 0})
+    headers = [("h\u202eder", b"x"), ("<b>", None)]
+    producer.produce("odd", b'\n<script>alert("1")</script>', key="gnp.\u202eexe", headers=headers)
+    assert not producer.flush(TIMEOUT_S)
+    console = serve_console(tidelog.bootstrap)
+    for path in ("/topics/odd/records", "/topics/odd/records/0/0"):
+        page = console.get(path).text
+        # A browser leaves out the first line break after <pre>.
+        assert "<pre>\n\n&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;</pre>" in page
+        assert "gnp.\\u202eexe" in page
+        assert "h\\u202eder" in page
+        assert "&lt;b&gt;" in page
+        assert "\u202e" not in page
+    sought = quote("\u202e")
+    page = console.get(f"/topics/odd/records?start=oldest&key={sought}&value={quote('<script>')}").text
+    assert "1 records" in page
+    assert 'value="\u202e"' in page  # the field is sent as it was typed

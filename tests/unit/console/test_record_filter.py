@@ -137,3 +137,50 @@ def test_deep_json_is_not_indented_beyond_the_limit() -> None:
         tracemalloc.stop()
     assert shown.kind != "json"
     assert peak_bytes < 3_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\u3000全角", "10\u00a0000\u202f€", "\u0645\u06cc\u200c\u062e", "👨\u200d👩\u200d👧", "שלום", "e\u0301"],
+)
+def test_spaces_and_joiners_of_other_scripts_are_text(text: str) -> None:
+    assert show(text.encode(), 100)[:2] == ("text", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("gnp.\u202eexe", "gnp.\\u202eexe"),
+        ("a\u200bb\ufeff", "a\\u200bb\\ufeff"),
+        ("a\u2028b", "a\\u2028b"),
+        ("a\U000e0041", "a\\udb40\\udc41"),
+    ],
+)
+def test_invisible_characters_are_shown_as_escapes(text: str, shown: str) -> None:
+    found = show(text.encode(), 100)
+    assert found[:2] == ("text", shown)
+    assert found.note == "Invisible characters are shown as \\u and their number."
+    found = show(json.dumps({"a": text}).encode(), 100)
+    assert (found.kind, found.note) == ("json", "")
+    assert shown in found.text
+    assert json.loads(found.text) == {"a": text}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"n": 12345678901234567890.123456789}',
+        '{"n": 1e400}',
+        '{"n": -0.10000000000000000001}',
+        '{"a": 1, "a": 2}',
+        '{"n": NaN}',
+    ],
+)
+def test_json_that_would_change_is_shown_as_it_is(text: str) -> None:
+    assert show(text.encode(), 100)[:2] == ("text", text)
+
+
+def test_json_numbers_keep_their_value() -> None:
+    text = '{"n": 12345678901234567890, "m": 1.50, "k": 1E2, "z": -0.0}'
+    assert json.loads(show(text.encode(), 200).text) == json.loads(text)
+    assert show(text.encode(), 200).kind == "json"

@@ -5,9 +5,11 @@ JSON.
 from __future__ import annotations
 
 import json
-from typing import Final, NamedTuple
+from decimal import Decimal
+from typing import Any, Final, NamedTuple, NoReturn
 
 from tidelog.console.core.decoded import Decoded, DecodedRecord
+from tidelog.console.core.visible_text import is_text, visible
 from tidelog.records.record import Record
 from tidelog.records.schema_framing import SCHEMA_ID_BYTES, schema_id_of
 
@@ -18,6 +20,7 @@ WHOLE_BYTES: Final = 1024 * 1024
 PREVIEW_HEADERS: Final = 20
 WHOLE_HEADERS: Final = 1_000
 _HEX_COLUMNS: Final = 16
+_ESCAPED: Final = "Invisible characters are shown as \\u and their number."
 
 
 class Shown(NamedTuple):
@@ -57,14 +60,16 @@ def show_record(
         record.timestamp,
         show(record.key, max_bytes, decoded.key),
         show(record.value, max_bytes, decoded.value),
-        tuple((name[:PREVIEW_BYTES], show(content, PREVIEW_BYTES)) for name, content in headers),
+        tuple((visible(name[:PREVIEW_BYTES]), show(content, PREVIEW_BYTES)) for name, content in headers),
         len(record.headers) - len(headers) + record.omitted_headers,
     )
 
 
 def show(data: bytes | None, max_bytes: int, decoded: Decoded | None = None) -> Shown:
-    """Returns at most `max_bytes` of the bytes as text: indented JSON, text of printable characters, or a
-    hexadecimal dump. A decoded value is indented JSON of at most four times as many characters.
+    """Returns at most `max_bytes` of the bytes as text: indented JSON, text, or a hexadecimal dump. A decoded
+    value is indented JSON of at most four times as many characters.
+
+    JSON is indented only if its numbers and names stay the same.
     """
     if data is None:
         return Shown("null", "null", 0)
@@ -78,7 +83,7 @@ def show(data: bytes | None, max_bytes: int, decoded: Decoded | None = None) -> 
 def _show_decoded(kind: str, decoded: Decoded, size: int, max_chars: int) -> Shown:
     text, is_cut = _indented(decoded.value, max_chars)
     note = f"{decoded.note} The text ends after {max_chars:,} characters." if is_cut else decoded.note
-    return Shown(kind, text, size, note=note)
+    return Shown(kind, visible(text), size, note=note)
 
 
 def _show_bytes(data: bytes, max_bytes: int) -> Shown:
@@ -86,18 +91,42 @@ def _show_bytes(data: bytes, max_bytes: int) -> Shown:
     content = without_schema_id(data)
     if size <= max_bytes and content[:1] in (b"{", b"["):
         try:
-            pretty, is_cut = _indented(json.loads(content), 4 * max_bytes)
+            pretty, is_cut = _indented(_unchanged(content), 4 * max_bytes)
         except (ValueError, RecursionError):
             pretty, is_cut = "", True
         if not is_cut and _is_encodable(pretty):
             note = "" if content is data else f"Its schema id is {schema_id_of(data)}."
-            return Shown("json", pretty, size, note=note)
+            return Shown("json", visible(pretty), size, note=note)
     part = data[:max_bytes]
     text = _as_text(part, is_cut=size > max_bytes)
     if text is not None:
-        return Shown("text", text, size, size - len(part))
+        shown = visible(text)
+        return Shown("text", shown, size, size - len(part), "" if shown == text else _ESCAPED)
     part = data[: max_bytes // 4]
     return Shown("hex", _dump(part), size, size - len(part), _schema_note(data))
+
+
+def _unchanged(content: bytes) -> object:
+    """Returns the value of JSON. Raises ValueError also if printing it would change a number or leave out a
+    name.
+    """
+
+    def number(text: str) -> float:
+        value = float(text)
+        if Decimal(repr(value)) != Decimal(text):
+            raise ValueError("a number with more digits than a float")
+        return value
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            raise ValueError("a name that occurs twice")
+        return found
+
+    def constant(text: str) -> NoReturn:
+        raise ValueError(f"{text} is not JSON")
+
+    return json.loads(content, parse_float=number, parse_constant=constant, object_pairs_hook=members)
 
 
 def _indented(value: object, max_chars: int) -> tuple[str, bool]:
@@ -138,7 +167,7 @@ def _as_text(data: bytes, *, is_cut: bool) -> str | None:
         if not is_cut or error.start < len(data) - 3 or error.reason != "unexpected end of data":
             return None
         text = data[: error.start].decode()
-    return text if all(each.isprintable() or each in "\n\r\t" for each in text) else None
+    return text if is_text(text) else None
 
 
 def _dump(data: bytes) -> str:
