@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from itertools import islice
 from typing import Any, Final
 
-from tidelog.client.core.consumer_batch import RECORDS_A_CHUNK, ConsumerBatch
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.fetched_records import iterate_visible
-from tidelog.client.core.record_reader import read_batch
+from tidelog.client.core.record_reader import RECORDS_A_CHUNK, BatchReader, read_batch
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
@@ -57,7 +56,7 @@ class FetchedBatches:
         self._place = place
         self._raw = raw
         self._batches = iterate_visible(raw, aborted)
-        self._begun: Iterator[ConsumerRecord[Any, Any]] = iter(())
+        self._begun: BatchReader | None = None
         self._chunk: list[ConsumerRecord[Any, Any]] = []
         """Decoded records, the first one last."""
         self._current: tuple[int, BatchHeader] | None = None
@@ -70,12 +69,15 @@ class FetchedBatches:
         damaged bytes.
         """
         while not self._chunk:
-            self._chunk = list(islice(self._begun, RECORDS_A_CHUNK))
-            if not self._chunk and not self._begin_batch():
+            found = [] if self._begun is None else self._begun.read(max(most, RECORDS_A_CHUNK))
+            if not found and not self._begin_batch():
                 return []
-            if self._chunk and self._chunk[0].offset < self.start:
-                self._chunk = [record for record in self._chunk if record.offset >= self.start]
-            self._chunk.reverse()
+            if found and found[0].offset < self.start:
+                found = [record for record in found if record.offset >= self.start]
+            if 0 < len(found) <= most:
+                return found
+            found.reverse()
+            self._chunk = found
         if most == 1:
             return [self._chunk.pop()]
         found = self._chunk[: -most - 1 : -1]
@@ -87,7 +89,7 @@ class FetchedBatches:
         self._current = self._next_visible()
         if self._current is None:
             return False
-        self._begun = read_batch(self._place, self._raw, *self._current)
+        self._begun = BatchReader(self._place, self._raw, *self._current)
         return True
 
     def next_decoded(self) -> ConsumerRecord[Any, Any] | None:
@@ -103,7 +105,7 @@ class FetchedBatches:
         batches: list[tuple[int, BatchHeader]] = []
         if self._current is not None and self._current[1].last_offset >= start:
             batches.append(self._current)
-        self._current, self._begun, self._chunk = None, iter(()), []
+        self._current, self._begun, self._chunk = None, None, []
         try:
             while (found := self._next_visible()) is not None:
                 if found[1].record_count and found[1].last_offset >= start:
@@ -184,7 +186,7 @@ class ConsumedPartition:
         self.is_checking: bool = False
         self._generations = generations
         self.generation: int = next(generations)
-        """It changes with each seek, and a partition that is assigned again has a new one, so that responses to
+        """It changes with each seek, and a partition that is assigned again has a new one. So responses to
         earlier requests are ignored."""
         self.is_paused: bool = False
         self.is_fetching: bool = False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
-from tidelog.client.core.record_reader import read_batch
+from tidelog.client.core.record_reader import RECORDS_A_CHUNK, BatchReader
 from tidelog.client.serializers import Deserializer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
-RECORDS_A_CHUNK: Final = 1_000
-"""The most records of an unusual batch that are decoded at once."""
 
 
 class NumpyColumns(NamedTuple):
@@ -112,8 +109,8 @@ class ConsumerBatch(Generic[K, V]):
         A compressed batch of two kilobytes can have ten million headers.
         """
         for position, header in self._batches:
-            found = read_batch(self.place, self._raw, position, header, max_headers)
-            while chunk := list(islice(found, RECORDS_A_CHUNK)):
+            reader = BatchReader(self.place, self._raw, position, header, max_headers)
+            while chunk := reader.read(RECORDS_A_CHUNK):
                 if chunk[0].offset < self.start_offset:
                     chunk = [record for record in chunk if record.offset >= self.start_offset]
                 if self._read_key is not None or self._read_value is not None:
