@@ -38,7 +38,8 @@ class CoreTasks:
     async def stop(self) -> None:
         """Cancels the timer and all tasks, and waits for their end."""
         self._is_stopped = True
-        self.wake_in(None)
+        if self._timer is not None:
+            self._timer.cancel()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -52,12 +53,23 @@ class CoreTasks:
         task.add_done_callback(self._ended)
 
     def wake_in(self, wait_ms: int | None) -> None:
-        """Wakes the core after `wait_ms` milliseconds, or not at all. It replaces the earlier time."""
+        """Wakes the core in `wait_ms` milliseconds, or not at all.
+
+        It replaces a later time, and leaves an earlier one: a core that is woken too early only says when to
+        wake it again. Most times move on with each poll, and another timer for each costs more than that.
+        """
+        if wait_ms is None or self.loop is None or self._is_stopped:
+            return
+        due_s = self.loop.time() + wait_ms / 1000
         if self._timer is not None:
+            if self._timer.when() <= due_s:
+                return
             self._timer.cancel()
-            self._timer = None
-        if wait_ms is not None and self.loop is not None and not self._is_stopped:
-            self._timer = self.loop.call_later(wait_ms / 1000, self._wake)
+        self._timer = self.loop.call_at(due_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
