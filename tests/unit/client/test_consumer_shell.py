@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
 from collections.abc import Callable
 from typing import Any, cast
@@ -18,15 +19,27 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import AssignmentDone, ConsumerCore, RevocationDone, RevokePartitions
+from tidelog.client.core.consumer import (
+    AssignmentDone,
+    ConsumerCore,
+    Effect,
+    FetchAnswered,
+    FetchedPartition,
+    RevocationDone,
+    RevokePartitions,
+    SendFetch,
+)
 from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.client.errors import ConnectionLostError
-from tidelog.client.shell.consumer import Consumer
+from tidelog.client.shell import consumer as consumer_shell
+from tidelog.client.shell.consumer import RECONCILE_EACH_MS, Consumer
 from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -123,6 +136,53 @@ def test_a_member_that_failed_commits_nothing(protocol: str) -> None:
         asyncio.run(consumer.commit({PLACE: 5}))
     with pytest.raises(StaleMemberError):
         consumer.group_metadata()
+
+
+def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core works every 50 ms, and when a fetch is used up, so that another one can follow."""
+    consumer = Consumer[bytes, bytes]("127.0.0.1:1", {"max.poll.records": 100})
+    shell: Any = consumer
+    core: ConsumerCore = shell._core
+    sent: list[SendFetch] = []
+    worked: list[int] = []
+    clock = itertools.count(1_000)
+    work = core.poll
+
+    async def fetch(effect: SendFetch) -> None:
+        sent.append(effect)
+
+    def poll(now_ms: int) -> list[Effect]:
+        worked.append(now_ms)
+        return work(now_ms)
+
+    async def scenario() -> list[int]:
+        shell._tasks.start()
+        consumer.assign([PLACE])
+        topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
+        shell._step(MetadataReceived((Node(1, "h", 1),), (topic,)))
+        consumer.seek(PLACE, 0)
+        await asyncio.sleep(0)
+        rows = [Record(number, 1, None, b"v") for number in range(250)]
+        part = FetchedPartition(0, memoryview(build_batch(rows)), 250, 250, 0, [], -1, None)
+        shell._step(FetchAnswered(sent[-1].request_id, 0, {PLACE: part}))
+        found, works = [], []
+        for _ in range(3):
+            worked.clear()
+            found += [record.offset for record in await consumer.poll(0)]
+            works.append(len(worked))
+        assert core.partitions[PLACE].consumed == 200
+        assert works == [2, 0, 1]
+        next(itertools.islice(clock, RECONCILE_EACH_MS, None))
+        worked.clear()
+        await consumer.poll(0)
+        assert worked and core.partitions[PLACE].consumed == 250
+        await shell._tasks.stop()
+        return found
+
+    monkeypatch.setattr(core, "poll", poll)
+    monkeypatch.setattr(shell, "_fetch", fetch)
+    monkeypatch.setattr(consumer_shell, "now_ms", lambda: next(clock))
+    assert asyncio.run(scenario()) == list(range(250))
 
 
 class Coordinator:

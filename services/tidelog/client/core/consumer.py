@@ -334,6 +334,8 @@ class ConsumerCore:
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._next_commit_ms: int | None = None
         self._committed: dict[TopicPartition, int] = {}
+        self.is_drained: bool = False
+        """Whether the application has got the last record of a fetch since the core last sent fetches."""
         self._turn: list[ConsumedPartition] = []
         """The partitions with records or an error for the application."""
         self._delivered: dict[ConsumedPartition, None] = {}
@@ -381,6 +383,11 @@ class ConsumerCore:
         if self.is_removed_for_slowness and not self._is_telling_slowness:
             effects.append(self._revoke(self._lost, is_lost=True))
         return effects + self.poll(now_ms)
+
+    def continue_polls(self, now_ms: int) -> None:
+        """The application asks for records again, so soon after `begin_poll` that nothing else is due."""
+        self.last_poll_ms = now_ms
+        self.finish_delivered()
 
     def end_poll(self, now_ms: int) -> None:
         self.is_polling = False
@@ -438,6 +445,7 @@ class ConsumerCore:
                 if found is not None:
                     return found
             self._turn.pop(0)
+            self.is_drained = True
             if partition.fetched and not partition.is_paused:
                 self._turn.append(partition)  # its next fetch waits behind those of other partitions
         return None
@@ -736,6 +744,7 @@ class ConsumerCore:
 
     def poll(self, now_ms: int) -> list[Effect]:
         """Returns what is due at `now_ms`. `next_wake_ms` says when something will be due again."""
+        self.is_drained = False
         effects: list[Effect] = []
         if self.membership is not None and self.membership.state is not MemberState.OUTSIDE:
             self._keep_membership(self.membership, now_ms, effects)

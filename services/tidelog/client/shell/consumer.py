@@ -403,14 +403,17 @@ class Consumer(Generic[K, V]):
         ValueError if `max_records` is less than 1.
         """
         most = most_records(max_records, self.settings.max_poll_records)
-        deadline_ms = now_ms() + int(timeout_s * 1000)
+        began_ms = now_ms()
+        if self._continues(began_ms):
+            records = self._take(most, raises=False)
+            if records:
+                if self._core.is_drained:
+                    self._pump()
+                return records
+        deadline_ms = began_ms + int(timeout_s * 1000)
         while True:
             self._begin_poll()
-            records: list[ConsumerRecord[K, V]] = []
-            while (left := most - len(records)) and (
-                found := self._core.take(left, raises=not records)
-            ) is not None:
-                records += self._delivered(found)
+            records = self._take(most, raises=True)
             if records:
                 self._end_poll()
                 return records
@@ -458,8 +461,7 @@ class Consumer(Generic[K, V]):
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         core = self._core
-        if now_ms() - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed:
-            core.finish_delivered()
+        if self._continues(now_ms()):
             record = core.take_decoded()
             found = core.take(1) if record is None else [record]
             if found is not None:
@@ -474,6 +476,24 @@ class Consumer(Generic[K, V]):
             await self._await_records(None)
             if self._is_closed:
                 raise StopAsyncIteration
+
+    def _continues(self, at_ms: int) -> bool:
+        """Whether a poll may deliver records without the work of the core, which a recent poll has done."""
+        if at_ms - self._last_full_poll_ms >= RECONCILE_EACH_MS or self._is_closed:
+            return False
+        self._core.continue_polls(at_ms)
+        return True
+
+    def _take(self, most: int, *, raises: bool) -> list[ConsumerRecord[K, V]]:
+        """Returns up to `most` fetched records. With `raises`, it raises KafkaError if the first of them is
+        an error.
+        """
+        records: list[ConsumerRecord[K, V]] = []
+        while (left := most - len(records)) and (
+            found := self._core.take(left, raises=raises and not records)
+        ) is not None:
+            records += self._delivered(found)
+        return records
 
     def _begin_poll(self) -> None:
         if self._is_closed:
