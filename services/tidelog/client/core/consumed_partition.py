@@ -36,11 +36,11 @@ class FetchedBatches:
     __slots__ = (
         "_batches",
         "_begun",
-        "_chunk",
         "_current",
         "_failure",
         "_place",
         "_raw",
+        "decoded",
         "epoch",
         "following",
         "start",
@@ -57,7 +57,7 @@ class FetchedBatches:
         self._raw = raw
         self._batches = iterate_visible(raw, aborted)
         self._begun: BatchReader | None = None
-        self._chunk: list[ConsumerRecord[Any, Any]] = []
+        self.decoded: list[ConsumerRecord[Any, Any]] = []
         """Decoded records, the first one last."""
         self._current: tuple[int, BatchHeader] | None = None
         """The batch that was begun last."""
@@ -68,7 +68,7 @@ class FetchedBatches:
         """Returns up to `most` visible records from `start` on, none at the end. Raises ValueError for
         damaged bytes.
         """
-        while not self._chunk:
+        while not self.decoded:
             found = [] if self._begun is None else self._begun.read(max(most, RECORDS_A_CHUNK))
             if not found and not self._begin_batch():
                 return []
@@ -77,11 +77,11 @@ class FetchedBatches:
             if 0 < len(found) <= most:
                 return found
             found.reverse()
-            self._chunk = found
+            self.decoded = found
         if most == 1:
-            return [self._chunk.pop()]
-        found = self._chunk[: -most - 1 : -1]
-        del self._chunk[-most:]
+            return [self.decoded.pop()]
+        found = self.decoded[: -most - 1 : -1]
+        del self.decoded[-most:]
         return found
 
     def _begin_batch(self) -> bool:
@@ -92,10 +92,6 @@ class FetchedBatches:
         self._begun = BatchReader(self._place, self._raw, *self._current)
         return True
 
-    def next_decoded(self) -> ConsumerRecord[Any, Any] | None:
-        """Returns the next visible record if it is decoded."""
-        return self._chunk.pop() if self._chunk else None
-
     def take_rest(self, position: int) -> ConsumerBatch[Any, Any] | None:
         """Returns all visible records from the offset `position` on, None if there are none.
 
@@ -105,7 +101,7 @@ class FetchedBatches:
         batches: list[tuple[int, BatchHeader]] = []
         if self._current is not None and self._current[1].last_offset >= start:
             batches.append(self._current)
-        self._current, self._begun, self._chunk = None, None, []
+        self._current, self._begun, self.decoded = None, None, []
         try:
             while (found := self._next_visible()) is not None:
                 if found[1].record_count and found[1].last_offset >= start:
@@ -288,13 +284,12 @@ class ConsumedPartition:
 
     def take_decoded(self) -> ConsumerRecord[Any, Any] | None:
         """Returns the next record and moves the position behind it, if it is decoded."""
-        if not self.fetched:
+        if not self.fetched or not self.fetched[0].decoded:
             return None
         current = self.fetched[0]
-        record = current.next_decoded()
-        if record is not None:
-            self.position = record.offset + 1
-            self.position_epoch = current.epoch
+        record = current.decoded.pop()
+        self.position = record.offset + 1
+        self.position_epoch = current.epoch
         return record
 
     def take_batch(self) -> ConsumerBatch[Any, Any] | None:

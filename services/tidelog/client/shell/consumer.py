@@ -405,6 +405,7 @@ class Consumer(Generic[K, V]):
         most = most_records(max_records, self.settings.max_poll_records)
         began_ms = now_ms()
         if self._continues(began_ms):
+            self._core.continue_polls(began_ms)
             records = self._take(most, raises=False)
             if records:
                 if self._core.is_drained:
@@ -461,8 +462,12 @@ class Consumer(Generic[K, V]):
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         core = self._core
-        if self._continues(now_ms()):
+        if self._continues(at_ms := now_ms()):
+            core.continue_polls(at_ms)
             record = core.take_decoded()
+            if record is not None and self._read_key is None and self._read_value is None:
+                self._record_count += 1
+                return record
             found = core.take(1) if record is None else [record]
             if found is not None:
                 return self._delivered(found)[0]
@@ -479,10 +484,7 @@ class Consumer(Generic[K, V]):
 
     def _continues(self, at_ms: int) -> bool:
         """Whether a poll may deliver records without the work of the core, which a recent poll has done."""
-        if at_ms - self._last_full_poll_ms >= RECONCILE_EACH_MS or self._is_closed:
-            return False
-        self._core.continue_polls(at_ms)
-        return True
+        return at_ms - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed
 
     def _take(self, most: int, *, raises: bool) -> list[ConsumerRecord[K, V]]:
         """Returns up to `most` fetched records. With `raises`, it raises KafkaError if the first of them is
