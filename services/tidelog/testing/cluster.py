@@ -8,7 +8,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -58,6 +58,7 @@ class Cluster:
         self._rebalances: set[asyncio.Task[None]] = set()
         self._loop: MovableLoop | None = None
         self._thread: threading.Thread | None = None
+        self._workers = _new_workers()
         self._cluster: EmbeddedCluster | None = None
 
     def __repr__(self) -> str:
@@ -73,6 +74,8 @@ class Cluster:
         log_quietly()
         self._directory = Path(tempfile.mkdtemp(prefix="tidelog-testing-"))
         self._loop = MovableLoop(self._clock)
+        self._workers = _new_workers()
+        self._loop.set_default_executor(self._workers)
         self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog-testing", daemon=True)
         self._thread.start()
         try:
@@ -95,6 +98,7 @@ class Cluster:
             self._loop = self._thread = None
             loop.call_soon_threadsafe(loop.stop)
             thread.join(_CALL_TIMEOUT_S)
+            self._workers.shutdown()
             loop.close()
             for reserved in self._ports:
                 reserved.close()
@@ -281,8 +285,20 @@ class Cluster:
             task.cancel()
         if self._rebalances:
             await asyncio.wait(self._rebalances)
-        if cluster is not None:
-            await cluster.stop()
+        try:
+            if cluster is not None:
+                await cluster.stop()
+        finally:
+            await self._wait_for_workers()
+
+    async def _wait_for_workers(self) -> None:
+        """Waits for what stopped brokers still do in threads. A stop ends the tasks of a broker, but the
+        thread of such a task may be removing files of a deleted topic.
+        """
+        stopped, self._workers = self._workers, _new_workers()
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(self._workers)
+        await loop.run_in_executor(None, stopped.shutdown)
 
     async def _reset(self) -> None:
         await self._stop()
@@ -435,6 +451,10 @@ def _reserved_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((HOST, 0))
     return reserved
+
+
+def _new_workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="tidelog-testing-worker")
 
 
 def _empty(directory: Path) -> None:

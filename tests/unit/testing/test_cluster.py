@@ -6,6 +6,7 @@ import asyncio
 import socket
 import subprocess
 import sys
+import threading
 import time
 import unittest
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from concurrent.futures import Future
 
 import pytest
 
+from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.client.acls import create_acls, list_acls
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.client.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType, alter_configs
@@ -20,6 +22,7 @@ from tidelog.client.partitioner import partition_for_key
 from tidelog.client.users import describe_users, set_password
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType
 from tidelog.model.acl import ResourceType as AclResourceType
+from tidelog.model.instants import WallMs
 from tidelog.model.principal import Principal
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
@@ -116,6 +119,26 @@ def test_a_reset_empties_a_cluster_and_keeps_its_address(tidelog: Cluster) -> No
     assert record.offset == 0
     assert not tidelog._clock.offset_ms
     assert not tidelog._faults.in_force
+
+
+def test_a_reset_waits_for_files_that_are_being_removed(
+    tidelog: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end, removed = threading.Event(), threading.Event(), list[bool]()
+
+    def remove(log_directory: LogDirectory, now_ms: WallMs) -> int:
+        began.set()
+        may_end.wait(DEADLINE_S)
+        removed.append(log_directory.path.exists())
+        return 0
+
+    monkeypatch.setattr(LogDirectory, "remove_deleted_partitions", remove)
+    tidelog.advance(1)
+    assert began.wait(DEADLINE_S)
+    threading.Timer(1.0, may_end.set).start()
+    tidelog.reset()
+    assert removed == [True]
+    tidelog.produce("flights", "a")
 
 
 def test_changed_settings_of_brokers_are_gone_in_the_next_test(tidelog: Cluster) -> None:
