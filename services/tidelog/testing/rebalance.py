@@ -10,6 +10,7 @@ import asyncio
 import struct
 import time
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
@@ -30,9 +31,10 @@ TIMEOUT_S: Final = 60.0
 MAX_JOINS: Final = 2
 """A cooperative rebalance has two steps: partitions are given up, and then assigned."""
 SECOND_REBALANCE_S: Final = 5.0
-"""The additional member waits so long for the second step if it has no partition."""
+"""The additional member waits so long for the second step if partitions have been given up."""
 _CONSUMER: Final = "consumer"
 _PREPARING: Final = "PreparingRebalance"
+_STABLE: Final = "Stable"
 _JOIN_EPOCH, _LEAVE_EPOCH = 0, -1
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -129,16 +131,22 @@ async def _classic_rebalance(
         if joined.error_code:
             raise RuntimeError(f"group {group.group_id}: {ErrorCode(joined.error_code).name}")
         member_id = joined.member_id
-        synced = await requests.ask(
-            sync_group.SyncGroupRequest(group.group_id, joined.generation_id, member_id),
-            sync_group.SyncGroupResponse,
-            coordinator,
-            wait_s=TIMEOUT_S,
+        sync = sync_group.SyncGroupRequest(
+            group.group_id,
+            joined.generation_id,
+            member_id,
+            protocol_type=_CONSUMER,
+            protocol_name=joined.protocol_name,
         )
-        if _has_partitions(bytes(synced.assignment)):
+        synced = await requests.ask(sync, sync_group.SyncGroupResponse, coordinator, wait_s=TIMEOUT_S)
+        if synced.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
+            continue
+        if synced.error_code:
+            raise RuntimeError(f"group {group.group_id}: {ErrorCode(synced.error_code).name}")
+        if _partitions(bytes(synced.assignment)):
             break
         # Cooperative members give partitions up first, and join again so that others get them.
-        if not await _is_rebalancing_again(requests, coordinator, group.group_id):
+        if not await _is_rebalancing_again(requests, coordinator, group.group_id, topics):
             break
     await requests.ask(
         leave_group.LeaveGroupRequest(group.group_id, member_id),
@@ -147,20 +155,50 @@ async def _classic_rebalance(
     )
 
 
-async def _is_rebalancing_again(requests: Requests, coordinator: int, group_id: str) -> bool:
-    """Returns whether another rebalance begins within SECOND_REBALANCE_S."""
+async def _is_rebalancing_again(
+    requests: Requests, coordinator: int, group_id: str, topics: Sequence[str]
+) -> bool:
+    """Returns whether another rebalance begins within SECOND_REBALANCE_S. None does if all partitions of the
+    topics are assigned.
+    """
+    counts = {topic.name: len(topic.partitions) for topic in await requests.topics()}
+    all_partitions = {(topic, number) for topic in topics for number in range(counts.get(topic, 0))}
     until_s = time.monotonic() + SECOND_REBALANCE_S
     while time.monotonic() < until_s:
         now = await _classic(requests, coordinator, group_id)
         if now is None or now.group_state == _PREPARING:
             return now is not None
+        if now.group_state == _STABLE and all_partitions <= {
+            each for member in now.members for each in _partitions(bytes(member.member_assignment))
+        }:
+            return False
         await asyncio.sleep(RETRY_S)
     return False
 
 
-def _has_partitions(assignment: bytes) -> bool:
-    """Returns whether an assignment names topics (Kafka's ConsumerProtocolAssignment)."""
-    return len(assignment) >= _INT16.size + _INT32.size and _INT32.unpack_from(assignment, _INT16.size)[0] > 0
+def _partitions(assignment: bytes) -> list[tuple[str, int]]:
+    """Returns the partitions of an assignment, with their topics (Kafka's ConsumerProtocolAssignment)."""
+    if len(assignment) < _INT16.size + _INT32.size:
+        return []  # a member that has no assignment yet
+    (count,) = _INT32.unpack_from(assignment, _INT16.size)
+    position = _INT16.size + _INT32.size
+    found: list[tuple[str, int]] = []
+    for _ in range(count):
+        topic, position = _text(assignment, position)
+        (size,) = _INT32.unpack_from(assignment, position)
+        position += _INT32.size
+        for _ in range(size):
+            (number,) = _INT32.unpack_from(assignment, position)
+            found.append((topic, number))
+            position += _INT32.size
+    return found
+
+
+def _text(encoded: bytes, position: int) -> tuple[str, int]:
+    """Returns the text at a position, and the position after it."""
+    (length,) = _INT16.unpack_from(encoded, position)
+    start = position + _INT16.size
+    return encoded[start : start + length].decode(), start + length
 
 
 def _topics(metadata: bytes) -> list[str]:
@@ -171,10 +209,8 @@ def _topics(metadata: bytes) -> list[str]:
     position = _INT16.size + _INT32.size
     topics: list[str] = []
     for _ in range(count):
-        (length,) = _INT16.unpack_from(metadata, position)
-        position += _INT16.size
-        topics.append(metadata[position : position + length].decode())
-        position += length
+        topic, position = _text(metadata, position)
+        topics.append(topic)
     return topics
 
 
@@ -250,7 +286,7 @@ async def _end_consumer_rebalance(
         if answer.error_code:
             raise RuntimeError(f"group {group}: {answer.error_message}")
         described = await _consumer_group(requests, coordinator, group)
-        is_over = described is None or described.group_state == "Stable"
+        is_over = described is None or described.group_state == _STABLE
     leave = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(group, member_id, _LEAVE_EPOCH)
     await requests.ask(leave, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse, coordinator)
     if not is_over:
