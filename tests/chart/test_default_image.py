@@ -29,6 +29,23 @@ def test_make_builds_the_charts_default_image() -> None:
     assert f"-t {IMAGE} ." in made
 
 
+def test_the_chart_lists_the_images_that_its_values_name() -> None:
+    values, chart = read_yaml("charts/tidelog/values.yaml"), read_yaml("charts/tidelog/Chart.yaml")
+    listed = {
+        each["name"]: each["image"] for each in yaml.safe_load(chart["annotations"]["artifacthub.io/images"])
+    }
+    images = {
+        "tidelog": values["image"],
+        "etcd": values["etcd"]["image"],
+        "tidelog-spark": values["pipeline"]["image"],
+    }
+    assert listed == {
+        name: "/".join(filter(None, (image["registry"], image["repository"])))
+        + f":{image['tag'] or chart['appVersion']}"
+        for name, image in images.items()
+    }
+
+
 def test_documents_name_it() -> None:
     for path in (
         "docs/guides/kubernetes.md",
