@@ -88,6 +88,8 @@ class ConsumerGroup:
         """Maps each member id to its target assignment."""
         self.regexes: dict[str, ResolvedRegex] = {}
         """Maps each subscribed regular expression to the topics that match."""
+        self.resolved_bytes = 0
+        """The size of the names of these topics."""
         self.owners: dict[UUID, dict[int, str]] = {}
         """Maps each topic id and partition to the member that has not given the partition up."""
         self.has_partition_metadata = False
@@ -101,6 +103,8 @@ class ConsumerGroup:
         """Classic members that were asked to rejoin and have not done so yet."""
         self.regexes_are_due = True
         """Whether the next heartbeat has to resolve all regular expressions."""
+        self.oversized_regexes: set[str] = set()
+        """The regular expressions for whose topics there was no room, so that they match nothing."""
         self.is_regex_timer_running = False
         self.regex_sweep: RegexSweep | None = None
         """The resolution of regular expressions that is under way."""
@@ -142,7 +146,7 @@ class ConsumerGroup:
                 before = self.members.get(key.member_id, Member(key.member_id))
                 self.put_current_assignment(records.with_current_assignment(before, value))
             case ConsumerGroupRegularExpressionKey(), ConsumerGroupRegularExpressionValue():
-                self.regexes[key.regular_expression] = records.resolved_of(value)
+                self.put_regex(key.regular_expression, records.resolved_of(value))
 
     def apply_tombstone(self, key: RecordKey) -> bool:
         """Applies a tombstone. Returns False if the group itself is deleted, which the caller has to do."""
@@ -160,8 +164,18 @@ class ConsumerGroup:
             case ConsumerGroupCurrentMemberAssignmentKey():
                 self.remove_current_assignment(key.member_id)
             case ConsumerGroupRegularExpressionKey():
-                self.regexes.pop(key.regular_expression, None)
+                self.remove_regex(key.regular_expression)
         return True
+
+    def put_regex(self, expression: str, resolved: ResolvedRegex) -> None:
+        self.remove_regex(expression)
+        self.regexes[expression] = resolved
+        self.resolved_bytes += resolved.size_bytes()
+
+    def remove_regex(self, expression: str) -> None:
+        resolved = self.regexes.pop(expression, None)
+        if resolved is not None:
+            self.resolved_bytes -= resolved.size_bytes()
 
     def put_group(self, epoch: int, metadata_hash: int) -> None:
         self.epoch = epoch

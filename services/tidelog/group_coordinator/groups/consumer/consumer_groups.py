@@ -23,6 +23,7 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
 )
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
 from tidelog.group_coordinator.groups.consumer.group_changes import (
+    MAX_RESOLVED_BYTES,
     REBALANCE_TIMER,
     REGEX_INTERVAL_MS,
     REGEX_TIMER,
@@ -134,6 +135,12 @@ class ConsumerGroups:
             and group.due_regexes((*group.members.values(), wanted))
         ):
             return ShardDecision(replies=[Reply(request.reply_to, TopicsNeeded())])
+        if wanted.topic_regex in group.oversized_regexes and not group.regexes_are_due:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The regular expressions of consumer group {group.group_id} match topics whose names take "
+                f"more than {MAX_RESOLVED_BYTES} bytes, which is the limit. Use fewer expressions.",
+            )
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = GroupChanges(groups, group, decision, now_ms, describable)

@@ -44,6 +44,10 @@ FIRST_EPOCH: Final = 2
 """The first epoch of a group, as in Kafka since 4.3."""
 MATCHES_AT_ONCE: Final = 200
 """The matches of regular expressions with topic names in one event. They take up to 20 ms."""
+MAX_RESOLVED_BYTES: Final = 16 * 1024 * 1024
+"""The size of the topic names that the regular expressions of a group match. A change of topics writes all of
+them at once, and an append of more than MAX_UNSENT_BYTES ends the session, with the shards of all its groups.
+"""
 
 
 class GroupChanges:
@@ -91,7 +95,7 @@ class GroupChanges:
         self._write(records.target_epoch_record(self.group.group_id, epoch, self.now_ms))
 
     def put_regex(self, expression: str, resolved: ResolvedRegex) -> None:
-        self.group.regexes[expression] = resolved
+        self.group.put_regex(expression, resolved)
         self._write(records.regex_record(self.group.group_id, expression, resolved))
 
     def _write(self, record: CoordinatorRecord) -> None:
@@ -123,7 +127,8 @@ class GroupChanges:
         """Deletes a regular expression that no member subscribes to."""
         group = self.group
         if expression in group.regexes and not group.subscribers_of_regex(expression):
-            del group.regexes[expression]
+            group.remove_regex(expression)
+            group.oversized_regexes.discard(expression)
             self._write(records.tombstone(RecordKind.REGEX, group.group_id, expression))
 
     # -- the way from a change to the target assignment
@@ -196,11 +201,22 @@ class GroupChanges:
             return False
         group.regex_sweep = None
         changed = False
-        for expression, topics in sweep.topics.items():
+        for expression in sorted(sweep.topics):
+            if not group.subscribers_of_regex(expression):
+                continue
+            found = ResolvedRegex(frozenset(sweep.topics[expression]), sweep.version, self.now_ms)
             before = group.regexes.get(expression)
-            if (before is None or before.topics != topics) and group.subscribers_of_regex(expression):
+            former_bytes = 0 if before is None else before.size_bytes()
+            if group.resolved_bytes - former_bytes + found.size_bytes() <= MAX_RESOLVED_BYTES:
+                group.oversized_regexes.discard(expression)
+            elif former_bytes:
+                continue  # the expression keeps the topics that it has matched so far
+            else:
+                group.oversized_regexes.add(expression)
+                found = found._replace(topics=frozenset())
+            if before is None or before.topics != found.topics:
                 changed = True
-                self.put_regex(expression, ResolvedRegex(frozenset(topics), sweep.version, self.now_ms))
+                self.put_regex(expression, found)
         return changed
 
     def update_epoch(self, *, must_grow: bool) -> None:

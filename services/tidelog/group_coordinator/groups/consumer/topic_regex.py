@@ -47,6 +47,10 @@ class ResolvedRegex(NamedTuple):
     version: int
     timestamp_ms: WallMs
 
+    def size_bytes(self) -> int:
+        """Returns the size of the topics' names, which are ASCII."""
+        return sum(map(len, self.topics))
+
 
 class TopicRegex:
     """A compiled regular expression. Raises KafkaError (INVALID_REGULAR_EXPRESSION).

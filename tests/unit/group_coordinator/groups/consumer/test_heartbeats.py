@@ -9,7 +9,7 @@ import pytest
 
 from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS, subscription
-from tidelog.group_coordinator.groups.consumer import consumer_groups
+from tidelog.group_coordinator.groups.consumer import consumer_groups, group_changes
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.model.errors import ErrorCode
@@ -201,6 +201,38 @@ def test_a_regular_expression_matches_only_topics_that_the_client_may_describe()
     lab.fail_over()
     lab.beat_all([member, guess])
     assert (len(member.owned), guess.owned) == (3, set())
+
+
+def test_the_names_that_regular_expressions_match_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a group with many expressions could write so much at once that the session of its
+    coordinator ends, with the shards of all groups.
+    """
+    monkeypatch.setattr(group_changes, "MAX_RESOLVED_BYTES", 3 * len("orders"))
+    lab = new_lab(orders=2)
+    members = [ModelConsumer(lab, f"m{n}", regex="orders.*|" + "x" * n) for n in range(1, 4)]
+    lab.beat_all(members)
+    late = ModelConsumer(lab, "late", regex="order.")
+    late.step()
+    assert late.step() == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert late.owned == set()
+    lab.beat_all(members)
+    assert sum(len(member.owned) for member in members) == 2
+    lab.set_topic("orders-2", 1)
+    lab.beat_all(members)
+    resolved = [found.topics for found in lab.consumer_group().regexes.values()]
+    assert resolved == [{"orders"}] * 3 + [set()], "the other members keep what they have"
+    assert [member.errors for member in members] == [[], [], []]
+    lab.fail_over()
+    lab.beat_all(members)
+    assert [found.topics for found in lab.consumer_group().regexes.values()] == resolved
+    assert late.step() == ErrorCode.GROUP_MAX_SIZE_REACHED
+    members[0].leave()
+    lab.beat_all(members[1:], rounds=SESSION_MS // 5_000 + 2, pause_ms=5_000)
+    assert "late" not in lab.consumer_group().members
+    again = ModelConsumer(lab, "again", regex="order.")
+    lab.beat_all([*members[1:], again])
+    assert again.errors == []
+    assert lab.consumer_group().regexes["order."].topics == {"orders"}
 
 
 def test_topics_that_the_broker_did_not_know_yet_are_matched_later() -> None:
