@@ -74,13 +74,13 @@ def check_room(group: Group, max_members: int) -> None:
         )
 
 
-def check_memory(members: SizedMembers[M], member_id: str, wanted: M, other_bytes: int = 0) -> None:
+def check_memory(members: SizedMembers[M], member_id: str, wanted: M) -> None:
     """Raises KafkaError (INVALID_REQUEST) if the members take too much memory after the member's heartbeat.
 
-    `other_bytes` is what the group holds for its members besides. A member may always state less.
+    A member may always state less.
     """
     added_bytes = wanted.memory_bytes - members.bytes_of(member_id)
-    if added_bytes > 0 and members.memory_bytes + added_bytes + other_bytes > MAX_MEMBERS_BYTES:
+    if added_bytes > 0 and members.memory_bytes + added_bytes > MAX_MEMBERS_BYTES:
         raise invalid_request(
             f"The names and subscriptions of all members of the group take more than {MAX_MEMBERS_BYTES} "
             "bytes, which is the limit."

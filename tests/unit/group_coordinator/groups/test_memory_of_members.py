@@ -97,22 +97,3 @@ def test_the_members_of_a_group_take_a_bounded_amount_of_memory(
     assert sum(member.memory_bytes for member in group.members.values()) == group.members.memory_bytes
     again: Any = lab.reloaded().groups.by_id[group_id]
     assert again.members.memory_bytes == group.members.memory_bytes
-
-
-def test_the_topics_that_regular_expressions_match_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_checks, "MAX_MEMBERS_BYTES", 100_000)
-    lab = ConsumerLab()
-    for number in range(200):
-        lab.set_topic(f"t{number}", 1)
-    errors = []
-    for number in range(30):
-        answer = lab.beat(
-            member_id=f"m{number}",
-            rebalance_timeout_ms=REBALANCE_MS,
-            subscribed_topic_regex=f"t.*|{number}",
-            topic_partitions=[],
-        )
-        errors.append(answer.error_code)
-    accepted = errors.index(ErrorCode.INVALID_REQUEST)
-    assert 5 < accepted < 10, "each matches 200 topics"
-    assert len(lab.consumer_group().regexes) == accepted

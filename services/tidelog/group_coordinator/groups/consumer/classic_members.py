@@ -118,7 +118,7 @@ class ClassicMembers:
             return answer(request, _refusal(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
         found = _find_joining(group, member_id, message.group_instance_id, is_new=is_new)
         wanted = _with_request(found.member, request, subscription)
-        check_memory(group.members, wanted.member_id, wanted, group.regex_bytes)
+        check_memory(group.members, wanted.member_id, wanted)
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = GroupChanges(self._groups, group, decision, now_ms, request.describable)

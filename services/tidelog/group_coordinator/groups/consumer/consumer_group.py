@@ -22,7 +22,6 @@ from tidelog.group_coordinator.groups.consumer.records import RecordKey, RecordK
 from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, ResolvedRegex
 from tidelog.group_coordinator.groups.shared import (
     CONSUMER_PROTOCOL_TYPE,
-    TEXT_BYTES,
     GroupKind,
     OffsetCommitter,
     SizedMembers,
@@ -238,11 +237,6 @@ class ConsumerGroup:
             del self.static_members[member.instance_id]
 
     # -- members and partitions
-
-    @property
-    def regex_bytes(self) -> int:
-        """About how many bytes the topics take that regular expressions match."""
-        return TEXT_BYTES * sum(len(resolved.topics) for resolved in self.regexes.values())
 
     def static_member(self, instance_id: str | None) -> Member | None:
         """Returns the member with this instance id, or None."""

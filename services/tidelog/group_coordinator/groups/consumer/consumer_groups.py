@@ -23,7 +23,6 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
 )
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
 from tidelog.group_coordinator.groups.consumer.group_changes import (
-    MAX_RESOLVED_BYTES,
     REBALANCE_TIMER,
     REGEX_INTERVAL_MS,
     REGEX_TIMER,
@@ -48,7 +47,7 @@ from tidelog.group_coordinator.groups.consumer.membership import (
     is_leaving,
 )
 from tidelog.group_coordinator.groups.consumer.records import FORMATS, member_record
-from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.group_coordinator.groups.consumer.topic_regex import MAX_RESOLVED_BYTES, TopicRegex
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     MAX_SUBSCRIBER_BYTES,
     check_memory,
@@ -123,7 +122,7 @@ class ConsumerGroups:
         wanted = _with_request(found.member, request)
         if wanted != found.member:
             check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
-            check_memory(group.members, wanted.member_id, wanted, group.regex_bytes)
+            check_memory(group.members, wanted.member_id, wanted)
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)
@@ -138,8 +137,8 @@ class ConsumerGroups:
         if wanted.topic_regex in group.oversized_regexes and not group.regexes_are_due:
             raise KafkaError(
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The regular expressions of consumer group {group.group_id} match topics whose names take "
-                f"more than {MAX_RESOLVED_BYTES} bytes, which is the limit. Use fewer expressions.",
+                f"The regular expressions of consumer group {group.group_id} match topics that take more "
+                f"than {MAX_RESOLVED_BYTES} bytes, which is the limit. Use fewer expressions.",
             )
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()

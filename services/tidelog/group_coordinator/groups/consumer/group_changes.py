@@ -24,7 +24,12 @@ from tidelog.group_coordinator.groups.consumer.member import (
     holds_any,
 )
 from tidelog.group_coordinator.groups.consumer.records import RecordKind
-from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, ResolvedRegex, TopicRegex
+from tidelog.group_coordinator.groups.consumer.topic_regex import (
+    MAX_RESOLVED_BYTES,
+    RegexSweep,
+    ResolvedRegex,
+    TopicRegex,
+)
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey
 from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -44,10 +49,6 @@ FIRST_EPOCH: Final = 2
 """The first epoch of a group, as in Kafka since 4.3."""
 MATCHES_AT_ONCE: Final = 200
 """The matches of regular expressions with topic names in one event. They take up to 20 ms."""
-MAX_RESOLVED_BYTES: Final = 16 * 1024 * 1024
-"""The size of the topic names that the regular expressions of a group match. A change of topics writes all of
-them at once, and an append of more than MAX_UNSENT_BYTES ends the session, with the shards of all its groups.
-"""
 
 
 class GroupChanges:
@@ -207,7 +208,8 @@ class GroupChanges:
             found = ResolvedRegex(frozenset(sweep.topics[expression]), sweep.version, self.now_ms)
             before = group.regexes.get(expression)
             former_bytes = 0 if before is None else before.size_bytes()
-            if group.resolved_bytes - former_bytes + found.size_bytes() <= MAX_RESOLVED_BYTES:
+            found_bytes = group.resolved_bytes - former_bytes + found.size_bytes()
+            if expression not in sweep.oversized and found_bytes <= MAX_RESOLVED_BYTES:
                 group.oversized_regexes.discard(expression)
             elif former_bytes:
                 continue  # the expression keeps the topics that it has matched so far

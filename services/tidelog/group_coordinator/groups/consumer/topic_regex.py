@@ -7,11 +7,12 @@ limit of memory. Kafka uses RE2/J, which has the same syntax.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import re2
 
+from tidelog.group_coordinator.groups.shared import TEXT_BYTES
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 
@@ -22,6 +23,10 @@ MAX_MEMORY_BYTES: Final = 8 << 20
 """The memory for one expression. With 2 MiB, RE2 falls back to an algorithm that takes 50 times as long."""
 COMPILATION_MATCHES: Final = 160
 """The matches that take as long as the compilation of the worst expression: 16 ms, at 0.1 ms a match."""
+MAX_RESOLVED_BYTES: Final = 16 * 1024 * 1024
+"""The size of the topics that the regular expressions of a group match. A change of topics writes all of them
+at once, and an append of more than MAX_UNSENT_BYTES ends the session, with the shards of all its groups.
+"""
 _MAX_QUOTED_CHARACTERS: Final = 1_000
 _UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 _BEYOND_LATIN_1: Final = re.compile(r"[^\x00-\xff]")
@@ -48,8 +53,12 @@ class ResolvedRegex(NamedTuple):
     timestamp_ms: WallMs
 
     def size_bytes(self) -> int:
-        """Returns the size of the topics' names, which are ASCII."""
-        return sum(map(len, self.topics))
+        return topics_bytes(self.topics)
+
+
+def topics_bytes(topics: Collection[str]) -> int:
+    """Returns about how many bytes these topics of a regular expression take, in memory and in its record."""
+    return TEXT_BYTES * len(topics) + sum(map(len, topics))
 
 
 class TopicRegex:
@@ -84,8 +93,9 @@ class TopicRegex:
 class RegexSweep:
     """The matching of regular expressions with topic names, in steps of a bounded number of matches.
 
-    `compiled` holds those of the expressions that are compiled already. An expression that can't be parsed
-    here, which another coordinator accepted, matches nothing.
+    All expressions together find at most MAX_RESOLVED_BYTES of topics. `compiled` holds those of the
+    expressions that are compiled already. An expression that can't be parsed here, which another coordinator
+    accepted, matches nothing.
     """
 
     def __init__(
@@ -97,12 +107,15 @@ class RegexSweep:
     ) -> None:
         self.topics: dict[str, set[str]] = {expression: set() for expression in expressions}
         """The topics found for each expression."""
+        self.oversized: set[str] = set()
+        """The expressions for whose topics there was no room. Nothing is found for them."""
         self.version = version
         self._names = names
         self._compiled = compiled
         self._waiting = sorted(self.topics, reverse=True)
         self._regex: TopicRegex | None = None
-        self._found: set[str] = set()
+        self._expression = ""
+        self._room_bytes = MAX_RESOLVED_BYTES
         self._position = len(names)
         """The next name for the expression at hand. It is the number of names if there is no expression."""
 
@@ -115,15 +128,15 @@ class RegexSweep:
                 matches -= self._begin(self._waiting.pop())
                 continue
             names = self._names[self._position : self._position + matches]
-            if self._regex is not None:
-                self._found |= self._regex.resolve(names)
             self._position += len(names)
             matches -= len(names)
+            if self._regex is not None:
+                self._add(self._regex.resolve(names))
         return not self._waiting and self._position == len(self._names)
 
     def _begin(self, expression: str) -> int:
         """Turns to the next expression. Returns its cost in matches."""
-        self._found = self.topics[expression]
+        self._expression = expression
         self._position = 0
         self._regex = self._compiled.get(expression)
         if self._regex is not None:
@@ -133,6 +146,17 @@ class RegexSweep:
         except KafkaError:
             self._position = len(self._names)
         return COMPILATION_MATCHES
+
+    def _add(self, topics: frozenset[str]) -> None:
+        """Adds topics to those of the expression at hand, or gives it up if there is no room for them."""
+        found = self.topics[self._expression]
+        found |= topics
+        self._room_bytes -= topics_bytes(topics)
+        if self._room_bytes < 0:
+            self._room_bytes += topics_bytes(found)
+            found.clear()
+            self.oversized.add(self._expression)
+            self._position = len(self._names)
 
 
 def _check_size(expression: str) -> None:

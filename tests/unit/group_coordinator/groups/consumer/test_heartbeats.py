@@ -9,7 +9,7 @@ import pytest
 
 from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS, subscription
-from tidelog.group_coordinator.groups.consumer import consumer_groups, group_changes
+from tidelog.group_coordinator.groups.consumer import consumer_groups, group_changes, topic_regex
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.model.errors import ErrorCode
@@ -207,7 +207,8 @@ def test_the_names_that_regular_expressions_match_are_bounded(monkeypatch: pytes
     """Otherwise, a group with many expressions could write so much at once that the session of its
     coordinator ends, with the shards of all groups.
     """
-    monkeypatch.setattr(group_changes, "MAX_RESOLVED_BYTES", 3 * len("orders"))
+    for module in (group_changes, topic_regex):
+        monkeypatch.setattr(module, "MAX_RESOLVED_BYTES", 3 * topic_regex.topics_bytes(["orders"]))
     lab = new_lab(orders=2)
     members = [ModelConsumer(lab, f"m{n}", regex="orders.*|" + "x" * n) for n in range(1, 4)]
     lab.beat_all(members)

@@ -13,7 +13,8 @@ import re2
 import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
 from grouplab.kafka_answers import ask_java
-from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.group_coordinator.groups.consumer import topic_regex
+from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, TopicRegex
 from tidelog.model.errors import ErrorCode, KafkaError
 
 ORACLE = Path(grouplab.__file__).with_name("KafkaAssignors.java")
@@ -208,3 +209,17 @@ def test_re2_agrees() -> None:
                 continue
             wrong[expression] = f"{expression} on {name}: ours {ours}, RE2/J {answer}"
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(list(wrong.values())[:20])
+
+
+def test_a_sweep_keeps_a_bounded_size_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many expressions that match many topics would fill the memory before the group checks them."""
+    names = [f"t{number:03}" for number in range(100)]
+    monkeypatch.setattr(topic_regex, "MAX_RESOLVED_BYTES", topic_regex.topics_bytes(names) * 3 // 2)
+    sweep = RegexSweep(["t.*", "t0[0-4].*", "t.*|x", "t09.*"], {}, names, 1)
+    found = [dict.fromkeys(sweep.topics, 0)]
+    while not sweep.advance(30):
+        found.append({expression: len(topics) for expression, topics in sweep.topics.items()})
+        assert sum(found[-1].values()) <= 150
+    assert len(found) > 10
+    assert sweep.oversized == {"t.*|x", "t0[0-4].*"}
+    assert [len(sweep.topics[expression]) for expression in sorted(sweep.topics)] == [100, 0, 10, 0]
