@@ -63,7 +63,9 @@ class LineSplitter:
     """Splits chunks of input into lines without their ends (`\\n` or `\\r\\n`)."""
 
     def __init__(self, max_line_bytes: int) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        """The parts of a line whose end is missing. They are joined once, so a long line costs no more."""
+        self._size_bytes = 0
         self._max_line_bytes = max_line_bytes
 
     def lines(self, chunk: bytes) -> list[bytes]:
@@ -72,9 +74,19 @@ class LineSplitter:
         Raises ToolError if a line is too long.
         """
         if not chunk:
-            last, self._rest = self._rest, b""
+            last = self._take(b"")
             return [last] if last else []
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        if len(self._rest) > self._max_line_bytes:
+        *whole, rest = chunk.split(b"\n")
+        if whole:
+            whole[0] = self._take(whole[0])
+        self._parts.append(rest)
+        self._size_bytes += len(rest)
+        if self._size_bytes > self._max_line_bytes:
             raise ToolError(f"a line is longer than {self._max_line_bytes} bytes; the input must be text")
         return [line.removesuffix(b"\r") for line in whole]
+
+    def _take(self, end: bytes) -> bytes:
+        """Returns the line that `end` completes."""
+        line = b"".join([*self._parts, end])
+        self._parts, self._size_bytes = [], 0
+        return line

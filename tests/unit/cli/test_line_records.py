@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,17 @@ def test_lines_are_complete_for_any_division_of_the_input(lines: list[bytes], da
 def test_a_last_line_without_end_counts() -> None:
     splitter = LineSplitter(100)
     assert splitter.lines(b"a\nb") + splitter.lines(b"") + splitter.lines(b"") == [b"a", b"b"]
+
+
+def test_the_time_for_a_long_line_is_proportional_to_its_length() -> None:
+    """Each chunk of 64 KiB copied the whole line before it, so a line of 60 MB took minutes."""
+    splitter = LineSplitter(1 << 22)
+    chunk = b"x" * 1024
+    began_s = time.process_time()
+    for _ in range(1 << 12):
+        assert splitter.lines(chunk) == []
+    assert splitter.lines(b"\n") == [chunk * (1 << 12)]
+    assert time.process_time() - began_s < 1
 
 
 def test_an_endless_line_is_refused() -> None:
