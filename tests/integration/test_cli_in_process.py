@@ -16,6 +16,8 @@ from tidelog.client.cluster import Cluster as Client
 from tidelog.client.errors import BrokerGoneError
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.threads.consumer import Consumer
+from tidelog.client.threads.producer import Producer
+from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
@@ -172,6 +174,28 @@ def test_perf_works_with_its_defaults(tools: InProcessTools) -> None:
     assert tools.run("topic", "create", "small", "--if-not-exists").exit_code == 0
     result = tools.run("perf", "produce", "small", "--record-size", "100", "--num-records", "12000")
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_single_record_that_is_too_large_is_told_the_limit_that_helps(
+    tools: InProcessTools, bootstrap: str
+) -> None:
+    """The advice was a smaller --batch-size, which changes nothing for one record."""
+    assert tools.run("topic", "create", "limited", "--if-not-exists").exit_code == 0
+    measured = ["perf", "produce", "limited", "--num-records", "1", "--record-size"]
+    refused = tools.run(*measured, "2000000").stderr
+    assert "max.message.bytes, 1048588; raise max.message.bytes with 'tidelog config alter" in refused
+    assert "--batch-size" not in refused
+    assert tools.run(*measured, str(1 << 26)).stderr.startswith("tidelog: topic partition limited-0")
+    assert tools.run(*measured, str((1 << 26) + 1)).exit_code == 2
+    with (
+        Producer[bytes, bytes](bootstrap, {"max.request.size": 1000}) as producer,
+        pytest.raises(KafkaError) as raised,
+    ):
+        producer.send("limited", b"x" * 2000)
+    assert sentence_of(raised.value).endswith(
+        "for topic 'limited' exceeds max.request.size, 1000; send smaller records, or use a producer with a "
+        "larger max.request.size"
+    )
 
 
 def test_the_hint_of_an_invalid_setting_works_as_it_is(tools: InProcessTools) -> None:

@@ -219,7 +219,7 @@ def test_acks(tools: Tools, topic: str, acks: str, bootstrap: str) -> None:
 def test_a_record_that_is_too_large(tools: Tools, new_topic: Callable[..., str]) -> None:
     topic = new_topic(max_message_bytes=2000)
     refusal = tools.refusal("produce", topic, stdin=b"x" * 3000 + b"\n")
-    assert "max.message.bytes" in refusal
+    assert "exceeds max.message.bytes, 2000; raise max.message.bytes with 'tidelog config alter" in refusal
 
 
 def test_offsets(tools: Tools, new_topic: Callable[..., str], bootstrap: str) -> None:

@@ -21,15 +21,15 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.threads.cluster_clients import MAX_REQUEST_BYTES, batch_producer_of
 from tidelog.client.threads.topic_reader import reading, sound_records
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.batch import BATCH_HEADER_BYTES
 from tidelog.settings.setting import INT_MAX
 
 MIB: Final = 1 << 20
-MAX_RECORD_BYTES: Final = 100 * MIB
-"""No broker with Kafka's default of `socket.request.max.bytes` takes a larger record."""
+MAX_RECORD_BYTES: Final = MAX_REQUEST_BYTES - MIB
+"""The largest value. The producer refuses larger requests, and the rest of a request needs some room."""
 MAX_VALUES: Final = 64
 MAX_VALUES_BYTES: Final = 64 * MIB
 """The most different values, and the memory for them, if one value is not larger."""

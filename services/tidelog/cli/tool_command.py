@@ -45,7 +45,9 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists accepts an existing topic",
     ErrorCode.INVALID_REPLICATION_FACTOR: "'tidelog cluster describe' shows the brokers",
     ErrorCode.INVALID_CONFIG: "'tidelog config describe --all' shows all settings and their values",
-    ErrorCode.MESSAGE_TOO_LARGE: "send smaller batches (--batch-size) or raise the topic's max.message.bytes",
+    # Batches of several records are split, so the batch that is too large contains one record.
+    ErrorCode.MESSAGE_TOO_LARGE: "raise max.message.bytes with 'tidelog config alter --topic TOPIC', or send "
+    "smaller records",
     ErrorCode.OFFSET_OUT_OF_RANGE: "'tidelog offsets' shows the existing offsets",
     ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster describe' shows the brokers",
     ErrorCode.RESOURCE_NOT_FOUND: "'tidelog user list' shows the existing users",
@@ -188,6 +190,8 @@ def sentence_of(error: ToolError | ClientError | KafkaError, suggestion: str = "
     step: str | None = None
     if isinstance(error, KafkaError):
         step = _NEXT_STEPS.get(error.code)
+        if "max.request.size" in text:  # the limit of the producer, which no setting of the topic changes
+            step = "send smaller records, or use a producer with a larger max.request.size"
     elif isinstance(error, AdvertisedUnreachableError):
         step = _ADVERTISED_STEP
     elif isinstance(error, BrokerGoneError):
