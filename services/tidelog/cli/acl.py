@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,7 +26,25 @@ from tidelog.process.command_help import SuggestingGroup
 
 F = TypeVar("F", bound=Callable[..., object])
 
-_OPERATIONS: Final = {_.name.lower().replace("_", "-"): _ for _ in AclOperation if _ is not AclOperation.ANY}
+
+def _name_of(operation: AclOperation) -> str:
+    return operation.name.lower().replace("_", "-")
+
+
+_OPERATIONS: Final = {_name_of(each): each for each in AclOperation if each is not AclOperation.ANY}
+
+
+class _OperationName(click.Choice[str]):
+    """The names of operations. Those of kafka-acls, such as DescribeConfigs, are accepted, too."""
+
+    def __init__(self) -> None:
+        super().__init__(list(_OPERATIONS))
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        name = re.sub("(?<=[a-z])(?=[A-Z])", "-", value).lower()
+        return super().convert(name if name in _OPERATIONS else value, param, ctx)
+
+
 _ANY_HOST: Final = WILDCARD
 
 
@@ -131,12 +150,26 @@ def list_command(
     ),
 )
 @_resource_options
-@click.option("--allow", metavar="User:NAME", multiple=True, help="A principal that may do the operations.")
-@click.option("--deny", metavar="User:NAME", multiple=True, help="A principal that may not do them.")
+@click.option(
+    "--allow",
+    "--allow-principal",
+    "allow",
+    metavar="User:NAME",
+    multiple=True,
+    help="A principal that may do the operations. Repeatable.",
+)
+@click.option(
+    "--deny",
+    "--deny-principal",
+    "deny",
+    metavar="User:NAME",
+    multiple=True,
+    help="A principal that may not do them. Repeatable.",
+)
 @click.option(
     "--operation",
     "operations",
-    type=click.Choice(list(_OPERATIONS)),
+    type=_OperationName(),
     multiple=True,
     required=True,
     help="An operation. Repeatable.",
@@ -196,9 +229,7 @@ def add(
 )
 @_resource_options
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
-@click.option(
-    "--operation", type=click.Choice(list(_OPERATIONS)), help="Only ACLs with exactly this operation."
-)
+@click.option("--operation", type=_OperationName(), help="Only ACLs with exactly this operation.")
 @click.option("--prefixed", is_flag=True, help="Only ACLs of prefixes; without it, only literal ones.")
 @cluster_options
 def delete(
