@@ -67,9 +67,12 @@ def test_groups(tools: InProcessTools) -> None:
     (group,) = tools.document("group", "describe", GROUP)
     assert (group["group"], group["state"], group["member_count"]) == (GROUP, "Empty", 0)
     assert [row["committed"] for row in group["partitions"]] == [1]
-    assert isinstance(group["partitions"][0]["lag"], int)
+    lag = group["partitions"][0]["lag"]
+    assert isinstance(lag, int)
+    assert (group["coordinator"], group["total_lag"], group["total_stable_lag"]) == (1, lag, lag)
     (members,) = tools.document("group", "describe", GROUP, "--members")
     assert members["members"] == []
+    assert "total_lag" not in members
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ def test_groups_of_each_type_are_listed_and_described(bootstrap: str, tools: InP
 def test_a_share_group_shows_start_offsets_lag_and_members(bootstrap: str, tools: InProcessTools) -> None:
     (empty,) = tools.document("group", "describe", SHARE)
     assert (empty["type"], empty["state"], empty["member_count"]) == ("share", "Empty", 0)
+    assert (empty["total_lag"], "total_stable_lag" in empty) == (2, False)
     assert empty["partitions"] == [
         {"topic": TOPIC, "partition": 0, "start_offset": 3, "lag": 2, "member_count": 0},
         {"topic": TOPIC, "partition": 1, "start_offset": 0, "lag": 0, "member_count": 0},

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import click
 
@@ -26,7 +27,7 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.client.group_lag import lag_of
+from tidelog.client.group_lag import lag_of, total_of
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.share_groups import describe_share_offsets
 from tidelog.process.command_help import SuggestingGroup
@@ -111,7 +112,8 @@ def describe(
     """Show the committed offsets and lag of groups, or their members.
 
     The lag is the number of records up to the high watermark. The "stable lag" of readers with
-    isolation.level=read_committed ends at the last stable offset: the first open transaction.
+    isolation.level=read_committed ends at the last stable offset: the first open transaction. The totals
+    leave out partitions without a committed offset.
 
     A share group has start offsets instead: those of the first records whose delivery is not complete. Its
     lag is the number of records whose delivery is not complete, for all isolation levels.
@@ -120,24 +122,49 @@ def describe(
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         for name in chosen or _all_groups(cluster):
             group = describe_group(cluster, name)
-            epoch = "" if group.epoch is None else f", epoch {group.epoch}"
-            assignor = f", {group.assignor}" if group.assignor else ""
-            print_heading(
-                name,
-                f"  {group.group_type}, {group.state}{epoch}{assignor}, {len(group.members)} members",
-                group=name,
-                type=group.group_type,
-                state=group.state,
-                epoch=group.epoch,
-                assignor=group.assignor or None,
-                member_count=len(group.members),
-            )
-            if members:
+            offsets = None if members else _offsets_of(cluster, group, isolation_level)
+            _print_group(group, offsets)
+            if offsets is None:
                 _print_members(group)
-            elif group.group_type == SHARE:
-                _print_share_offsets(cluster, group)
             else:
-                _print_offsets(cluster, group, isolation_level)
+                print_table(offsets.columns, offsets.rows, name="partitions")
+
+
+class _Offsets(NamedTuple):
+    """The table of a group's offsets. `totals` has the sum of each column of lags that it shows."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+    totals: dict[str, int | None]
+
+
+def _offsets_of(cluster: Cluster, group: Group, isolation_level: str | None) -> _Offsets:
+    if group.group_type == SHARE:
+        return _share_offsets(cluster, group)
+    return _committed_offsets(cluster, group, isolation_level)
+
+
+def _print_group(group: Group, offsets: _Offsets | None) -> None:
+    totals = {} if offsets is None else offsets.totals
+    texts = [group.group_type, group.state]
+    if group.epoch is not None:
+        texts.append(f"epoch {group.epoch}")
+    if group.assignor:
+        texts.append(group.assignor)
+    texts += [f"coordinator {group.coordinator_id}", f"{len(group.members)} members"]
+    texts += [f"total {name} {total}" for name, total in totals.items() if total is not None]
+    print_heading(
+        group.group_id,
+        f"  {', '.join(texts)}",
+        group=group.group_id,
+        type=group.group_type,
+        state=group.state,
+        epoch=group.epoch,
+        assignor=group.assignor or None,
+        coordinator=group.coordinator_id,
+        member_count=len(group.members),
+        **{f"total_{name.replace(' ', '_')}": total for name, total in totals.items()},
+    )
 
 
 def _print_members(group: Group) -> None:
@@ -164,7 +191,7 @@ def _shown_tasks(tasks: StreamsTasks | None) -> tuple[Shown, Shown, Shown]:
     return shown(found.active), shown(found.standby), shown(found.warmup)
 
 
-def _print_share_offsets(cluster: Cluster, group: Group) -> None:
+def _share_offsets(cluster: Cluster, group: Group) -> _Offsets:
     offsets = describe_share_offsets(cluster, group.group_id)
     owners = Counter(place for member in group.members for place in member.partitions)
     rows: list[tuple[object, ...]] = []
@@ -173,10 +200,10 @@ def _print_share_offsets(cluster: Cluster, group: Group) -> None:
         start_offset, lag = (None, None) if found is None else (found.start_offset, found.lag)
         rows.append((*place, start_offset, lag, owners[place]))
     columns = ("topic", "#partition", "#start offset", "#lag", "#members|member_count")
-    print_table(columns, rows, name="partitions")
+    return _Offsets(columns, rows, {"lag": total_of(found.lag for found in offsets.values())})
 
 
-def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) -> None:
+def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | None) -> _Offsets:
     committed = committed_offsets(cluster, group.group_id)
     owners = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
@@ -198,11 +225,14 @@ def _print_offsets(cluster: Cluster, group: Group, isolation_level: str | None) 
         offsets = plain + of_stable if shows_both else of_stable if is_stable_only else plain
         rows.append((*place, lag.committed, *offsets, owner and owner.member_id, owner and owner.host))
     columns: tuple[str, ...] = ("#log end", "#lag")
+    totals = {"lag": total_of(lag.lag for lag in lags.values())}
+    of_stable_readers = {"stable lag": total_of(lag.stable_lag for lag in lags.values())}
     if is_stable_only:
-        columns = ("#last stable", "#stable lag")
+        columns, totals = ("#last stable", "#stable lag"), of_stable_readers
     if shows_both:
         columns += ("#last stable", "#stable lag")
-    print_table(("topic", "#partition", "#committed", *columns, "member", "host"), rows, name="partitions")
+        totals |= of_stable_readers
+    return _Offsets(("topic", "#partition", "#committed", *columns, "member", "host"), rows, totals)
 
 
 @command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -140,6 +140,7 @@ class Group:
     assignor: str
     epoch: int | None
     members: tuple[GroupMember, ...]
+    coordinator_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +190,12 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
     """Returns a group. Raises KafkaError GROUP_ID_NOT_FOUND."""
 
     def ask() -> Group:
-        coordinator = coordinator_of(cluster, GROUP, group_id)
+        broker_id = coordinator_id_of(cluster, GROUP, group_id)
+        coordinator = cluster.broker(broker_id)
         for describe in (_describe_of_kip_848, _describe_share, _describe_streams):
             if (described := describe(coordinator, group_id)) is not None:
-                return described
-        return _describe_classic(coordinator, group_id)
+                return replace(described, coordinator_id=broker_id)
+        return replace(_describe_classic(coordinator, group_id), coordinator_id=broker_id)
 
     return until_loaded(cluster, ask)
 
@@ -475,13 +477,18 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
-    """Returns a connection to the broker that FindCoordinator names. Raises KafkaError, ClientError."""
+def coordinator_id_of(cluster: Cluster, kind: int, key: str) -> int:
+    """Returns the broker that FindCoordinator names. Raises KafkaError, ClientError."""
     request = FindCoordinatorRequest(key, kind, [key])
     answer = cluster.any_broker().call(request, FindCoordinatorResponse)
     found = answer.coordinators[0] if answer.coordinators else answer
     raise_on_error(found.error_code, f"coordinator of '{key}'", found.error_message)
-    return cluster.broker(found.node_id)
+    return found.node_id
+
+
+def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
+    """Returns a connection to the broker that FindCoordinator names. Raises KafkaError, ClientError."""
+    return cluster.broker(coordinator_id_of(cluster, kind, key))
 
 
 def _of_each_broker(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog.model.topics import TopicPartition
@@ -53,3 +53,9 @@ def lag_of(
     if end is not None and stable is not None:
         stable = min(end, stable)
     return PartitionLag(committed.get(place), end, stable)
+
+
+def total_of(lags: Iterable[int | None]) -> int | None:
+    """Returns the sum of the known lags, None if none is known."""
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else None

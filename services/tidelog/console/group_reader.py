@@ -23,7 +23,7 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.group_lag import lag_of
+from tidelog.client.group_lag import lag_of, total_of
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
@@ -243,8 +243,7 @@ def _share_lag(cluster: Cluster, group_id: str) -> int | None:
         offsets = describe_share_offsets(cluster, group_id)
     except UnsupportedApiError:
         return None
-    lags = [offset.lag for offset in offsets.values() if offset.lag is not None]
-    return sum(lags) if lags else None
+    return total_of(offset.lag for offset in offsets.values())
 
 
 def _existing(cluster: Cluster, partitions: Iterable[TopicPartition]) -> list[Topic]:

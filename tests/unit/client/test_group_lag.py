@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.group_lag import PartitionLag, lag_of
+from tidelog.client.group_lag import PartitionLag, lag_of, total_of
 from tidelog.model.topics import TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -30,3 +30,9 @@ def test_lags_are_never_negative_and_the_stable_one_is_not_greater(
         assert 0 <= lag.stable_lag <= lag.lag
     if committed is not None and end is not None:
         assert lag.lag == max(0, end - committed)
+
+
+def test_a_total_leaves_out_unknown_lags() -> None:
+    assert total_of([6, None, 0]) == 6
+    assert total_of([None]) is None
+    assert total_of([]) is None
