@@ -14,7 +14,7 @@ from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.budget import MIB, Budget, Spent
 from tidelog.console.core.decoded import Decode
-from tidelog.console.core.record_query import RecordQuery
+from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery
 from tidelog.console.core.record_scan import RecordScan, record_order
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -22,6 +22,8 @@ from tidelog.model.instants import MonotonicMs
 
 FETCH_BYTES: Final = MIB
 """The bytes of a fetch. A broker sends the first batch even if it is larger."""
+_WIDER: Final = 4
+"""A search for the newest records that found too few continues with so many times the offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,45 +78,75 @@ def find_records(
     at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
     starts = query.starts(log_starts, ends, at_time)
     is_newest = query.start == "newest" and query.cursor is None
-    scan = RecordScan(
-        starts,
-        ends,
-        query.wanted,
-        budget,
-        query.limit,
-        began_ms,
-        is_whole=is_whole,
-        keeps_latest=is_newest and not query.wanted.is_empty,
-        decode=decode,
-    )
-    while (index := scan.next_partition(clock())) is not None:
-        raw = fetch_batches(
-            cluster,
-            topic,
-            index,
-            scan.positions[index],
-            isolation_level=isolation_level,
-            max_bytes=FETCH_BYTES,
+
+    def scanned(first: dict[int, int], last: dict[int, int], spent: Spent) -> RecordScan:
+        scan = RecordScan(
+            first,
+            last,
+            query.wanted,
+            budget,
+            query.limit,
+            began_ms,
+            is_whole=is_whole,
+            keeps_latest=is_newest,
+            decode=decode,
+            spent=spent,
         )
-        try:
-            scan.take(raw.data, raw.aborted, clock)
-        except ValueError as error:
-            raise CorruptFetchError(
-                f"topic '{name}' partition {index} near offset {scan.positions[index]}: {error}"
-            ) from error
-    window = query.window(len(ends))
-    older = {index: max(log_starts[index], offset - window) for index, offset in starts.items()}
+        _read(cluster, topic, scan, isolation_level, clock)
+        return scan
+
+    window = query.window([end - log_starts[index] for index, end in ends.items()])
+    scan = scanned(starts, ends, Spent(began_ms))
+    records, first = list(scan.found), starts
+    # The offsets at the ends may be those of transactions' markers, or of records that compaction removed.
+    while is_newest and scan.stopped_at is None and len(records) < query.limit and window < NEWEST_SEARCHED:
+        window *= _WIDER
+        earlier = {index: max(log_starts[index], end - window) for index, end in ends.items()}
+        if earlier == first:
+            break
+        more = scanned(earlier, first, scan.spent)
+        records += more.found
+        first = earlier
+        if more.stopped_at is not None:
+            break
+    shown = sorted(records, key=record_order, reverse=is_newest)[: query.limit]
+    if is_newest and scan.stopped_at is None and len(shown) < len(records) + scan.dropped:
+        first = dict(ends)
+        for record in shown:
+            first[record.partition] = min(first[record.partition], record.offset)
+    older = {index: max(log_starts[index], offset - window) for index, offset in first.items()}
     return RecordsFound(
         tuple(index for index in asked if index not in ends),
-        tuple(sorted(scan.found, key=record_order, reverse=is_newest)[: query.limit]),
+        tuple(shown),
         scan.spent,
         clock() - began_ms,
         scan.stopped_at,
         scan.positions,
         sum(ends[index] - offset for index, offset in scan.positions.items()),
         scan.has_more,
-        None if older == starts else older,
+        None if older == first else older,
     )
+
+
+def _read(
+    cluster: Cluster,
+    topic: Topic,
+    scan: RecordScan,
+    isolation_level: int,
+    clock: Callable[[], MonotonicMs],
+) -> None:
+    """Fetches for a scan until it is over. Raises KafkaError, ClientError."""
+    while (index := scan.next_partition(clock())) is not None:
+        offset = scan.positions[index]
+        raw = fetch_batches(
+            cluster, topic, index, offset, isolation_level=isolation_level, max_bytes=FETCH_BYTES
+        )
+        try:
+            scan.take(raw.data, raw.aborted, clock)
+        except ValueError as error:
+            raise CorruptFetchError(
+                f"topic '{topic.name}' partition {index} near offset {scan.positions[index]}: {error}"
+            ) from error
 
 
 def find_record(

@@ -220,3 +220,12 @@ def test_the_latest_records_are_kept(values: list[bytes], batch_records: int, ma
     matching = [offset for offset, value in enumerate(values) if value == b"a"]
     assert [record.offset for record in scan.found][-max_found:] == matching[-max_found:]
     assert len(scan.found) < 2 * max_found
+
+
+@given(st.lists(st.integers(0, 200), max_size=60), st.integers(1, 500))
+def test_the_newest_records_fill_the_page(sizes: list[int], limit: int) -> None:
+    window = RecordQuery(limit=limit).window(sizes)
+    taken = sum(min(size, window) for size in sizes)
+    assert taken >= min(limit, sum(sizes))
+    # One offset less of each partition would be too few.
+    assert sum(min(size, window - 1) for size in sizes) < max(1, limit)

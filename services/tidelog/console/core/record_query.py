@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -62,12 +62,13 @@ class RecordQuery:
         """Returns the first offset to read of each partition in `ends`. `at_time` has the offsets of
         `time_ms`, -1 if no record is that late.
         """
+        window = self.window([end - log_starts[index] for index, end in ends.items()])
         found: dict[int, int] = {}
         for index, end in ends.items():
             if self.cursor is not None:
                 wanted = self.cursor.get(index, end)
             elif self.start == "newest":
-                wanted = end - self.window(len(ends))
+                wanted = end - window
             elif self.start == "offset":
                 wanted = self.offset
             elif self.start == "time":
@@ -78,9 +79,22 @@ class RecordQuery:
             found[index] = min(end, max(log_starts[index], wanted))
         return found
 
-    def window(self, partition_count: int) -> int:
-        """Returns how many records before the end of each partition a search for the newest ones begins."""
-        return max(1, self.limit // max(1, partition_count)) if self.wanted.is_empty else NEWEST_SEARCHED
+    def window(self, sizes: Iterable[int]) -> int:
+        """Returns how many offsets before the end of each partition a search for the newest records begins.
+
+        `sizes` are the numbers of offsets in the partitions. Without a filter, the search reads about as many
+        offsets as the page shows: what small partitions do not have, others provide.
+        """
+        if not self.wanted.is_empty:
+            return NEWEST_SEARCHED
+        ordered = sorted(size for size in sizes if size > 0)
+        left = self.limit
+        for number, size in enumerate(ordered):
+            share = -(-left // (len(ordered) - number))
+            if size >= share:
+                return share
+            left -= size
+        return max(ordered, default=1)
 
 
 def cursor_text(positions: Mapping[int, int]) -> str:

@@ -28,8 +28,8 @@ class RecordScan:
     """The state of a search.
 
     `positions` holds the next offset of each partition. `found` holds the records in the order in which they
-    were found. `stopped_at` names the limit that ended the search, such as `64.0 MiB`, and is None if the
-    search read everything or found enough.
+    were found, and `dropped` counts those that later ones replaced. `stopped_at` names the limit that ended
+    the search, such as `64.0 MiB`, and is None if the search read everything or found enough.
     """
 
     def __init__(
@@ -44,17 +44,19 @@ class RecordScan:
         is_whole: bool = False,
         keeps_latest: bool = False,
         decode: Decode | None = None,
+        spent: Spent | None = None,
     ) -> None:
         """`ends` holds the offset after the last one of each partition that is searched. `is_whole` shows
         keys and values as the page of one record does. `keeps_latest` reads up to the ends, and keeps
         the latest records: at least `max_found` and less than twice as many. `decode` decodes keys and values
-        for the filter and for the page.
+        for the filter and for the page. `spent` is the work of an earlier part of the same search.
         """
         self._decode = decode
         self._is_whole = is_whole
         self.positions = dict(starts)
         self.found: list[ShownRecord] = []
-        self.spent = Spent(began_ms)
+        self.dropped = 0
+        self.spent = spent or Spent(began_ms)
         self.stopped_at: str | None = None
         self._ends = dict(ends)
         self._wanted = wanted
@@ -140,6 +142,7 @@ class RecordScan:
         if self._wanted.matches(record, decoded):
             self.found.append(show_record(index, record, decoded, is_whole=self._is_whole))
             if self._keeps_latest and len(self.found) >= 2 * self._max_found:
+                self.dropped += len(self.found) - self._max_found
                 self.found = sorted(self.found, key=record_order)[-self._max_found :]
 
     def _is_spent(self, clock: Callable[[], MonotonicMs], *, always: bool = False) -> bool:
