@@ -47,7 +47,14 @@ TOPICS_A_PAGE: Final = 200
 MAX_SEARCHES: Final = 2
 """The most searches for records at a time."""
 _STOP_CHECK_S: Final = 0.25
-_NOT_FOUND: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.GROUP_ID_NOT_FOUND})
+_NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_GROUP_ID,
+    }
+)
 SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": (
         b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -177,14 +184,16 @@ class Console:
         routes: list[BaseRoute] = []
         for page in (*self._cluster_pages(), *self._group_pages()):
             routes.append(Route(page.path, self._page_of(page), methods=["GET"]))
-            routes.append(Route(f"/events{page.path}", self._events_of(page), methods=["GET"]))
+            events = Route(f"/events{page.path}", self._events_of(page))
+            events.methods = {"GET"}  # Starlette adds HEAD, whose answer would have no end
+            routes.append(events)
         routes.append(Route("/topics/{topic}/records", self._records, methods=["GET"]))
         routes.append(Route("/topics/{topic}/records/{partition}/{offset}", self._record, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         routes.append(Route("/livez", _live, methods=["GET"]))
         if self._login is not None:
             routes += self._login.routes()
-        return Starlette(
+        application = Starlette(
             routes=routes,
             middleware=[
                 Middleware(SecurityHeaders),
@@ -193,6 +202,9 @@ class Console:
             ],
             exception_handlers={404: self._not_found},
         )
+        # It would lead from https to http behind a proxy that terminates TLS.
+        application.router.redirect_slashes = False
+        return application
 
     def _cluster_pages(self) -> list[LivePage]:
         return [
@@ -368,9 +380,9 @@ class Console:
         found, error, status = await self._search(_access_of(request), search)
         if found is not None:
             kept = {key: text for key, text in fields.items() if text and key != "from"}
-            values["next"] = urlencode({**kept, "from": cursor_text(found.positions)})
+            values["next"] = _continuing(kept, found.positions)
             if found.older is not None:
-                values["older"] = urlencode({**kept, "from": cursor_text(found.older)})
+                values["older"] = _continuing(kept, found.older)
         return self._respond(request, "records.html", {**values, "found": found, "error": error}, status)
 
     async def _record(self, request: Request) -> Response:
@@ -468,6 +480,13 @@ def _status_of_error(error: ClientError | KafkaError) -> int:
     return 404 if isinstance(error, KafkaError) and error.code in _NOT_FOUND else 502
 
 
+def _continuing(fields: Mapping[str, str], positions: Mapping[int, int]) -> str:
+    """Returns the query of a search that continues at these offsets. The text of thousands of partitions must
+    be an address that servers accept.
+    """
+    return urlencode({**fields, "from": cursor_text(positions)}, safe=":,")
+
+
 def _group_id(request: Request) -> str:
     return request.query_params.get("id", "")
 
@@ -487,12 +506,13 @@ def _chosen_topics(request: Request, value: Any) -> Mapping[str, Any]:
     search = request.query_params.get("q", "").strip()
     shows_internal = request.query_params.get("internal") == "1"
     found = [row for row in value.rows if search in row.name and (shows_internal or not row.is_internal)]
-    page = _page_number(request)
+    page_count = max(1, -(-len(found) // TOPICS_A_PAGE))
+    page = min(_page_number(request), page_count)
     return {
         "search": search,
         "shows_internal": shows_internal,
         "rows": found[(page - 1) * TOPICS_A_PAGE : page * TOPICS_A_PAGE],
         "found_count": len(found),
         "page": page,
-        "page_count": max(1, -(-len(found) // TOPICS_A_PAGE)),
+        "page_count": page_count,
     }

@@ -211,3 +211,39 @@ def test_the_number_of_viewers_is_bounded(
     assert next(events)[0] == "fragment"
     assert console.get("/events/").status == 503
     events.close()
+
+
+def test_a_head_request_for_live_updates_is_refused(tidelog: Cluster, serve_console: Serve) -> None:
+    """It would hold a place among the viewers without an end."""
+    console = serve_console(tidelog.bootstrap)
+    answer = console.get("/events/topics", method="HEAD")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET")
+    assert console.get("/topics", method="HEAD").status == 200
+
+
+def test_names_that_cannot_exist_are_not_found(tidelog: Cluster, serve_console: Serve) -> None:
+    console = serve_console(tidelog.bootstrap)
+    for path in (
+        "/topics/a%20b",
+        "/topics/..",
+        "/topics/a%20b/records",
+        "/topics/a%20b/records/0/0",
+        "/group",
+    ):
+        answer = console.get(path)
+        assert answer.status == 404, path
+        assert 'role="alert"' in answer.text, path
+
+
+def test_a_slash_at_the_end_leads_nowhere_else(tidelog: Cluster, serve_console: Serve) -> None:
+    """A redirection would name http, which is wrong behind a proxy that terminates TLS."""
+    answer = serve_console(tidelog.bootstrap).get("/topics/")
+    assert answer.status == 404
+    assert "location" not in answer.headers
+
+
+def test_a_page_of_topics_behind_the_last_one_is_the_last_one(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic("flights")
+    page = serve_console(tidelog.bootstrap).get("/topics?page=999").text
+    assert 'href="/topics/flights"' in page
+    assert "No topic has such a name." not in page
