@@ -495,9 +495,11 @@ def _of_each_broker(
     cluster: Cluster, ask: Callable[[int], R], silent: set[int] | None
 ) -> Iterator[tuple[int, R]]:
     """Yields each broker's id and answer. With a set `silent`, brokers that do not answer, or only that they
-    are not ready, join it instead.
+    are not ready, join it instead, and those in it are not asked.
     """
     for broker in cluster.describe().brokers:
+        if silent is not None and broker.broker_id in silent:
+            continue
         try:
             answer = until_loaded(cluster, partial(ask, broker.broker_id))
         except (ClientError, KafkaError) as error:

@@ -13,6 +13,7 @@ from tidelog.console.cluster_reader import ClusterReader, Connect
 from tidelog.console.group_reader import GroupReader
 from tidelog.console.health_sampler import HealthSampler
 from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
+from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.instants import MonotonicMs, WallMs
 
 T = TypeVar("T")
@@ -48,8 +49,9 @@ class ClusterAccess:
         self.viewers = 0
         self.has_ended = False
         self._connect = connect
-        self.reader = ClusterReader(connect, wall, monotonic)
-        self.groups = GroupReader(wall, monotonic)
+        silent = SilentBrokers(monotonic)
+        self.reader = ClusterReader(connect, wall, monotonic, silent)
+        self.groups = GroupReader(wall, monotonic, silent)
         # One thread, because the client is not thread-safe, and so that a user asks one thing at a time.
         self._worker = ThreadPoolExecutor(1, "console-reader")
         self._sampler: HealthSampler | None = None

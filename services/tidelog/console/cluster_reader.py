@@ -24,6 +24,7 @@ from tidelog.console.readings import (
     TopicReading,
     TopicRow,
 )
+from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition, topic_id_text
@@ -42,9 +43,14 @@ class ClusterReader:
     """A reader of one cluster. It connects at the first call, and again when a connection ended."""
 
     def __init__(
-        self, connect: Connect, wall: Callable[[], WallMs], monotonic: Callable[[], MonotonicMs]
+        self,
+        connect: Connect,
+        wall: Callable[[], WallMs],
+        monotonic: Callable[[], MonotonicMs],
+        silent: SilentBrokers,
     ) -> None:
         self._connect = connect
+        self._silent = silent
         self._wall = wall
         self._monotonic = monotonic
         self._cluster: Cluster | None = None
@@ -73,8 +79,9 @@ class ClusterReader:
         if self._cluster is not None:
             try:
                 return read(self._cluster)
-            except NoAnswerError:  # it would not answer the second time either, and all pages wait
-                self.close()
+            except NoAnswerError:
+                # The broker would not answer the second time either, and all pages wait. Its connection is
+                # closed. The others are kept, because a new bootstrap could begin with this broker.
                 raise
             except ClientError:
                 self.close()
@@ -100,11 +107,13 @@ class ClusterReader:
 
     def topics(self) -> TopicList:
         """Returns all topics with sizes and rates, in the order of their names."""
-        return self.run(self._topics)
+        with self._silent.asking() as silent:
+            return self.run(lambda cluster: self._topics(cluster, silent))
 
     def topic(self, name: str) -> TopicReading:
         """Returns a topic with its partitions and settings. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
-        return self.run(lambda cluster: self._topic(cluster, name))
+        with self._silent.asking() as silent:
+            return self.run(lambda cluster: self._topic(cluster, name, silent))
 
     def settings(self, broker_id: int | None) -> SettingsReading:
         """Returns the settings of a broker, by default of the one with the lowest id."""
@@ -163,10 +172,9 @@ class ClusterReader:
         self._history.add(sample)
         return view, topics, sample
 
-    def _topics(self, cluster: Cluster) -> TopicList:
+    def _topics(self, cluster: Cluster, silent: set[int]) -> TopicList:
         topics = cluster.topics()
         brokers = [broker.broker_id for broker in cluster.describe().brokers]
-        silent: set[int] = set()
         starts = offsets_of_topics(cluster, topics.values(), EARLIEST_TIMESTAMP, silent=silent)
         ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, silent=silent)
         rates = self._rates("", ends)
@@ -183,9 +191,8 @@ class ClusterReader:
         )
         return TopicList(rows, tuple(sorted(silent)), tuple(denied))
 
-    def _topic(self, cluster: Cluster, name: str) -> TopicReading:
+    def _topic(self, cluster: Cluster, name: str, silent: set[int]) -> TopicReading:
         topic = existing_topic(cluster, name)
-        silent: set[int] = set()
         starts = offsets_of_topics(cluster, [topic], EARLIEST_TIMESTAMP, silent=silent)
         ends = offsets_of_topics(cluster, [topic], LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(

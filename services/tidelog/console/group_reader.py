@@ -39,6 +39,7 @@ from tidelog.console.readings import (
     OpenTransaction,
     TransactionList,
 )
+from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition
@@ -67,14 +68,20 @@ Observations = dict[TopicPartition, Observation]
 class GroupReader:
     """A reader of groups. It remembers what it observed, for the speeds of the groups."""
 
-    def __init__(self, wall: Callable[[], WallMs], monotonic: Callable[[], MonotonicMs]) -> None:
+    def __init__(
+        self, wall: Callable[[], WallMs], monotonic: Callable[[], MonotonicMs], silent: SilentBrokers
+    ) -> None:
+        self._silent = silent
         self._wall = wall
         self._monotonic = monotonic
         self._observed: OrderedDict[str, deque[tuple[WallMs, Observations]]] = OrderedDict()
 
     def groups(self, cluster: Cluster) -> GroupList:
         """Returns all groups, and the lags of the first ones."""
-        silent: set[int] = set()
+        with self._silent.asking() as silent:
+            return self._groups(cluster, silent)
+
+    def _groups(self, cluster: Cluster, silent: set[int]) -> GroupList:
         listed = list_groups(cluster, [], [], silent=silent)
         shown = listed[:MAX_GROUPS]
         committed: dict[str, dict[TopicPartition, int]] = {}
@@ -98,6 +105,10 @@ class GroupReader:
 
     def group(self, cluster: Cluster, group_id: str) -> GroupReading:
         """Returns a group with its members and lags. Raises KafkaError GROUP_ID_NOT_FOUND."""
+        with self._silent.asking() as silent:
+            return self._group(cluster, group_id, silent)
+
+    def _group(self, cluster: Cluster, group_id: str, silent: set[int]) -> GroupReading:
         group = describe_group(cluster, group_id)
         shares: dict[TopicPartition, ShareOffset] = {}
         if group.group_type == SHARE:
@@ -109,7 +120,6 @@ class GroupReader:
         partitions = sorted({*committed, *shares, *owners})
         shown = partitions[:MAX_PARTITIONS]
         topics = {topic.name: topic for topic in _existing(cluster, shown)}
-        silent: set[int] = set()
         denied: list[KafkaError] = []
         observations = self._observe(
             cluster, topics, {each: committed[each] for each in shown if each in committed}, silent, denied
@@ -136,7 +146,10 @@ class GroupReader:
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
-        silent: set[int] = set()
+        with self._silent.asking() as silent:
+            return self._transactions(cluster, silent)
+
+    def _transactions(self, cluster: Cluster, silent: set[int]) -> TransactionList:
         listed = list_transactions(cluster, list(OPEN_STATES), ANY_DURATION, silent=silent)
         found = []
         for row in listed[:MAX_TRANSACTIONS]:

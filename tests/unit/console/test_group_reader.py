@@ -12,8 +12,14 @@ from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.share_groups import ShareOffset
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
+from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition
+
+
+def reader() -> GroupReader:
+    return GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0), SilentBrokers(lambda: MonotonicMs(0)))
+
 
 PLACE = TopicPartition("flights", 0)
 
@@ -28,7 +34,7 @@ def test_records_between_two_answers_are_no_difference_of_isolation_levels(
     monkeypatch.setattr(group_reader, "committed_offsets", lambda *args: {PLACE: 3})
     monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: next(answers))
     cluster = Mock(Cluster, topics=lambda names: {})
-    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    (row,) = reader().groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == expected
 
 
@@ -42,7 +48,7 @@ def test_the_lag_of_a_share_group_is_what_its_coordinator_states(
     monkeypatch.setattr(group_reader, "describe_share_offsets", lambda *args: offsets)
     monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
     cluster = Mock(Cluster, topics=lambda names: {})
-    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    (row,) = reader().groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == (expected, None)
 
 
@@ -59,5 +65,5 @@ def test_the_list_has_share_groups_of_a_broker_that_does_not_serve_their_offsets
     monkeypatch.setattr(group_reader, "describe_share_offsets", unsupported)
     monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {})
     cluster = Mock(Cluster, topics=lambda names: {})
-    (row,) = GroupReader(lambda: WallMs(0), lambda: MonotonicMs(0)).groups(cluster).groups
+    (row,) = reader().groups(cluster).groups
     assert (row.group, row.lag_uncommitted, row.lag_committed) == (group, None, None)

@@ -1,0 +1,73 @@
+"""The reader of the pages in front of brokers that do not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from tidelog.client.cluster import Cluster, ClusterView
+from tidelog.client.errors import ConnectionLostError, NoAnswerError
+from tidelog.console import cluster_reader
+from tidelog.console.cluster_reader import ClusterReader
+from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
+from tidelog.model.instants import MonotonicMs, WallMs
+
+
+class Clock:
+    now_ms = 0
+
+    def __call__(self) -> MonotonicMs:
+        return MonotonicMs(self.now_ms)
+
+
+def reader_of(cluster: Mock, clock: Clock) -> tuple[ClusterReader, list[tuple[str, ...]]]:
+    """Returns a reader, and the arguments of its attempts to connect."""
+    connected: list[tuple[str, ...]] = []
+
+    def connect(known: tuple[str, ...]) -> Any:
+        connected.append(known)
+        return cluster
+
+    return ClusterReader(connect, lambda: WallMs(0), clock, SilentBrokers(clock)), connected
+
+
+def test_all_pages_wait_for_a_frozen_broker_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[int] = []
+
+    def offsets(*args: object, silent: set[int], **options: object) -> dict[str, int]:
+        if 2 not in silent:
+            waits.append(2)
+            silent.add(2)
+        return {}
+
+    monkeypatch.setattr(cluster_reader, "offsets_of_topics", offsets)
+    monkeypatch.setattr(cluster_reader, "describe_log_dirs", lambda *args, **options: [])
+    cluster = Mock(Cluster, topics=dict, describe=lambda: ClusterView("x", 1, ()))
+    clock = Clock()
+    reader, _ = reader_of(cluster, clock)
+    for _ in range(3):
+        assert reader.topics().silent == (2,)
+    assert waits == [2]
+    clock.now_ms = SILENT_MS
+    assert reader.topics().silent == (2,)
+    assert waits == [2, 2]
+
+
+def test_a_broker_that_does_not_answer_leaves_the_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Mock(Cluster, describe=lambda: ClusterView("x", 1, ()))
+    reader, connected = reader_of(cluster, Clock())
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    reader.run(lambda cluster: None)
+    with pytest.raises(NoAnswerError):
+        reader.run(lambda cluster: fail(NoAnswerError("no answer")))
+    reader.run(lambda cluster: None)
+    assert len(connected) == 1
+    cluster.close.assert_not_called()
+    with pytest.raises(ConnectionLostError):
+        reader.run(lambda cluster: fail(ConnectionLostError("gone")))
+    assert len(connected) == 2
