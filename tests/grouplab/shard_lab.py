@@ -158,6 +158,7 @@ class ShardLab:
         protocol_type: str = "consumer",
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
+        client_id: str = "client",
     ) -> int:
         return self.send(
             ApiKey.JOIN_GROUP,
@@ -171,6 +172,7 @@ class ShardLab:
                 protocol_type=protocol_type,
                 protocols=[JoinGroupRequestProtocol(name, memoryview(data)) for name, data in protocols],
             ),
+            client_id,
         )
 
     def join_with_id(self, **how: Any) -> tuple[str, int]:

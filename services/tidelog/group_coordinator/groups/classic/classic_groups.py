@@ -20,6 +20,7 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
     Step,
     answer_sync,
     extend_session,
+    forget_pending,
     refuse_join,
     remove_member,
     sync_answer,
@@ -153,8 +154,9 @@ class ClassicGroups:
             self._rebalance.prepare_or_complete(group, step)
         return step.decision
 
-    @staticmethod
-    def _remove_leaving(group: ClassicGroup | None, leaving: MemberIdentity, step: Step) -> MemberResponse:
+    def _remove_leaving(
+        self, group: ClassicGroup | None, leaving: MemberIdentity, step: Step
+    ) -> MemberResponse:
         """Removes a member that leaves. An admin tool names a static member only by its instance id."""
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         result = MemberResponse(member_id=member_id, group_instance_id=instance_id)
@@ -164,8 +166,7 @@ class ClassicGroups:
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
         if member_id in group.pending_members:
-            step.end_session(group.group_id, member_id)
-            group.remove(member_id)
+            forget_pending(self._groups, group, member_id, step)
             return result
         error = group.check_member(member_id, instance_id)
         if error is ErrorCode.NONE:
@@ -192,7 +193,7 @@ class ClassicGroups:
         member = group.members.get(member_id)
         if member is None:
             if member_id in group.pending_members:
-                group.remove(member_id)
+                forget_pending(self._groups, group, member_id, step)
                 self._rebalance.complete_if_joined(group, step)
         elif member.is_new or (member.join is None and member.sync is None):
             remove_member(group, member, step)

@@ -19,12 +19,13 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
     Step,
     answer_sync,
     extend_session,
+    forget_pending,
     generation_answer,
     join_refusal,
     refuse_join,
     remove_member,
 )
-from tidelog.group_coordinator.groups.shared import Groups
+from tidelog.group_coordinator.groups.shared import Groups, memory_of_member
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -38,6 +39,10 @@ SKIPPED_ASSIGNMENT_FROM: Final = 9
 """The version whose response can tell the leader to skip the assignment (KIP-814)."""
 REBALANCE_TIMEOUT_FROM: Final = 1
 """The version from which a request has a rebalance timeout."""
+MAX_PENDING_BYTES: Final = 4 * 1024 * 1024
+"""About the memory of the members of a shard that got their ids last: some 3,500. An older one that has not
+joined is forgotten. Clients join at once, but may ask for ids without end.
+"""
 
 
 class Joining:
@@ -46,6 +51,9 @@ class Joining:
     def __init__(self, groups: Groups, rebalance: Rebalance) -> None:
         self._groups = groups
         self._rebalance = rebalance
+        self._issued: dict[tuple[str, str], int] = {}
+        """Maps the groups and ids of the members that got their ids last to the bytes that they take."""
+        self._issued_bytes = 0
 
     def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         step = Step(ShardDecision(), now_ms)
@@ -111,8 +119,7 @@ class Joining:
         if member is not None:
             remove_member(group, member, step)
         elif member_id in group.pending_members:
-            step.end_session(group.group_id, member_id)
-            group.remove(member_id)
+            forget_pending(self._groups, group, member_id, step)
         self._rebalance.complete_if_joined(group, step)
 
     # -- members without an id
@@ -132,8 +139,22 @@ class Joining:
             group.pending_members.add(member_id)
             step.extend_session(group.group_id, member_id, message.session_timeout_ms)
             _refuse(request, step, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+            self._remember(group.group_id, member_id, step)
         else:
             self._add(group, member_id, request, step)
+
+    def _remember(self, group_id: str, member_id: str, step: Step) -> None:
+        """Remembers an id that was given to a member, and forgets the oldest ids if there are too many."""
+        size_bytes = self._issued[group_id, member_id] = memory_of_member((group_id, member_id))
+        self._issued_bytes += size_bytes
+        while self._issued_bytes > MAX_PENDING_BYTES:
+            oldest = next(iter(self._issued))
+            self._issued_bytes -= self._issued.pop(oldest)
+            of_group, old_id = oldest
+            group = self._groups.by_id.get(of_group)
+            if isinstance(group, ClassicGroup) and old_id in group.pending_members:
+                forget_pending(self._groups, group, old_id, step)
+                self._rebalance.complete_if_joined(group, step)
 
     def _add(
         self, group: ClassicGroup, member_id: str, request: ShardRequest[JoinGroupRequest], step: Step

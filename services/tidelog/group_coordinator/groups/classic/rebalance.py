@@ -18,7 +18,7 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
     group_record,
     session_key,
 )
-from tidelog.group_coordinator.groups.shared import TimerKey
+from tidelog.group_coordinator.groups.shared import Groups, TimerKey
 from tidelog.group_coordinator.shard_core import (
     CancelTimer,
     CoordinatorRecord,
@@ -189,6 +189,15 @@ class Rebalance:
 def extend_session(group: ClassicGroup, member: ClassicMember, step: Step) -> None:
     """Restarts the member's session timeout."""
     step.extend_session(group.group_id, member.member_id, member.session_timeout_ms)
+
+
+def forget_pending(groups: Groups, group: ClassicGroup, member_id: str, step: Step) -> None:
+    """Removes a member that got its id and has not joined. A group that holds nothing else ends with it."""
+    step.end_session(group.group_id, member_id)
+    group.remove(member_id)
+    is_unused = group.state is ClassicState.EMPTY and not group.has_members() and not group.is_recorded
+    if is_unused and not groups.offsets.has_offsets(group.group_id):
+        del groups.by_id[group.group_id]
 
 
 def remove_member(group: ClassicGroup, member: ClassicMember, step: Step) -> None:

@@ -94,7 +94,7 @@ class GroupOffsets:
             request.api_version,
             is_transactional=False,
         )
-        error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
+        error = _check_commit(self._groups, message.group_id, committer, decision)
         topics = self._topics(message.topics, by_id=request.api_version >= _FIRST_VERSION_BY_TOPIC_ID)
         retention_ms = message.retention_time_ms
         expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
@@ -136,7 +136,7 @@ class GroupOffsets:
         if producer.producer_epoch < self._table.newest_epoch(producer.producer_id):
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         else:
-            error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
+            error = _check_commit(self._groups, message.group_id, committer, decision)
         by_id = request.api_version >= _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
         topics = self._topics(message.topics, by_id=by_id)
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
@@ -344,13 +344,12 @@ class _CommitResult(NamedTuple):
 
 
 def _check_commit(
-    groups: Groups, group_id: str, committer: OffsetCommitter, decision: ShardDecision, now_ms: WallMs
+    groups: Groups, group_id: str, committer: OffsetCommitter, decision: ShardDecision
 ) -> ErrorCode:
-    """Returns whether the client may commit. A commit without a generation creates an absent group."""
+    """Returns whether the client may commit. A commit without a generation does not need a group."""
     group = groups.by_id.get(group_id)
     if group is None:
         if committer.generation_or_epoch < 0:
-            groups.new_simple_group(group_id, now_ms)
             return ErrorCode.NONE
         first = (
             _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
@@ -372,7 +371,9 @@ def _decide_commit(
     now_ms: WallMs,
     expire_ms: WallMs,
 ) -> _CommitResult:
-    """Checks each partition. An `error` other than NONE rejects all of them."""
+    """Checks each partition. An `error` other than NONE rejects all of them. The first offset of an absent
+    group creates the group.
+    """
     max_metadata_length = groups.settings.offset_metadata_max_bytes
     known_topics = groups.image.topics
     group = groups.by_id.get(group_id)
@@ -408,4 +409,6 @@ def _decide_commit(
                     topic.topic_id,
                 )
                 found.commits.append((GroupPartition(group_id, name, index), committed))
+    if found.commits and group is None:
+        groups.new_simple_group(group_id, now_ms)
     return found

@@ -227,3 +227,46 @@ def test_a_thousand_members_with_usual_metadata_fit_into_a_group() -> None:
     lab = ShardLab()
     lab.stable_group(1_000, protocols=(("range", bytes(5_000)), ("cooperative-sticky", bytes(8_000))))
     assert len(lab.group().members) == 1_000
+
+
+def test_the_ids_of_members_that_never_join_take_a_bounded_amount_of_memory() -> None:
+    lab = ShardLab()
+    for _ in range(600):
+        asked = lab.join(session_ms=1_800_000, client_id="x" * 30_000)
+        assert lab.answers[asked].error_code == ErrorCode.MEMBER_ID_REQUIRED
+    kept = lab.group().pending_members
+    assert sum(map(len, kept)) <= 4 * 1024 * 1024
+    assert len(lab.timers) == len(kept) + 1, "one for each session, and one for the expiry of offsets"
+    newest = lab.answers[asked].member_id
+    joined = lab.join(newest)
+    lab.pass_time(DELAY_MS)
+    assert lab.answers[joined].error_code == ErrorCode.NONE, "the newest id is good"
+
+
+def test_a_rebalance_does_not_wait_for_a_forgotten_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "MAX_PENDING_BYTES", 10_000)
+    lab = ShardLab()
+    (member_id,) = lab.stable_group(1)
+    lab.join()
+    again = lab.join(member_id)
+    assert again in lab.owed, "the group waits for the member with the new id"
+    for number in range(10):
+        lab.join(group=f"other-{number}")
+    assert lab.answers[again].generation_id == 2
+
+
+@pytest.mark.parametrize("how", ["expired", "left", "forgotten"])
+def test_a_group_of_members_that_never_join_does_not_remain(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = ShardLab()
+    member_id = lab.answers[lab.join()].member_id
+    assert list(lab.core.groups.by_id) == [GROUP]
+    if how == "expired":
+        lab.pass_time(SESSION_MS)
+    elif how == "left":
+        assert lab.leave((member_id, None)) == [ErrorCode.NONE]
+    else:
+        monkeypatch.setattr(joining, "MAX_PENDING_BYTES", 1_500)
+        lab.join(group="other")
+    assert GROUP not in lab.core.groups.by_id

@@ -66,6 +66,13 @@ class TestPlainCommits:
         assert lab.commit(2, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
         assert lab.fetch() == (1, 0)
 
+    @pytest.mark.parametrize("version", [9, 10])
+    def test_a_commit_of_nothing_creates_no_group(self, lab: OffsetsLab, version: int) -> None:
+        assert lab.commit(1, topic="unknown", version=version, group="new") != ErrorCode.NONE
+        assert not lab.core.groups.by_id
+        assert lab.commit(1, version=version, group="new") == ErrorCode.NONE
+        assert list(lab.core.groups.by_id) == ["new"]
+
     def test_unknown_topic_ids(self, lab: OffsetsLab) -> None:
         assert lab.commit(1, topic="unknown", version=10) == ErrorCode.UNKNOWN_TOPIC_ID
         assert lab.fetch(topic="unknown", version=10) == (-1, ErrorCode.UNKNOWN_TOPIC_ID)
