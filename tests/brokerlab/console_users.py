@@ -37,7 +37,6 @@ class SecuredCluster(NamedTuple):
     """A broker with an open listener for its administrator and one with SCRAM for clients."""
 
     admin: AdminClient
-    open_bootstrap: str
     bootstrap: str
 
     def set_password(self, user: str, password: str) -> None:
@@ -88,7 +87,7 @@ def secured_cluster(directory: Path) -> Iterator[SecuredCluster]:
     process.start()
     try:
         admin = AdminClient({"bootstrap.servers": process.bootstrap, "log_level": 0})
-        cluster = SecuredCluster(admin, process.bootstrap, f"127.0.0.1:{port}")
+        cluster = SecuredCluster(admin, f"127.0.0.1:{port}")
         for user, password in PASSWORDS.items():
             cluster.set_password(user, password)
         for future in admin.create_topics([NewTopic("flights", 1), NewTopic("salaries", 1)]).values():

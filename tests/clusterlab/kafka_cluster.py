@@ -16,8 +16,6 @@ from clusterlab.ports import PortRange
 from clusterlab.topic_view import topic_view
 
 COMMAND_TIMEOUT_S = 180
-PORTS_BETWEEN = 3000
-"""kafka-up.sh also uses the ports 1000 and 2000 above the clients' ports."""
 SAME_AS_OURS = "broker.session.timeout.ms=6000\ncontroller.quorum.election.timeout.ms=1000"
 
 

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 NO_LEADER: Final = -1
 
 
-class InvariantViolationError(AssertionError):
-    """The message names the invariant and the violation."""
-
-
 class CommittedLog:
     """Batches below the highest high watermark of any leader."""
 

@@ -140,12 +140,6 @@ class Purgatory(Generic[Key]):
         self._finish(operation)
         return True
 
-    def complete_key(self, key: Key) -> int:
-        """Completes every operation under `key` regardless of its condition, for example because the
-        partition has another leader. Returns their number.
-        """
-        return sum(1 for operation in tuple(self._watched.get(key, ())) if self.complete(operation))
-
     def expire_all(self) -> int:
         """Expires every operation, for a shutdown. Returns their number."""
         waiting = tuple(self._delayed)

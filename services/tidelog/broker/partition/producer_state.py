@@ -511,18 +511,6 @@ class ProducerState:
         """Removes all verifications, because another broker leads the partition. Producers must ask again."""
         self._verifications.clear()
 
-    def truncate_from(self, offset: int) -> bool:
-        """Takes the truncation of the log at `offset` into account.
-
-        Returns True if the state covered nothing beyond `offset`. Returns False if it did: the state is then
-        empty, because the batches that the removed ones displaced are not known. The caller rebuilds it with
-        `load` of the newest snapshot at or below `offset` and `update` with each later batch.
-        """
-        if self.end_offset <= offset:
-            return True
-        self.clear()
-        return False
-
     def clear(self) -> None:
         self._producers.clear()
         self._ongoing.clear()

@@ -332,12 +332,3 @@ def test_the_number_of_producers_is_bounded_and_the_longest_idle_go_first() -> N
     loaded.load(state.snapshot(), 200, NOW_MS)
     assert len(loaded) <= 16
     assert loaded.first_unstable_offset == 0
-
-
-@given(st.integers(0, 30))
-def test_truncation_reports_whether_the_state_must_be_rebuilt(offset: int) -> None:
-    state = ProducerState()
-    for i in range(10):
-        state.update(header(sequence=i * 2, count=2, base_offset=i * 2), NOW_MS)
-    assert state.truncate_from(offset) == (offset >= 20)
-    assert len(state) == (1 if offset >= 20 else 0)
