@@ -36,15 +36,21 @@ from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell import consumer as consumer_shell
 from tidelog.client.shell.consumer import RECONCILE_EACH_MS, Consumer
 from tidelog.client.shell.share_consumer import ShareConsumer
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
+from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+)
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 
 TOPIC_ID = uuid.UUID(int=1)
@@ -284,3 +290,42 @@ def test_a_commit_is_not_repeated_without_a_member(protocol: str) -> None:
     with pytest.raises(StaleMemberError):
         asyncio.run(consumer.commit({PLACE: 5}))
     assert not coordinator.commits
+
+
+class Silent:
+    """A coordinator and leader whose answers leave out every partition."""
+
+    node_id = 1
+    requests = 0
+
+    async def connection(self) -> Silent:
+        return self
+
+    async def broker(self, node_id: int, lane: int) -> Silent:
+        return self
+
+    async def call(self, request: object, timeout_s: float, **versions: int) -> Any:
+        self.requests += 1
+        if isinstance(request, OffsetFetchRequest):
+            return OffsetFetchResponse(groups=[OffsetFetchResponseGroup("g", topics=[])])
+        return ListOffsetsResponse(topics=[])
+
+    async def metadata(self, topics: object) -> MetadataReceived:
+        return MetadataReceived((Node(1, "h", 1),), (TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),)),))
+
+    timeout_s = 1.0
+
+    def check(self, code: int, subject: str) -> None:
+        assert not code, subject
+
+
+@pytest.mark.parametrize("what", ["committed", "offsets"])
+def test_an_answer_without_the_partition_is_asked_for_again_and_then_an_error(what: str) -> None:
+    """The consumer's position would never be looked up again, or its task would end with a KeyError."""
+    consumer, _ = member("consumer")
+    calls, silent = cast("Any", consumer)._calls, Silent()
+    calls.coordinator = calls._network = silent
+    looked_up = calls.committed([PLACE]) if what == "committed" else calls.offsets({PLACE: -1})
+    with pytest.raises(KafkaError, match="no answer for t-0"):
+        asyncio.run(looked_up)
+    assert silent.requests > 1

@@ -350,7 +350,7 @@ class Consumer(Generic[K, V]):
 
     async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """Returns the committed offset of each partition, None if there is none."""
-        found = await self._calls.committed(places)
+        found = await self._calls.committed(tuple(places))
         return {place: offset if offset >= 0 else None for place, (offset, _) in found.items()}
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:

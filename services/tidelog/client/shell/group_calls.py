@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.client.core.classic_membership import (
@@ -389,7 +389,7 @@ class GroupCalls:
         now = self.member()
         return code == ErrorCode.ILLEGAL_GENERATION and (now.is_joining or now.epoch > member.epoch)
 
-    async def committed(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    async def committed(self, places: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """Returns the committed offsets and epochs; the offset is -1 if there is none. Raises KafkaError,
         ClientError.
         """
@@ -420,6 +420,7 @@ class GroupCalls:
                         row.committed_offset,
                         row.committed_leader_epoch,
                     )
+            _check_complete(offsets, places, subject)
             return offsets
 
         return await self._until_answered(f"committed offsets of group '{self.group_id}'", ask)
@@ -477,6 +478,7 @@ class GroupCalls:
                     self._view.forget(topic.name)
                     raise request_error(row.error_code, f"offset of {place}")
                 found[place] = row.offset
+        _check_complete(found, places, "offsets")
 
     async def epoch_ends(
         self, node_id: int, checks: Mapping[TopicPartition, PositionCheck]
@@ -509,6 +511,15 @@ class GroupCalls:
 
     async def _until_answered(self, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
         return await until_answered(self._settings, self._settings.default_api_timeout_ms, subject, ask)
+
+
+def _check_complete(
+    found: Mapping[TopicPartition, object], asked: Iterable[TopicPartition], subject: str
+) -> None:
+    """Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION) if a broker's answer leaves out a partition."""
+    for place in asked:
+        if place not in found:
+            raise request_error(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{subject}: no answer for {place}")
 
 
 def _topic_partitions(owned: Iterable[GroupPartition]) -> list[TopicPartitions]:
