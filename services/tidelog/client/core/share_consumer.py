@@ -179,7 +179,7 @@ class ShareConsumerCore:
         self.is_removed_for_slowness: bool = False
         self.last_poll_ms: int = 0
         self.error: KafkaError | None = None
-        """The error that the next poll raises."""
+        """The error that the next poll raises. That of the membership is raised by each poll."""
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._buffer: deque[_Buffered] = deque()
         self._delivered: dict[
@@ -199,6 +199,7 @@ class ShareConsumerCore:
 
     def unsubscribe(self) -> None:
         self.topics = ()
+        self.error = None
         self.is_removed_for_slowness = False
         self.membership.leave()
 
@@ -223,8 +224,10 @@ class ShareConsumerCore:
 
     def take(self, most: int, now_ms: int) -> list[DeliveredRecord]:
         """Returns up to `most` records. Raises KafkaError."""
-        if self.error is not None:
-            error, self.error = self.error, None
+        error, self.error = self.error, None
+        if self.membership.state is MemberState.FAILED:
+            error = self.membership.error
+        if error is not None:
             self.is_polling = False  # the application's call ends here
             raise error
         found: list[DeliveredRecord] = []
@@ -312,7 +315,6 @@ class ShareConsumerCore:
                 self.membership.answered(event, now_ms)
                 self.membership.reconcile(now_ms)
                 if self.membership.state is MemberState.FAILED:
-                    self.error = self.membership.error
                     effects.append(RecordsReady())
             case GroupRequestFailed(request):
                 self.membership.failed(request, now_ms)
