@@ -217,7 +217,11 @@ class Requests:
         except RequestFailedError as error:
             if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise
-            await self.create_topic(topic, -1, -1, {})
+            try:
+                await self.create_topic(topic, -1, -1, {})
+            except RequestFailedError as refused:
+                if refused.code != ErrorCode.TOPIC_ALREADY_EXISTS:  # a client has just created it
+                    raise
             found = await self.topic(topic)
         count = len(found.partitions)
         if partition is not None and not 0 <= partition < count:

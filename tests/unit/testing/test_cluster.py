@@ -27,7 +27,7 @@ from tidelog.model.principal import Principal
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.testing import Cluster, ErrorCode, RequestFailedError, TidelogMixin
-from tidelog.testing.requests import MAX_BATCH_BYTES
+from tidelog.testing.requests import MAX_BATCH_BYTES, Requests
 from tidelog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
@@ -39,6 +39,7 @@ from tidelog.wire.messages.describe_client_quotas import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
 )
+from tidelog.wire.messages.metadata import MetadataResponseTopic
 
 DEADLINE_S = 60.0
 ALL_ACLS = AclFilter(
@@ -106,6 +107,25 @@ def test_a_topic_that_is_produced_to_is_created_and_gone_in_the_next_test(tidelo
     with pytest.raises(RequestFailedError, match="topic flights: UNKNOWN_TOPIC_OR_PARTITION") as refused:
         tidelog.records("flights")
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_a_topic_that_a_client_creates_meanwhile_is_no_failure(
+    tidelog: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def topic(requests: Requests, name: str) -> MetadataResponseTopic:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise RequestFailedError("too early", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return await found(requests, name)
+
+    found = Requests.topic
+    tidelog.create_topic("flights")
+    monkeypatch.setattr(Requests, "topic", topic)
+    tidelog.produce("flights", "a")
+    assert [record.value for record in tidelog.records("flights")] == [b"a"]
 
 
 def test_a_reset_empties_a_cluster_and_keeps_its_address(tidelog: Cluster) -> None:
