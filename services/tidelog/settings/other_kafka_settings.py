@@ -172,7 +172,7 @@ def is_harmless(name: str, text: str) -> bool:
     return not stripped or stripped in _HARMLESS_VALUES.get(name, frozenset())
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str:
+def nearest_name(name: str, known: Iterable[str], *, cutoff: float = 0.75) -> str:
     """Returns `; did you mean ...?` for an unknown name, or an empty string if no known name is similar."""
-    nearest = get_close_matches(name, list(known), n=1, cutoff=0.75)
+    nearest = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -78,6 +78,11 @@ class FetchWatch:
         self._left = dict(ends)
         self._done = done
 
+    @property
+    def left(self) -> tuple[int, ...]:
+        """The partitions whose records have not been fetched yet."""
+        return tuple(sorted(self._left))
+
     def saw(self, fetched: FetchedOffsets) -> bool:
         """Looks at what a client asks for. Returns whether nobody waits any more."""
         for partition, end in list(self._left.items()):

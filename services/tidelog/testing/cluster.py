@@ -17,11 +17,20 @@ from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.testing._interception import INTERNAL_LISTENER, Faults, FetchWatch
+from tidelog.testing.blocking import loop_advice
 from tidelog.testing.clock import MovableClock, MovableLoop
-from tidelog.testing.faults import Fault
+from tidelog.testing.faults import Fault, error_code
 from tidelog.testing.quiet_log import log_quietly
 from tidelog.testing.rebalance import Rebalance, begin_rebalance
-from tidelog.testing.requests import Broker, Keyed, Record, RequestFailedError, Requests, Value
+from tidelog.testing.requests import (
+    Broker,
+    Keyed,
+    Record,
+    RequestFailedError,
+    Requests,
+    Value,
+    require_partition,
+)
 from tidelog.wire.messages.metadata import MetadataResponseBroker
 
 HOST: Final = "127.0.0.1"
@@ -30,6 +39,11 @@ _CALL_TIMEOUT_S: Final = 120.0
 """The time after which a call of a test fails although the event loop has not answered."""
 _INTERNAL_TOPICS: Final = ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
 _MAX_REPLICAS: Final = 3
+_CHOSEN: Final = frozenset(
+    {"node.id", "broker.id", "log.dirs", "log.dir", "listeners", "inter.broker.listener.name"}
+)
+"""The settings that the cluster gives its brokers itself."""
+_NOT_RUNNING: Final = "the cluster is not running; use it with `with`, or call start()"
 
 T = TypeVar("T")
 
@@ -47,7 +61,10 @@ class Cluster:
         """
         if not 1 <= brokers <= MAX_BROKERS:
             raise ValueError(f"a cluster for tests has 1 to {MAX_BROKERS} brokers, not {brokers}")
-        self._given = dict(settings or {})
+        self._given = _texts(settings or {})
+        chosen = sorted(_CHOSEN & self._given.keys())
+        if chosen:
+            raise ValueError(f"the cluster chooses {', '.join(chosen)} itself; leave it out of the settings")
         self._broker_ids = tuple(range(1, brokers + 1))
         self._ports: list[socket.socket] = []
         self._directory = Path()
@@ -62,7 +79,7 @@ class Cluster:
         self._cluster: EmbeddedCluster | None = None
 
     def __repr__(self) -> str:
-        where = "not running" if self._loop is None else self.bootstrap
+        where = self.bootstrap if self._ports else "not running"
         return f"<Cluster of {len(self._broker_ids)} brokers: {where}>"
 
     # -- life
@@ -116,8 +133,10 @@ class Cluster:
     @property
     def bootstrap(self) -> str:
         """The addresses of all brokers for clients, as `HOST:PORT,HOST:PORT`. They stay the same over
-        `reset` and over restarts of brokers.
+        `reset` and over restarts of brokers. Raises RuntimeError if the cluster does not run.
         """
+        if not self._ports:
+            raise RuntimeError(_NOT_RUNNING)
         return ",".join(f"{HOST}:{self._port(broker_id)}" for broker_id in self._broker_ids)
 
     @property
@@ -150,7 +169,7 @@ class Cluster:
     ) -> str:
         """Creates a topic and returns its name. It has three replicas, or one on each of fewer brokers."""
         replicas = replication_factor or min(_MAX_REPLICAS, len(self._broker_ids))
-        self._call(self._requests.create_topic(name, partitions, replicas, dict(configs or {})))
+        self._call(self._requests.create_topic(name, partitions, replicas, _texts(configs or {})))
         return name
 
     def produce(
@@ -174,10 +193,7 @@ class Cluster:
     def leader(self, topic: str, partition: int = 0) -> int:
         """Returns the id of the broker that leads a partition."""
         found = self._call(self._requests.topic(topic))
-        if not 0 <= partition < len(found.partitions):
-            raise RequestFailedError(
-                f"topic {topic} has {len(found.partitions)} partitions, so there is no {partition}"
-            )
+        require_partition(found, partition)
         return next(part.leader_id for part in found.partitions if part.partition_index == partition)
 
     def wait_until_fetched(self, topic: str, timeout_s: float = 30.0) -> None:
@@ -185,7 +201,11 @@ class Cluster:
         partition. Whether the program under test has handled the records, only the program knows. Raises
         TimeoutError.
         """
-        self._call(self._until_fetched(topic, timeout_s))
+        if left := self._call(self._until_fetched(topic, timeout_s), timeout_s):
+            raise TimeoutError(
+                f"no consumer has fetched all records of {topic} within {timeout_s:g} s (partitions left: "
+                f"{', '.join(map(str, left))}){loop_advice()}"
+            )
 
     # -- faults
 
@@ -213,6 +233,7 @@ class Cluster:
 
     def resume(self, broker_id: int) -> None:
         """Ends a pause. The broker answers the requests that it has held back."""
+        self._require_known(broker_id)
         self._call(self._on_loop(self._faults.resume, broker_id))
         self._update_brokers()
 
@@ -228,8 +249,7 @@ class Cluster:
         `api` is Kafka's name, such as Produce. `error` is an `ErrorCode` or its name. With `times=None`, all
         requests fail until `Fault.end`. With `client_id`, only those of one client fail.
         """
-        code = ErrorCode[error] if isinstance(error, str) else ErrorCode(error)
-        return self._faults.add(Fault(api, times, client_id, code=code))
+        return self._faults.add(Fault(api, times, client_id, code=error_code(error)))
 
     def delay(
         self, api: str, seconds: float, *, times: int | None = 1, client_id: str | None = None
@@ -337,23 +357,25 @@ class Cluster:
         self._update_brokers()
 
     async def _start_again(self, broker_id: int) -> None:
-        if broker_id not in self._broker_ids or broker_id in self.brokers:
-            raise ValueError(f"broker {broker_id} is not one that was killed")
+        self._require_known(broker_id)
+        if broker_id in self.brokers:
+            raise ValueError(f"broker {broker_id} runs already; kill_broker({broker_id}) ends it")
         assert self._cluster is not None
         await self._cluster.start_broker(broker_id)
         self._update_brokers()
 
-    async def _until_fetched(self, topic: str, timeout_s: float) -> None:
+    async def _until_fetched(self, topic: str, timeout_s: float) -> tuple[int, ...]:
+        """Returns the partitions with records that nobody has fetched in time."""
         found = await self._requests.topic(topic)
         ends = await self._requests.ends(found)
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._faults.watch_fetches(FetchWatch(topic, found.topic_id, ends, done))
+        watch = FetchWatch(topic, found.topic_id, ends, done)
+        self._faults.watch_fetches(watch)
         try:
             await asyncio.wait_for(done, timeout_s)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"no consumer has fetched all records of {topic} within {timeout_s:g} s"
-            ) from error
+        except TimeoutError:
+            return watch.left
+        return ()
 
     async def _disconnect(self, client_id: str) -> int:
         return self._faults.disconnect(client_id)
@@ -383,19 +405,33 @@ class Cluster:
     async def _on_loop(self, call: Any, *arguments: Any) -> None:  # Any: one of the methods of Faults
         call(*arguments)
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], wait_s: float = 0.0) -> T:
+        """Returns the result of a call on the event loop, which may wait for `wait_s` on purpose."""
         loop = self._loop
         if loop is None:
             work.close()
-            raise RuntimeError("the cluster is not running; use it with `with`, or call start()")
+            raise RuntimeError(_NOT_RUNNING)
         if threading.current_thread() is self._thread:
             work.close()
             raise RuntimeError("methods of Cluster cannot be called on its own event loop")
-        return asyncio.run_coroutine_threadsafe(work, loop).result(_CALL_TIMEOUT_S)
+        result = asyncio.run_coroutine_threadsafe(work, loop)
+        try:
+            return result.result(_CALL_TIMEOUT_S + wait_s)
+        except BaseException:
+            result.cancel()  # nobody waits any more, for example after Ctrl-C
+            raise
+
+    def _require_known(self, broker_id: int) -> None:
+        if not self._ports:
+            raise RuntimeError(_NOT_RUNNING)
+        if broker_id not in self._broker_ids:
+            known = ", ".join(map(str, self._broker_ids))
+            raise ValueError(f"the cluster has no broker {broker_id!r}; its brokers are {known}")
 
     def _require_running(self, broker_id: int) -> None:
+        self._require_known(broker_id)
         if broker_id not in self.brokers:
-            raise ValueError(f"broker {broker_id} does not run; those that run are {self.brokers}")
+            raise ValueError(f"broker {broker_id} was killed; start_broker({broker_id}) starts it again")
 
     def _update_brokers(self) -> None:
         self._faults.brokers = tuple(
@@ -451,6 +487,15 @@ def _reserved_port() -> socket.socket:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((HOST, 0))
     return reserved
+
+
+def _texts(settings: Mapping[str, str]) -> dict[str, str]:
+    """Returns a copy of settings. Raises TypeError for what callers without a type checker pass."""
+    for name, value in settings.items():
+        if not isinstance(value, str):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            raise TypeError(f"{name} is {value!r}, but settings are texts; write {text!r}")
+    return dict(settings)
 
 
 def _new_workers() -> ThreadPoolExecutor:

@@ -56,7 +56,10 @@ def error_response(
         return controller_refusal(api_key, version, request, code, _MESSAGE)
     except TypeError:  # the response has no field for an error message
         pass
-    refused = ValueError(f"tidelog.testing has no error response for {api_key.name_in_kafka} v{version}")
+    refused = ValueError(
+        f"tidelog.testing has no error response for {api_key.name_in_kafka} v{version}; delay and "
+        "lose_response work for each API"
+    )
     try:
         response = codec.response_class(api_key)(error_code=code)
     except TypeError as error:

@@ -8,11 +8,37 @@ from typing import Final
 
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.model.errors import ErrorCode
+from tidelog.settings.other_kafka_settings import nearest_name
+from tidelog.testing.blocking import loop_advice
 from tidelog.testing.error_responses import error_response
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_class
 
 _API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in SERVED_APIS}
+_CUTOFF: Final = 0.6
+"""Names are this similar if one of them is the beginning of the other: NOT_LEADER, ProduceRequest."""
+
+
+def error_code(error: ErrorCode | int | str) -> ErrorCode:
+    """Returns the error with a name or a number. Raises ValueError for others, and for a success."""
+    if isinstance(error, str):
+        found = ErrorCode.__members__.get(error.upper())
+        similar = nearest_name(error.upper(), ErrorCode.__members__, cutoff=_CUTOFF)
+    else:
+        found, similar = next((code for code in ErrorCode if code == error), None), ""
+    if not found:  # 0 is a success
+        similar = similar or "; names are Kafka's, such as NOT_LEADER_OR_FOLLOWER"
+        raise ValueError(f"{error} is no error of Kafka{similar}")
+    return found
+
+
+def _api_key(name: str) -> ApiKey:
+    found = _API_BY_NAME.get(name.lower()) if isinstance(name, str) else None
+    if found is None:
+        known = (each.name_in_kafka for each in _API_BY_NAME.values())
+        similar = nearest_name(str(name), known, cutoff=_CUTOFF) or "; names are Kafka's, such as EndTxn"
+        raise ValueError(f"{name} is no API that tidelog serves{similar}")
+    return found
 
 
 class Fault:
@@ -31,9 +57,7 @@ class Fault:
         is_response_lost: bool = False,
     ) -> None:
         """Raises ValueError for an unknown API, and for an API whose responses have no error code."""
-        found = _API_BY_NAME.get(api.lower())
-        if found is None:
-            raise ValueError(f"{api} is no API that tidelog serves; names are Kafka's, such as EndTxn")
+        found = _api_key(api)
         if times is not None and times < 1:
             raise ValueError(f"times is {times}, but a fault hits at least one request")
         if delay_s < 0:
@@ -74,6 +98,7 @@ class Fault:
                 name = self.api_key.name_in_kafka
                 raise TimeoutError(
                     f"{self.hits} instead of {hits} requests of {name} were hit within {timeout_s:g} s"
+                    f"{loop_advice()}"
                 )
 
     def takes(self, api_key: int, client_id: str | None) -> bool:

@@ -11,10 +11,11 @@ import struct
 import time
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Final
 
 from tidelog.model.errors import ErrorCode
+from tidelog.testing.blocking import loop_advice
 from tidelog.testing.requests import RETRY_S, Requests
 from tidelog.wire.messages import (
     consumer_group_describe,
@@ -49,7 +50,13 @@ class Rebalance:
         """Waits until the additional member has left again. Raises TimeoutError, and RuntimeError if the
         members did not take part in time.
         """
-        self._done.result(timeout_s)
+        wait([self._done], timeout_s)
+        if not self._done.done():
+            raise TimeoutError(
+                f"the rebalance did not end within {timeout_s:g} s; the members take part when they poll"
+                f"{loop_advice()}"
+            )
+        self._done.result()
 
 
 async def begin_rebalance(requests: Requests, group: str) -> asyncio.Task[None]:
@@ -64,7 +71,10 @@ async def begin_rebalance(requests: Requests, group: str) -> asyncio.Task[None]:
     else:
         described = await _consumer_group(requests, coordinator, group)
         if described is None:
-            raise ValueError(f"group {group} has no member, so it has nothing to rebalance")
+            raise ValueError(
+                f"group {group} has no member, so it has nothing to rebalance; wait until the program has "
+                "joined it, for example with wait_until_fetched"
+            )
         return await _begin_consumer_rebalance(requests, coordinator, described)
     task = asyncio.create_task(joined, name=f"rebalance of {group}")
     while not task.done():
@@ -290,4 +300,6 @@ async def _end_consumer_rebalance(
     leave = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(group, member_id, _LEAVE_EPOCH)
     await requests.ask(leave, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse, coordinator)
     if not is_over:
-        raise RuntimeError(f"the members of group {group} did not take part within {TIMEOUT_S:g} s")
+        raise RuntimeError(
+            f"the members of group {group} did not take part within {TIMEOUT_S:g} s; they do when they poll"
+        )

@@ -58,6 +58,7 @@ _BROKER: Final = 4
 _CHANGED_SETTINGS: Final = frozenset(
     {ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG}
 )
+_MISSING: Final = "it does not exist; create_topic or produce creates it"
 _LENGTH: Final = struct.Struct(">i")
 _LAST_BY_NAME: Final = {ApiKey.PRODUCE: 12, ApiKey.FETCH: 12, ApiKey.DELETE_TOPICS: 5}
 """The newest versions that name topics. Later ones identify them by their ids."""
@@ -136,10 +137,9 @@ class Requests:
     def _broker(self, broker_id: int | None) -> Broker:
         found = [each for each in self.brokers if broker_id is None or each.broker_id == broker_id]
         if not found:
-            what = "no broker" if broker_id is None else f"broker {broker_id} does not"
+            what = "no broker answers" if broker_id is None else f"broker {broker_id} does not answer"
             raise RequestFailedError(
-                f"{what} {'runs' if broker_id is None else 'run'}, or it is paused: start_broker and resume "
-                "change that"
+                f"{what}, because it was killed or is paused; start_broker or resume changes that"
             )
         return found[0]
 
@@ -166,7 +166,7 @@ class Requests:
             answering = {broker.broker_id for broker in self.brokers}
             is_led = not code and all(each.leader_id in answering for each in topic.partitions)
             if is_led or is_missing or time.monotonic() > until_s:
-                _require(code, f"topic {name}")
+                _require(code, f"topic {name}", _MISSING if is_missing else None)
                 return topic
             await asyncio.sleep(RETRY_S)
 
@@ -195,6 +195,8 @@ class Requests:
         """Deletes the records below the high watermark. Raises RequestFailedError."""
         found = await self.topic(topic)
         wanted = None if partitions is None else set(partitions)
+        for partition in wanted or ():
+            require_partition(found, partition)
         for part in found.partitions:
             if wanted is None or part.partition_index in wanted:
                 row = delete_records.DeleteRecordsPartition(part.partition_index, _HIGH_WATERMARK)
@@ -224,19 +226,18 @@ class Requests:
                     raise
             found = await self.topic(topic)
         count = len(found.partitions)
-        if partition is not None and not 0 <= partition < count:
-            raise RequestFailedError(f"topic {topic} has {count} partitions, so there is no {partition}")
+        if partition is not None:
+            require_partition(found, partition)
+        pairs_of_values = [_pair(value, key) for value in values]
         by_partition: dict[int, list[tuple[bytes | None, bytes | None]]] = {}
-        for number, value in enumerate(values):
-            record_key, content = value if isinstance(value, tuple) else (key, value)
-            key_bytes = _encoded(record_key)
+        for number, (key_bytes, content) in enumerate(pairs_of_values):
             if partition is not None:
                 index = partition
             elif key_bytes is not None:
                 index = partition_for_key(key_bytes, count)
             else:
                 index = number % count
-            by_partition.setdefault(index, []).append((key_bytes, _encoded(content)))
+            by_partition.setdefault(index, []).append((key_bytes, content))
         appended: list[Record] = []
         for index, pairs in sorted(by_partition.items()):
             for batch in _batches(pairs):
@@ -520,8 +521,30 @@ def _require(code: int, what: str, reason: str | None = None) -> None:
         raise RequestFailedError(f"{what}: {error.name}{': ' + reason if reason else ''}", error)
 
 
-def _encoded(value: Value) -> bytes | None:
-    return value.encode() if isinstance(value, str) else value
+def require_partition(topic: metadata.MetadataResponseTopic, partition: int) -> None:
+    """Raises RequestFailedError if a topic does not have this partition."""
+    count = len(topic.partitions)
+    if not 0 <= partition < count:
+        raise RequestFailedError(f"topic {topic.name} has {count} partitions, so there is no {partition}")
+
+
+def _pair(value: Keyed, key: Value) -> tuple[bytes | None, bytes | None]:
+    """Returns the key and the value of a record; `key` is for values without one. Raises TypeError."""
+    if isinstance(value, tuple) and len(value) == 2:
+        key, value = value
+    return _encoded(key, "key"), _encoded(value, "value")
+
+
+def _encoded(value: object, what: str) -> bytes | None:
+    """Returns the bytes of a key or value. Raises TypeError for what callers without a type checker pass."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    advice = "pass each value as an argument of its own" if isinstance(value, list) else "encode it first"
+    raise TypeError(f"a {what} is a text, bytes or None, not {value!r}; {advice}")
 
 
 def _batches(

@@ -11,6 +11,7 @@ import time
 import unittest
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from tidelog.model.instants import WallMs
 from tidelog.model.principal import Principal
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.testing import Cluster, ErrorCode, RequestFailedError, TidelogMixin
+from tidelog.testing import Cluster, ErrorCode, Rebalance, RequestFailedError, TidelogMixin
 from tidelog.testing.requests import MAX_BATCH_BYTES, Requests
 from tidelog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
@@ -219,23 +220,74 @@ def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) 
     [
         (lambda cluster: cluster.create_topic("no/name"), "INVALID_TOPIC_EXCEPTION"),
         (lambda cluster: cluster.create_topic("flights", 0), "INVALID_PARTITIONS"),
-        (lambda cluster: cluster.fail("Prodce", "NOT_ENOUGH_REPLICAS"), "Prodce is no API"),
+        (lambda cluster: cluster.create_topic("flights", configs={"retention.ms": 5}), "write '5'"),
+        (lambda cluster: cluster.fail("Prodce", "NOT_ENOUGH_REPLICAS"), "Prodce is no API .* mean Produce?"),
+        (lambda cluster: cluster.fail("ProduceRequest", "NOT_ENOUGH_REPLICAS"), "did you mean Produce?"),
+        (lambda cluster: cluster.delay("Poll", 1.0), "Poll is no API that tidelog serves; names are Kafka's"),
+        (lambda cluster: cluster.delay(0, 1.0), "0 is no API that tidelog serves; names are Kafka's"),
+        (lambda cluster: cluster.fail("Produce", "NOT_LEADER"), "did you mean NOT_LEADER_OR_FOLLOWER?"),
+        (lambda cluster: cluster.fail("Produce", 9999), "9999 is no error of Kafka; names are Kafka's"),
+        (lambda cluster: cluster.fail("Produce", ErrorCode.NONE), "0 is no error of Kafka"),
         (lambda cluster: cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=0), "times is 0"),
-        (lambda cluster: cluster.fail("DescribeConfigs", "NOT_CONTROLLER"), "no error response for Describe"),
+        (lambda cluster: cluster.fail("DescribeConfigs", "NOT_CONTROLLER"), "no error response .*; delay"),
         (lambda cluster: cluster.delay("Produce", -1.0), "is negative"),
-        (lambda cluster: cluster.kill_broker(2), "broker 2 does not run"),
-        (lambda cluster: cluster.start_broker(1), "broker 1 is not one that was killed"),
-        (lambda cluster: cluster.pause(7), "broker 7 does not run"),
+        (lambda cluster: cluster.kill_broker(2), "the cluster has no broker 2; its brokers are 1"),
+        (lambda cluster: cluster.start_broker(1), "broker 1 runs already"),
+        (lambda cluster: cluster.start_broker(2), "the cluster has no broker 2"),
+        (lambda cluster: cluster.pause(7), "the cluster has no broker 7"),
+        (lambda cluster: cluster.resume(7), "the cluster has no broker 7"),
+        (lambda cluster: cluster.records("flights"), "it does not exist; create_topic or produce creates it"),
+        (lambda cluster: cluster.rebalance("nobody"), "wait until the program has joined it"),
         (lambda cluster: cluster.advance(-1), "time does not go back"),
         (lambda cluster: cluster.produce("flights", "a", partition=3), "there is no 3"),
+        (lambda cluster: cluster.expire(cluster.create_topic("flights"), [7]), "there is no 7"),
+        (lambda cluster: cluster.produce("flights", 5), "a value is a text, bytes or None, not 5; encode it"),
+        (lambda cluster: cluster.produce("flights", ["a"]), "pass each value as an argument of its own"),
+        (lambda cluster: cluster.produce("flights", ("a", "b", "c")), "a value is a text"),
+        (lambda cluster: cluster.produce("flights", "a", key=5), "a key is a text, bytes or None, not 5"),
         (lambda cluster: Cluster(brokers=0), "1 to 16 brokers, not 0"),
+        (lambda cluster: Cluster(settings={"node.id": "5"}), "the cluster chooses node.id itself"),
+        (lambda cluster: Cluster(settings={"listeners": "PLAINTEXT://:0"}), "chooses listeners itself"),
+        (lambda cluster: Cluster(settings=dict[str, Any]({"num.partitions": 4})), "is 4.* write '4'"),
+        (lambda cluster: Cluster(settings=dict[str, Any]({"unclean": False})), "write 'false'"),
+        (lambda cluster: Cluster().bootstrap, "use it with `with`, or call start"),
+        (lambda cluster: Cluster().pause(1), "use it with `with`, or call start"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(
     call: Callable[[Cluster], object], reason: str, tidelog: Cluster
 ) -> None:
-    with pytest.raises((ValueError, RequestFailedError), match=reason):
+    with pytest.raises((ValueError, TypeError, RuntimeError, RequestFailedError), match=reason):
         call(tidelog)
+
+
+def test_a_broker_that_was_killed_is_named_with_the_next_step(tidelog: Cluster) -> None:
+    tidelog.kill_broker(1)
+    for call in (tidelog.kill_broker, tidelog.pause):
+        with pytest.raises(ValueError, match=r"broker 1 was killed; start_broker\(1\) starts it again"):
+            call(1)
+    with pytest.raises(RequestFailedError, match="it was killed or is paused; start_broker or resume"):
+        tidelog.records("flights")
+
+
+def test_what_waits_in_vain_names_what_is_left_and_the_next_step(tidelog: Cluster) -> None:
+    tidelog.produce("flights", "a")
+
+    def errors() -> list[str]:
+        with pytest.raises(TimeoutError, match=r"all records .* \(partitions left: 0\)") as fetched:
+            tidelog.wait_until_fetched("flights", timeout_s=0.01)
+        with pytest.raises(TimeoutError, match="0 instead of 1 requests of EndTxn") as hit:
+            tidelog.delay("EndTxn", 0.0).wait(timeout_s=0.01)
+        with pytest.raises(TimeoutError, match="the members take part when they poll") as rebalanced:
+            Rebalance(Future()).wait(timeout_s=0.01)
+        return [str(each.value) for each in (fetched, hit, rebalanced)]
+
+    async def coroutine() -> list[str]:
+        return errors()
+
+    advice = "call it with await asyncio.to_thread"
+    assert not any(advice in error for error in errors())
+    assert all(advice in error for error in asyncio.run(coroutine()))
 
 
 def test_a_rebalance_ends_with_its_cluster() -> None:
@@ -256,7 +308,7 @@ async def _rebalance_that_waits(cluster: Cluster) -> Future[None]:
 
 def test_a_paused_broker_refuses_the_requests_of_the_test_at_once(tidelog: Cluster) -> None:
     tidelog.pause(1)
-    with pytest.raises(RequestFailedError, match="it is paused"):
+    with pytest.raises(RequestFailedError, match="is paused"):
         tidelog.records("flights")
     tidelog.heal()
     tidelog.produce("flights", "a")
