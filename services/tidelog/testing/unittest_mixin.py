@@ -27,9 +27,16 @@ class TidelogMixin(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         super().setUpClass()
+        cls._start()
+
+    @classmethod
+    def _start(cls) -> None:
         cls.tidelog = Cluster(cls.tidelog_brokers, settings=cls.tidelog_settings).start()
         cls.addClassCleanup(cls.tidelog.close)
 
-    def setUp(self) -> None:
-        super().setUp()
-        self.addCleanup(self.tidelog.clean)
+    def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
+        # Many tests have a setUpClass and a setUp of their own that do not call those of their base classes.
+        if "tidelog" not in vars(type(self)):
+            self._start()
+        self.addCleanup(self.tidelog.clean)  # the first cleanup runs last
+        return super().run(result)

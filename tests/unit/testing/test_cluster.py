@@ -328,6 +328,34 @@ class WithMixin(TidelogMixin):
 WithMixin.__test__ = False  # type: ignore[attr-defined]  # pytest reads it
 
 
+class WithOwnSetUps(TidelogMixin):
+    """Runs inside `test_the_mixin_works_if_its_setups_are_not_called`."""
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        pass
+
+    def setUp(self) -> None:
+        self.tidelog.create_topic("flights")
+
+    def test_first(self) -> None:
+        self.tidelog.produce("flights", "a")
+
+    def test_second(self) -> None:
+        self.assertEqual(self.tidelog.records("flights"), [])
+
+
+WithOwnSetUps.__test__ = False  # type: ignore[attr-defined]
+
+
+def test_the_mixin_works_if_its_setups_are_not_called() -> None:
+    suite = unittest.TestSuite([WithOwnSetUps("test_first"), WithOwnSetUps("test_second")])
+    result = unittest.TextTestRunner(verbosity=0).run(suite)
+    assert repr(WithOwnSetUps.tidelog) == "<Cluster of 1 brokers: not running>"
+    assert result.testsRun == 2
+    assert result.wasSuccessful(), result.errors
+
+
 def test_the_mixin_gives_each_test_an_empty_broker() -> None:
     suite = unittest.TestSuite([WithMixin("test_first"), WithMixin("test_second")])
     result = unittest.TextTestRunner(verbosity=0).run(suite)
