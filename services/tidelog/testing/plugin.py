@@ -2,18 +2,37 @@
 
 pytest imports this module in every project of an environment in which tidelog is installed, so it imports
 nothing but pytest.
+
+pytest also rewrites the assertions of all modules of a distribution with a plugin, which are about 400 here.
+`_PlainFinder` spares the first test of an environment two seconds for that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from tidelog.testing.cluster import Cluster
+
+
+class _PlainFinder:
+    """Finds the modules of tidelog ahead of pytest, as Python does."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, path, target) if name.startswith("tidelog.") else None
+
+
+sys.meta_path.insert(0, _PlainFinder)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import time
 import unittest
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -387,6 +388,15 @@ structlog.get_logger("tidelog.broker").warning("shown")
     assert "mine" in ran.stdout
     assert "number" in ran.stdout
     assert ran.stderr == "tidelog.broker WARNING shown\n"
+
+
+def test_pytest_does_not_rewrite_the_assertions_of_tidelog(tmp_path: Path) -> None:
+    loader = "type(sys.modules['tidelog.testing.cluster'].__loader__).__name__"
+    test = f"import sys\ndef test(tidelog):\n    assert {loader} == 'SourceFileLoader'\n"
+    (tmp_path / "test_loader.py").write_text(test)
+    command = [sys.executable, "-m", "pytest", "-p", "tidelog.testing.plugin", "-p", "no:cacheprovider", "-q"]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout
 
 
 def test_the_plugin_loads_nothing_but_pytest() -> None:
