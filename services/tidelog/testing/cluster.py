@@ -7,6 +7,8 @@ import shutil
 import socket
 import tempfile
 import threading
+import warnings
+import weakref
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -93,10 +95,14 @@ class Cluster:
         self._loop = MovableLoop(self._clock)
         self._workers = _new_workers()
         self._loop.set_default_executor(self._workers)
-        self._thread = threading.Thread(target=self._loop.run_forever, name="tidelog-testing", daemon=True)
+        # The thread keeps this object alive, so a cluster that was not closed is noticed when Python exits.
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop,), name="tidelog-testing", daemon=True
+        )
+        self._when_left_open = weakref.finalize(self, _remove_left_open, self._directory, self._ports)
         self._thread.start()
         try:
-            self._ports = [_reserved_port() for _ in range(2 * len(self._broker_ids))]
+            self._ports += [_reserved_port() for _ in range(2 * len(self._broker_ids))]
             self._settings = [self._settings_of(broker_id) for broker_id in self._broker_ids]
             self._call(self._start())
         except BaseException:
@@ -117,10 +123,11 @@ class Cluster:
             thread.join(_CALL_TIMEOUT_S)
             self._workers.shutdown()
             loop.close()
-            for reserved in self._ports:
-                reserved.close()
-            self._ports = []
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._when_left_open.detach()
+            _remove(self._directory, self._ports)
+
+    def _run(self, loop: MovableLoop) -> None:
+        loop.run_forever()
 
     def __enter__(self) -> Cluster:
         return self.start()
@@ -500,6 +507,22 @@ def _texts(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _new_workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="tidelog-testing-worker")
+
+
+def _remove(directory: Path, ports: list[socket.socket]) -> None:
+    for reserved in ports:
+        reserved.close()
+    ports.clear()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _remove_left_open(directory: Path, ports: list[socket.socket]) -> None:
+    _remove(directory, ports)
+    warnings.warn(
+        "a cluster of tidelog.testing was not closed; use it with `with`, or call close()",
+        ResourceWarning,
+        stacklevel=1,
+    )
 
 
 def _empty(directory: Path) -> None:

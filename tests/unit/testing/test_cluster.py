@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -390,6 +391,16 @@ structlog.get_logger("tidelog.broker").warning("shown")
     assert ran.stderr == "tidelog.broker WARNING shown\n"
 
 
+def test_a_cluster_that_was_not_closed_is_named_and_leaves_no_files(tmp_path: Path) -> None:
+    code = "from tidelog.testing import Cluster; cluster = Cluster().start(); cluster.produce('flights', 'a')"
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "a cluster of tidelog.testing was not closed; use it with `with`" in ran.stderr
+    assert "unclosed <socket" not in ran.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_pytest_does_not_rewrite_the_assertions_of_tidelog(tmp_path: Path) -> None:
     loader = "type(sys.modules['tidelog.testing.cluster'].__loader__).__name__"
     test = f"import sys\ndef test(tidelog):\n    assert {loader} == 'SourceFileLoader'\n"
@@ -397,6 +408,35 @@ def test_pytest_does_not_rewrite_the_assertions_of_tidelog(tmp_path: Path) -> No
     command = [sys.executable, "-m", "pytest", "-p", "tidelog.testing.plugin", "-p", "no:cacheprovider", "-q"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout
+
+
+INTERRUPTED = """
+import os, signal, threading
+
+def test(tidelog):
+    tidelog.produce("flights", "a")
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    tidelog.wait_until_fetched("flights", 100)
+"""
+
+
+def test_nothing_is_left_after_ctrl_c(tmp_path: Path) -> None:
+    tests, temporary = tmp_path / "tests", tmp_path / "temporary"
+    tests.mkdir()
+    temporary.mkdir()
+    (tests / "test_interrupted.py").write_text(INTERRUPTED)
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-p", "tidelog.testing.plugin", "-q"],
+        cwd=tests,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "TMPDIR": str(temporary)},
+    )
+    assert ran.returncode == 2, ran.stdout
+    assert "KeyboardInterrupt" in ran.stdout
+    assert ran.stderr == ""
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_plugin_loads_nothing_but_pytest() -> None:
