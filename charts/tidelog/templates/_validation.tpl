@@ -122,6 +122,9 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- if and (include "tidelog.externalHasTls" .) (not $external.tls.secretName) -}}
 {{- fail (printf "listeners.external.tls.secretName: is empty, but securityProtocol is %s; name a Secret with tls-combined.pem" $external.securityProtocol) -}}
 {{- end -}}
+{{- if and $external.loadBalancerSourceRanges (ne $external.type "LoadBalancer") -}}
+{{- fail (printf "listeners.external.loadBalancerSourceRanges: limits only load balancers, but type is %s; use networkPolicy.external.from instead, or set type to LoadBalancer" $external.type) -}}
+{{- end -}}
 {{- $ids := list -}}{{- range $external.brokers -}}{{- $ids = append $ids (int .id) -}}{{- end -}}
 {{- if ne (len $ids) (len (uniq $ids)) -}}
 {{- fail "listeners.external.brokers: an id is used twice" -}}
