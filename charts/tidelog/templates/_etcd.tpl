@@ -176,6 +176,7 @@ prefix, user, TLS files. */}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- include "tidelog.validate.metadata" . -}}
 {{- if gt (mul 5 (int .Values.etcd.heartbeatIntervalMs)) (int .Values.etcd.electionTimeoutMs) -}}
 {{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; it must be at least five times as long" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
 {{- end -}}
@@ -189,6 +190,29 @@ prefix, user, TLS files. */}}
 {{- end -}}
 {{- end -}}
 {{- include "tidelog.validate.tls" . -}}
+{{- end -}}
+
+{{/* A running release may not begin anew with empty metadata. The endpoints of an external etcd may change, as its members do. */}}
+{{- define "tidelog.validate.metadata" -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.brokerName" (dict "root" $ "id" .Values.brokers.firstId)) -}}
+{{- $had := dict "TIDELOG_ETCD_ENDPOINTS" "" "TIDELOG_ETCD_PREFIX" "" -}}
+{{- range .spec.template.spec.containers -}}
+{{- range .env -}}
+{{- if hasKey $had .name -}}{{- $_ := set $had .name .value -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- with get $had "TIDELOG_ETCD_ENDPOINTS" -}}
+{{- $move := "or install a release beside this one and move to it (docs/guides/upgrades.md, From plaintext to tls.mode)" -}}
+{{- $wasBundled := contains (printf "://%s-0.%s." (include "tidelog.etcd.name" $) (include "tidelog.etcd.name" $)) . -}}
+{{- if ne $wasBundled $.Values.etcd.bundled -}}
+{{- fail (printf "etcd.bundled: this release keeps its metadata in %s etcd, and would not know its topics with another etcd; set it to %t, %s" (ternary "the bundled" "an external" $wasBundled) $wasBundled $move) -}}
+{{- end -}}
+{{- $prefix := get $had "TIDELOG_ETCD_PREFIX" -}}
+{{- if ne $prefix $.Values.etcd.prefix -}}
+{{- fail (printf "etcd.prefix: this release keeps its metadata under %q, and would not know its topics under %q; keep the prefix, %s" $prefix $.Values.etcd.prefix $move) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
