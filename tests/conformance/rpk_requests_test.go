@@ -45,7 +45,6 @@ func TestRequestsOfRpk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer admin.Close()
-	admin.SetTimeoutMillis(5000)
 	for _, command := range []struct {
 		name string
 		run  func(rpkSession)
@@ -74,7 +73,8 @@ func rpkOptions(seeds string) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.SeedBrokers(seeds),
 		kgo.ClientID("rpk"),
-		kgo.RetryTimeout(5 * time.Second),
+		// rpk gives up after 5 s, too soon for a busy machine.
+		kgo.RetryTimeout(rpkPatience),
 		kgo.MetadataMinAge(250 * time.Millisecond),
 	}
 }
