@@ -139,7 +139,6 @@ class Login:
         self._failed = FailedLogins()
         self._logins = 0
         self._sweep: asyncio.TimerHandle | None = None
-        self._cookie = SECURE_COOKIE if options.is_https else COOKIE
 
     def close(self) -> None:
         """Ends all sessions, and returns when their calls have ended."""
@@ -157,7 +156,7 @@ class Login:
         """Returns the access of the session to which a request belongs, None if there is none."""
         request = Request(scope)
         sent = self._sent_token(request)
-        token = request.cookies.get(self._cookie) if sent is None else f"{_SENT}{sent}"
+        token = request.cookies.get(self._cookie_of(request)) if sent is None else f"{_SENT}{sent}"
         if token is None:
             return None
         is_use = not scope["path"].startswith("/events/")
@@ -218,23 +217,35 @@ class Login:
             presented = self._presented(form)
             token = self._new_token()
             await self._begin(
-                _host_of(request), presented, token, replaces=request.cookies.get(self._cookie, "")
+                _host_of(request),
+                presented,
+                token,
+                replaces=request.cookies.get(self._cookie_of(request), ""),
             )
         except LoginRefusedError as error:
             return self._page(form, str(error), error.status)
         response = RedirectResponse(local_path(form.get("next", "/")), 303)
         response.set_cookie(
-            self._cookie, token, path="/", secure=self._options.is_https, httponly=True, samesite="strict"
+            self._cookie_of(request),
+            token,
+            path="/",
+            secure=self._options.is_https,
+            httponly=True,
+            samesite="strict",
         )
         return response
 
     async def _log_out(self, request: Request) -> Response:
         if not self._is_own(request):
             return self._page({}, _FOREIGN, 403)
-        self._end(request.cookies.get(self._cookie, ""))
+        self._end(request.cookies.get(self._cookie_of(request), ""))
         response = RedirectResponse(LOGIN_PATH, 303)
         response.delete_cookie(
-            self._cookie, path="/", secure=self._options.is_https, httponly=True, samesite="strict"
+            self._cookie_of(request),
+            path="/",
+            secure=self._options.is_https,
+            httponly=True,
+            samesite="strict",
         )
         return response
 
@@ -253,6 +264,14 @@ class Login:
             "error": error,
         }
         return self._render("login.html", values, status)
+
+    def _cookie_of(self, request: Request) -> str:
+        """Returns the name of the cookie. It has the port, because browsers send a cookie to all ports of its
+        host, where another console may have one.
+        """
+        name = SECURE_COOKIE if self._options.is_https else COOKIE
+        port = request.headers["host"].rpartition(":")[2]
+        return f"{name}-{port}" if port.isascii() and port.isdigit() else name
 
     def _is_own(self, request: Request) -> bool:
         """Says whether a page of this console sent a form. Browsers add the header Origin to each POST."""

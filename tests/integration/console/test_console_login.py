@@ -52,7 +52,7 @@ def test_a_session_shows_what_acls_allow(console: Any) -> None:
     answer = console.post("/login", user="alice", password=PASSWORDS["alice"], next="/topics?q=li")
     assert (answer.status, answer.headers["location"]) == (303, "/topics?q=li")
     cookie, *attributes = answer.headers["set-cookie"].split("; ")
-    assert re.fullmatch(r"tidelog-session=[\w-]{43}", cookie)
+    assert re.fullmatch(rf"tidelog-session-{console.port}=[\w-]{{43}}", cookie)
     assert {each.lower() for each in attributes} == {"httponly", "path=/", "samesite=strict"}
     headers = {"Cookie": cookie}
     page = console.get("/topics", headers=headers).text
@@ -141,6 +141,31 @@ def test_a_login_never_leads_elsewhere(console: Any, target: str) -> None:
     assert (answer.status, answer.headers["location"]) == (303, "/")
 
 
+def test_two_consoles_at_one_host_keep_their_sessions(
+    console: Any, secured: SecuredCluster, serve_console: Serve
+) -> None:
+    """Browsers send cookies to all ports of a host, and a cookie replaces another one with its name."""
+    other = serve_console(secured.bootstrap, login=MECHANISM)
+    jar = dict(each.log_in("alice", PASSWORDS["alice"]).split("=") for each in (console, other))
+    headers = {"Cookie": "; ".join(f"{name}={token}" for name, token in jar.items())}
+    assert [each.get("/topics", headers=headers).status for each in (console, other)] == [200, 200]
+    assert console.post("/logout", cookie=headers["Cookie"]).status == 303
+    assert [each.get("/topics", headers=headers).status for each in (console, other)] == [303, 200]
+
+
+def test_a_login_never_keeps_the_session_that_a_browser_had(console: Any) -> None:
+    """Neither one that somebody else put there, nor that of the user before."""
+    name = f"tidelog-session-{console.port}"
+    answer = console.post("/login", user="alice", password=PASSWORDS["alice"], cookie=f"{name}=chosen")
+    alice = answer.headers["set-cookie"].partition(";")[0]
+    assert "chosen" not in alice
+    assert console.get("/topics", headers={"Cookie": f"{name}=chosen"}).status == 303
+    answer = console.post("/login", user="bob", password=PASSWORDS["bob"], cookie=alice)
+    bob = answer.headers["set-cookie"].partition(";")[0]
+    assert console.get("/topics", headers={"Cookie": alice}).status == 303
+    assert "User <b>bob</b>" in console.get("/topics", headers={"Cookie": bob}).text
+
+
 def test_a_logout_ends_the_session_and_its_updates(console: Any) -> None:
     cookie = console.log_in("alice", PASSWORDS["alice"])
     events = console.events("/events/topics", cookie)
@@ -215,7 +240,7 @@ def test_a_proxy_that_terminates_tls_makes_cookies_secure(
     assert console.post("/login", **login).status == 403  # its origin is http
     answer = console.post("/login", origin=console.url.replace("http:", "https:"), **login)
     assert answer.status == 303
-    assert answer.headers["set-cookie"].startswith("__Host-tidelog-session=")
+    assert answer.headers["set-cookie"].startswith(f"__Host-tidelog-session-{console.port}=")
     assert "; secure" in answer.headers["set-cookie"].lower()
     # The name that a cookie without TLS could have is not accepted.
     cookie = answer.headers["set-cookie"].partition(";")[0].removeprefix("__Host-")

@@ -61,7 +61,7 @@ def test_a_token_that_is_pasted_logs_in(console: Any, broker: SecuredBroker) -> 
         answer = console.post("/login", token=pasted, next="/topics")
         assert (answer.status, answer.headers["location"]) == (303, "/topics"), answer.text
         cookie, *attributes = answer.headers["set-cookie"].split("; ")
-        assert re.fullmatch(r"tidelog-session=[\w-]{43}", cookie)
+        assert re.fullmatch(rf"tidelog-session-{console.port}=[\w-]{{43}}", cookie)
         assert {each.lower() for each in attributes} == {"httponly", "path=/", "samesite=strict"}
         topics = console.get("/topics", headers={"Cookie": cookie})
         assert re.findall(r'href="/topics/([^"?]+)"', topics.text) == [TOPIC]
