@@ -1,10 +1,11 @@
 """Measures for how long one request holds the event loop, with the worst requests that the broker accepts.
 
 A generator builds, for each API in its last version, requests that spend the API's whole limit of elements on
-one array: with names that exist, with names that do not, and with long names. Other tests append thousands of
-batches with one request, and create, change and delete thousands of topics. The requests go to an embedded
-cluster (broker, controller and group coordinator on one event loop). The test measures the CPU time of each
-iteration of this loop, so that a busy machine does not fail it.
+one array: with names that exist, with names that do not, with long names, and with as many of the longest
+names as fit. Other tests append thousands of batches with one request, and create, change and delete
+thousands of topics. The requests go to an embedded cluster (broker, controller and group coordinator on one
+event loop). The test measures the CPU time of each iteration of this loop, so that a busy machine does not
+fail it.
 
 CPU time also grows on a slow machine, and while neighbors use the caches of the processor. The test therefore
 measures a fixed piece of Python beside each request and divides by its slowdown. The limit of 50 ms is for a
@@ -53,6 +54,9 @@ REFERENCE_MS: Final = 4.0
 """The CPU time of `reference_work` on the machine for which the limit was set (3 GHz, otherwise idle)."""
 LONG: Final = 200
 """The length of long names. The largest request of an API other than Produce has 8 MiB."""
+LONGEST: Final = 32_000
+MOST_OF_THE_LONGEST: Final = 250
+"""The longest names of which a request may have so many."""
 MANY_TOPICS: Final = 4_980
 """One request may create almost as many topics, with PARTITIONS_OF_MANY partitions each."""
 PARTITIONS_OF_MANY: Final = 2
@@ -113,7 +117,8 @@ class Names:
         self._count += 1
         if self.mode == "known":
             return TOPIC
-        return f"{'x' * LONG if self.mode == 'long' else 'x'}{self._count}"
+        length = {"long": LONG, "longest": LONGEST}.get(self.mode, 1)
+        return f"{'x' * length}{self._count}"
 
     def identity(self) -> uuid.UUID:
         self._count += 1
@@ -193,9 +198,11 @@ def requests(api_key: int, version: int, topic_id: uuid.UUID) -> Iterator[tuple[
     message: type[Message] = codec.request_class(api_key)
     limit = max_elements(api_key)
     for path in [*array_paths(message, version), ()]:
-        for mode in ("known", "unknown", "long"):
-            names = Names(mode, topic_id)
-            made = build(message, version, path, limit - len(path) - TAGGED_FIELDS, names)
+        for mode in ("known", "unknown", "long", "longest"):
+            names, count = Names(mode, topic_id), limit - len(path) - TAGGED_FIELDS
+            if mode == "longest":
+                count = min(count, MOST_OF_THE_LONGEST)
+            made = build(message, version, path, count, names)
             body = b"".join(bytes(c) for c in codec.request_encoder(api_key, version)(made))
             yield f"{'.'.join(path) or 'empty'} {mode}", body
 

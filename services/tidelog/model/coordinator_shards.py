@@ -71,14 +71,27 @@ def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> str:
     return f"{group_id}:{topic_id_text(topic_id)}:{partition}"
 
 
+class ShareShards:
+    """The shards of the share partitions of one group, whose id is in the key of each of them."""
+
+    def __init__(self, group_id: str) -> None:
+        self._group_code = java_hash_code(f"{group_id}:")
+
+    def shard_for(self, topic_id: UUID, partition: int, partition_count: int) -> ShardId:
+        """Returns the shard of the `share_partition_key` of the group and this partition."""
+        code = java_hash_code(f"{topic_id_text(topic_id)}:{partition}", self._group_code)
+        return ShardId(ShardKind.SHARE, _absolute(code) % partition_count)
+
+
 def is_share_partition_key(text: str) -> bool:
     """Returns whether `text` has the form of a `share_partition_key`."""
     return _SHARE_PARTITION_KEY.fullmatch(text) is not None
 
 
-def java_hash_code(text: str) -> int:
-    """Returns Java's `String.hashCode`, which is computed over UTF-16 units, as an int32."""
-    code = 0
+def java_hash_code(text: str, code: int = 0) -> int:
+    """Returns Java's `String.hashCode`, which is computed over UTF-16 units, as an int32. `code` is that of
+    the text before `text`.
+    """
     encoded = text.encode("utf-16-be", "surrogatepass")
     units = struct.unpack(f">{len(encoded) // 2}H", encoded)
     for begin in range(0, len(units), _HASHED_AT_ONCE):

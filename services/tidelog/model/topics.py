@@ -8,9 +8,13 @@ from __future__ import annotations
 import base64
 import re
 import uuid
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 MAX_TOPIC_NAME_LENGTH = 249
+MAX_REMEMBERED_NAME_CHARS: Final = MAX_TOPIC_NAME_LENGTH
+"""The longest name of a client's choice that a table for speed keeps. Ids of clients, groups and transactions
+may have 32,767 bytes, so a table with a bounded number of them would not have a bounded size.
+"""
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"

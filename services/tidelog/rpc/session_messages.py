@@ -11,7 +11,12 @@ from typing import Any, Final
 
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import UNTOLD_TOPICS, DescribableTopics, TopicPartition
+from tidelog.model.topics import (
+    MAX_REMEMBERED_NAME_CHARS,
+    UNTOLD_TOPICS,
+    DescribableTopics,
+    TopicPartition,
+)
 from tidelog.rpc import coordinator_session as session
 from tidelog.rpc.coordinator_session import Item
 from tidelog.rpc.generated import cluster_pb2
@@ -200,7 +205,9 @@ def _forwarded_to_shard(item: session.ForwardedToShard) -> bytes:
     if around is None:
         if len(_AROUND_BODIES) >= _CACHED_TAILS:
             _AROUND_BODIES.clear()
-        around = _AROUND_BODIES[asked] = _around_body(*asked)
+        around = _around_body(*asked)
+        if len(item.client_id or "") <= MAX_REMEMBERED_NAME_CHARS:
+            _AROUND_BODIES[asked] = around
     middle, tail = around
     if item.traceparent:
         tail += pb.ForwardedToShard(traceparent=item.traceparent).SerializeToString()

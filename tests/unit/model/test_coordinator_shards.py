@@ -1,10 +1,19 @@
 """The shard of a name agrees with values of Java's `String.hashCode`."""
 
+from uuid import UUID
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.coordinator_shards import ShardId, ShardKind, java_hash_code, shard_for
+from tidelog.model.coordinator_shards import (
+    ShardId,
+    ShardKind,
+    ShareShards,
+    java_hash_code,
+    shard_for,
+    share_partition_key,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +46,12 @@ def test_the_hash_without_a_positive_counterpart_is_zero() -> None:
 
 def test_a_shard_has_the_partition_of_its_topic() -> None:
     assert str(ShardId(ShardKind.TRANSACTION, 7).topic_partition) == "__transaction_state-7"
+
+
+@given(st.text(st.characters(), max_size=600), st.uuids(), st.integers(0, 2**31 - 1))
+def test_the_shards_of_a_share_group_are_those_of_the_keys(
+    group_id: str, topic_id: UUID, partition: int
+) -> None:
+    key = share_partition_key(group_id, topic_id, partition)
+    found = ShareShards(group_id).shard_for(topic_id, partition, 50)
+    assert found == shard_for(ShardKind.SHARE, key, 50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from typing import get_args
 
 import pytest
@@ -149,3 +150,12 @@ def test_error_codes_of_a_later_version_are_unknown_errors() -> None:
     lost = pb.ShardLost(attachment=1, error_code=30_000)
     frame = pb.FromBroker(items=[pb.BrokerItem(shard_lost=lost)]).SerializeToString()
     assert broker_items(frame) == [session.ShardLost(1, ErrorCode.UNKNOWN_SERVER_ERROR)]
+
+
+def test_long_client_ids_are_not_kept() -> None:
+    long = "x" * 32_000
+    known = sys.getrefcount(long)
+    item = session.ForwardedToShard(1, GROUP, 11, 9, b"body", "User:a", long, "127.0.0.1")
+    assert broker_items(broker_message(item)) == [item]
+    del item
+    assert sys.getrefcount(long) == known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.authorization.acl_index import Address, client_address
+from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
     from tidelog.broker.security_snapshot import SecuritySnapshot
@@ -15,8 +16,6 @@ MAX_REMEMBERED_DECISIONS: Final = 2_000
 """The decisions that a connection remembers. A further one replaces all of them, so a client that names many
 resources only loses speed.
 """
-MAX_REMEMBERED_NAME_CHARS: Final = 249
-"""The longest name of a resource that is remembered: that of a topic. Ids of groups may be longer."""
 
 
 class Access:

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
 
 import structlog
 
@@ -29,10 +30,10 @@ from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext
 from tidelog.broker.waiting_requests import WaitingRequests
-from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
+from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import UNTOLD_TOPICS, DescribableTopics
+from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS, UNTOLD_TOPICS, DescribableTopics
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,
     AnswerRequest,
@@ -91,6 +92,7 @@ _INT16: Final = struct.Struct(">h")
 
 _log = structlog.get_logger(__name__)
 _shard_for = lru_cache(maxsize=16_384)(shard_for)
+_share_shards = lru_cache(maxsize=64)(ShareShards)
 
 
 class _ProtocolError(Exception):
@@ -550,7 +552,15 @@ class Coordination:
         topic = self._metadata.topics.get(kind.topic)
         if topic is None or not topic.partitions:
             return None
-        return _shard_for(kind, name, len(topic.partitions))
+        find = _shard_for if len(name) <= MAX_REMEMBERED_NAME_CHARS else shard_for
+        return find(kind, name, len(topic.partitions))
+
+    def share_shard(self, group_id: str, topic_id: UUID, partition: int) -> ShardId | None:
+        """Returns the shard of a share partition's state, or None if the internal topic does not exist."""
+        topic = self._metadata.topics.get(ShardKind.SHARE.topic)
+        if topic is None or not topic.partitions:
+            return None
+        return _share_shards(group_id).shard_for(topic_id, partition, len(topic.partitions))
 
     def led_shards(self, kind: ShardKind) -> list[ShardId]:
         """Returns the shards whose partitions this broker leads."""

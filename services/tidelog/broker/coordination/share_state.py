@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
 from tidelog.broker.coordination.internal_topics import InternalTopics
-from tidelog.model.coordinator_shards import ShardId, ShardKind, share_partition_key
+from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Timer
@@ -79,7 +79,7 @@ class ShardOwners(Protocol):
 
     topics: InternalTopics
 
-    def shard_of(self, kind: ShardKind, name: str) -> ShardId | None: ...
+    def share_shard(self, group_id: str, topic_id: UUID, partition: int) -> ShardId | None: ...
 
     def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode: ...
 
@@ -146,8 +146,7 @@ class ShareStateClient:
         wanted: dict[ShardId | None, dict[UUID, list[Any]]] = {}
         for topic in request.topics:
             for partition in topic.partitions:
-                key = share_partition_key(request.group_id, topic.topic_id, partition.partition)
-                shard = self._owners.shard_of(ShardKind.SHARE, key)
+                shard = self._owners.share_shard(request.group_id, topic.topic_id, partition.partition)
                 wanted.setdefault(shard, {}).setdefault(topic.topic_id, []).append(partition)
         classes = {topic.topic_id: topic for topic in request.topics}
         return {

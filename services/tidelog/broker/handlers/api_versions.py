@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tidelog.broker.handlers import SERVED_APIS, TELEMETRY_APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import SUPPORTED_FEATURES, FinalizedFeatures
+from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 from tidelog.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -45,7 +46,10 @@ class ApiVersionsHandler:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         if self._is_misrouted(request):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
-        context.connection.client_software = request.client_software_name, request.client_software_version
+        context.connection.client_software = (
+            request.client_software_name[:MAX_REMEMBERED_NAME_CHARS],
+            request.client_software_version[:MAX_REMEMBERED_NAME_CHARS],
+        )
         return _answer(context.api_version, self._metadata.features, has_telemetry=self._has_telemetry)
 
     def _is_misrouted(self, request: ApiVersionsRequest) -> bool:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
-from tidelog.model.coordinator_shards import ShardKind, is_share_partition_key
+from tidelog.model.coordinator_shards import ShardId, ShardKind, is_share_partition_key
 from tidelog.model.errors import ErrorCode
+from tidelog.timing.slices import Steps, in_slices, run_in_slices
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -52,7 +53,7 @@ class FindCoordinatorHandler:
             kind = None
         if kind is not None and not self._coordination.topics.exists(kind):
             return self._make_then_answer(request, context, kind)
-        return self._answer(request, context, kind)
+        return in_slices(self._answer(request, context, kind))
 
     async def _make_then_answer(
         self, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind
@@ -60,19 +61,21 @@ class FindCoordinatorHandler:
         coordination = self._coordination
         await coordination.topics.make(kind)
         keys = request.coordinator_keys or [request.key]
-        shards = {shard for key in keys if (shard := coordination.shard_of(kind, key)) is not None}
+        shards = await run_in_slices(_shards(coordination, kind, keys))
         # Otherwise, a client that asks while its shard is being claimed would wait for its own retry, which
         # takes longer.
         await coordination.until_served(shards, FIRST_CLAIM_MS)
-        return self._answer(request, context, kind)
+        return await run_in_slices(self._answer(request, context, kind))
 
     def _answer(
         self, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind | None
-    ) -> FindCoordinatorResponse:
+    ) -> Steps[FindCoordinatorResponse]:
         if context.api_version >= _FIRST_VERSION_WITH_KEYS:
-            return FindCoordinatorResponse(
-                coordinators=[self._find(kind, key, context) for key in request.coordinator_keys]
-            )
+            coordinators = []
+            for key in request.coordinator_keys:
+                coordinators.append(self._find(kind, key, context))
+                yield
+            return FindCoordinatorResponse(coordinators=coordinators)
         found = self._find(kind, request.key, context)
         return FindCoordinatorResponse(
             error_code=found.error_code,
@@ -92,6 +95,17 @@ class FindCoordinatorHandler:
             return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         known, endpoint = node
         return Coordinator(key, known.broker_id, endpoint.host, endpoint.port)
+
+
+def _shards(coordination: Coordination, kind: ShardKind, keys: list[str]) -> Steps[set[ShardId]]:
+    """Returns the shards of the keys. The shard of a long key takes milliseconds to find."""
+    shards = set()
+    for key in keys:
+        shard = coordination.shard_of(kind, key)
+        if shard is not None:
+            shards.add(shard)
+        yield
+    return shards
 
 
 def _are_share_partitions(request: FindCoordinatorRequest, version: int) -> bool:

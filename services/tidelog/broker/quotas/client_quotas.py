@@ -6,6 +6,7 @@ may have three times its quota.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.quotas.rates import MS_PER_S, MutationBucket, WindowedRate
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
     from tidelog.metadata.entries import ClientQuotaEntry
@@ -53,6 +55,7 @@ class QuotaLimits:
     def __init__(self, entries: Mapping[str, ClientQuotaEntry]) -> None:
         self._by_kind: dict[QuotaKind, dict[tuple[str | None, str | None], float]] = {}
         self._connection_rates: dict[str | None, float] = {}
+        self._client_ids: set[str | None] = set()
         for entry in entries.values():
             parts = dict(entry.entity.parts)
             if _IP in parts:
@@ -60,6 +63,7 @@ class QuotaLimits:
                     self._connection_rates[parts[_IP]] = limit
                 continue
             entity = (parts.get(_USER, _ANY), parts.get(_CLIENT_ID, _ANY))
+            self._client_ids.add(entity[1])
             for name, limit in entry.values.items():
                 self._by_kind.setdefault(QuotaKind(name), {})[entity] = limit
 
@@ -67,6 +71,10 @@ class QuotaLimits:
     def is_empty(self) -> bool:
         """Whether no user and no client id has a quota."""
         return not self._by_kind
+
+    def names(self, client_id: str) -> bool:
+        """Returns whether a quota is for this client id."""
+        return client_id in self._client_ids
 
     def connection_rate(self, host: str) -> float | None:
         """Returns the connections per second that an address may open, None without a quota (KIP-612)."""
@@ -217,6 +225,8 @@ class ClientQuotas:
 
     def of_client(self, principal: Principal, client_id: str, now_ms: MonotonicMs) -> ClientSensors:
         """Returns the sensors of a client."""
+        if len(client_id) > MAX_REMEMBERED_NAME_CHARS and not self.limits.names(client_id):
+            client_id = _abbreviated(client_id)
         known = self._known.get((principal, client_id))
         if known is None:
             if len(self._known) >= MAX_KNOWN_CLIENTS:
@@ -282,6 +292,12 @@ class ClientQuotas:
         for key in removed:
             del self._sensors[key]
         self._known.clear()  # they refer to sensors that no longer exist
+
+
+def _abbreviated(client_id: str) -> str:
+    """Returns a short text for a long client id, which stands for no other id."""
+    digest = hashlib.sha256(client_id.encode()).hexdigest()
+    return f"{client_id[: MAX_REMEMBERED_NAME_CHARS - len(digest)]}{digest}"
 
 
 def _is_idle(sensor: Sensor | MutationSensor, now_ms: MonotonicMs) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -211,3 +212,11 @@ def test_the_first_client_is_answered_when_its_shard_is_served(
         return asked
 
     assert lab.runner.run(ask_then_serve()).answer.node_id == OTHER_BROKER_ID
+
+
+def test_long_keys_are_not_kept(lab: InMemoryBroker) -> None:
+    shard_partitions(lab, ShardKind.GROUP, leaders=(BROKER_ID,) * 5)
+    long = "x" * 32_000
+    known = sys.getrefcount(long)
+    assert lab.broker.coordination.shard_of(ShardKind.GROUP, long) == shard_for(ShardKind.GROUP, long, 5)
+    assert sys.getrefcount(long) == known

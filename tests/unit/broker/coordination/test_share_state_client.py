@@ -16,7 +16,7 @@ from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.group_coordinator.shard_core import ClusterImage, ShardRequest, TopicImage
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
-from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
+from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for, share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
@@ -54,8 +54,9 @@ class Owners:
     async def _make(self, kind: ShardKind) -> None:
         self.has_topic = True
 
-    def shard_of(self, kind: ShardKind, name: str) -> ShardId | None:
-        return shard_for(kind, name, SHARDS) if self.has_topic else None
+    def share_shard(self, group_id: str, topic_id: UUID, partition: int) -> ShardId | None:
+        name = share_partition_key(group_id, topic_id, partition)
+        return shard_for(ShardKind.SHARE, name, SHARDS) if self.has_topic else None
 
     async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None:
         assert all(shard.kind is ShardKind.SHARE for shard in shards)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from brokerlab.asking import Asked
 from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, InMemoryBroker
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
@@ -30,3 +31,9 @@ def test_only_the_wanted_node_answers_with_its_apis(
 
 def test_older_versions_state_no_node(lab: InMemoryBroker) -> None:
     assert lab.call(ApiVersionsRequest("probe", "1.0", "another", 77), 4).error_code == ErrorCode.NONE
+
+
+def test_a_connection_keeps_the_beginning_of_long_names(lab: InMemoryBroker) -> None:
+    asked = Asked(lab.broker, ApiVersionsRequest("n" * 30_000, "1" * 30_000), 3)
+    assert asked.answer.error_code == ErrorCode.NONE
+    assert asked.client_software == ("n" * 249, "1" * 249)

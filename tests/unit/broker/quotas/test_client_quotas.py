@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 from hypothesis import given
@@ -137,3 +138,24 @@ def test_the_sensors_of_users_remain_when_clients_choose_many_ids() -> None:
             assert other is not None
             other.take(1, NOW)
         assert quotas.of_client(ALICE, "app", NOW).produce is alice
+
+
+def test_long_client_ids_are_not_kept() -> None:
+    quotas = new_quotas(({"user": "alice", "client-id": None}, {"producer_byte_rate": 1.0}))
+    first, second = (f"{'x' * 32_000}{number}" for number in range(2))
+    known = [sys.getrefcount(first), sys.getrefcount(second)]
+    one = quotas.of_client(ALICE, first, NOW).produce
+    other = quotas.of_client(ALICE, second, NOW).produce
+    assert [sys.getrefcount(first), sys.getrefcount(second)] == known
+    assert one is not other, "each client id has a quota of its own"
+    assert quotas.of_client(ALICE, first, NOW).produce is one
+    assert all(len(usage.client_id) <= 249 for usage in quotas.busiest(2, NOW))
+
+
+def test_a_quota_of_a_long_client_id_applies() -> None:
+    name = "x" * 32_000
+    quotas = new_quotas(({"client-id": name}, {"producer_byte_rate": 7.0}))
+    found = quotas.of_client(ALICE, name, NOW).produce
+    assert found is not None
+    assert found.limit == 7
+    assert quotas.of_client(ALICE, f"{name}y", NOW).produce is None
