@@ -26,7 +26,9 @@ from tidelog.wire.messages import expire_delegation_token as expire
 from tidelog.wire.messages import renew_delegation_token as renew
 
 MAX_TOKENS: Final = 10_000
-"""The limit of the tokens of a cluster. Each request to renew or expire one compares its secret with all."""
+"""The limit of the tokens of a cluster. Each request to renew or expire one compares its secret with all. One
+client may have requested half of them.
+"""
 MAX_RENEWERS: Final = 100
 MAX_REMOVED: Final = 100
 """The expired tokens that one creation removes."""
@@ -53,7 +55,14 @@ def create_delegation_token(
         return _not_created(owner, principal, ErrorCode.INVALID_PRINCIPAL_TYPE)
     expired = [key for key, token in state.delegation_tokens.items() if token.expiry_ms <= now_ms]
     removed: list[Record] = [Erase(key) for key in expired[:MAX_REMOVED]]
-    if len(state.delegation_tokens) - len(removed) >= MAX_TOKENS or len(request.renewers) > MAX_RENEWERS:
+    # Nobody needs an ACL for a token, so one client must not take the tokens of all.
+    tokens = state.delegation_tokens.values()
+    requested = sum(token.requester == principal and token.expiry_ms > now_ms for token in tokens)
+    if (
+        len(state.delegation_tokens) - len(removed) >= MAX_TOKENS
+        or requested >= MAX_TOKENS // 2
+        or len(request.renewers) > MAX_RENEWERS
+    ):
         return _not_created(owner, principal, ErrorCode.POLICY_VIOLATION)
     lifetime_ms = rules.max_lifetime_ms
     if request.max_lifetime_ms > 0:
