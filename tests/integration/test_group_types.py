@@ -145,7 +145,8 @@ def test_the_start_offsets_of_a_topic_are_deleted(bootstrap: str, tools: InProce
     refused = tools.run(*delete, "--topic", f"{TOPIC}:1")
     assert refused.exit_code == 1
     assert refused.stderr == (
-        f"tidelog: share group '{SHARE}' has its offsets deleted for whole topics: give --topic {TOPIC}\n"
+        f"tidelog: offsets of share group '{SHARE}' can be deleted only for a whole topic; "
+        f"give --topic {TOPIC}\n"
     )
     with share_member(bootstrap):
         busy = tools.run(*delete, "--topic", TOPIC)

@@ -70,7 +70,7 @@ class BrokerReadiness:
         return f"{len(lagging)} partitions are not in sync yet: {names}"
 
     def lagging(self) -> list[TopicPartition]:
-        """Returns the partitions whose ISR this broker is missing from, as far as it knows."""
+        """Returns the partitions of this broker that do not have it in their ISR, by its latest metadata."""
         broker_id, brokers = self._identity.broker_id, self._metadata.brokers
         found = (
             TopicPartition(topic.name, state.partition)

@@ -48,7 +48,9 @@ AWAITED_PART: Final = 8
 be too small for the client's next segment, and neither side would continue.
 """
 MOST_HELD_S: Final = 0.1
-"""A connection whose bytes the kernel holds back for longer is from then on told about all bytes."""
+"""The longest time for which the kernel may hold back bytes of a connection until more arrive (SO_RCVLOWAT).
+After that, the kernel reports all bytes of this connection at once.
+"""
 RESET_CHECK_S: Final = 1.0
 """A connection that has been silent for this time is read once more, because libuv may have stopped watching
 it.
@@ -450,8 +452,8 @@ class TlsTransport(asyncio.Transport):
                 return
 
     def _answer(self) -> None:
-        """Sends what OpenSSL answers by itself, such as the refusal of a renegotiation. It ends a session
-        whose peer causes answers and does not read them.
+        """Sends the bytes that OpenSSL writes by itself, such as the refusal of a renegotiation. Ends the
+        session if its peer causes such bytes and does not read them.
         """
         session = self._session
         if session.ended is not None or not session.unsent_bytes:

@@ -112,7 +112,10 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
     for option in ("base_port", "advertised_base_port"):
         if (wanted[option] or 0) + wanted["brokers"] - 1 > MAX_PORT:
             name = "--" + option.replace("_", "-")
-            raise ToolError(f"{name} {wanted[option]}: {wanted['brokers']} brokers reach beyond {MAX_PORT}")
+            raise ToolError(
+                f"{name} {wanted[option]}: the ports of {wanted['brokers']} brokers would exceed {MAX_PORT}; "
+                "choose a lower port"
+            )
     plan = ClusterPlan(**wanted, internal_ports=(), settings=settings)
     plan = replace(plan, internal_ports=_internal_ports(before, plan))
     _check(plan, directory)

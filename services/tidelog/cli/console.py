@@ -212,7 +212,9 @@ class Exposure(NamedTuple):
     def check(self) -> None:
         """Raises ToolError if other machines would reach the console without a login or without TLS."""
         if self.has_tls and self.is_behind_tls_proxy:
-            raise ToolError("--behind-tls-proxy: the console has a certificate of its own; give one of both")
+            raise ToolError(
+                "--behind-tls-proxy: the console has a certificate of its own; give one of the two options"
+            )
         if self.is_local:
             return
         if self.has_login is None:

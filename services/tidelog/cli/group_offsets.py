@@ -253,7 +253,7 @@ def _delete_share_offsets(
     for name, indexes in chosen:
         if indexes is not None:
             raise ToolError(
-                f"share group '{group}' has its offsets deleted for whole topics: give --topic {name}"
+                f"offsets of share group '{group}' can be deleted only for a whole topic; give --topic {name}"
             )
         if all(place.topic != name for place in known):
             raise ToolError(

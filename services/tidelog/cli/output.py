@@ -162,7 +162,7 @@ def finish(*, has_failed: bool = False) -> None:
 
 
 def begin_document() -> None:
-    """Forgets what the command has said, because it runs again (--watch)."""
+    """Begins a new document, because the command runs again (--watch)."""
     click.get_current_context().meta.pop(_DOCUMENT_KEY, None)
 
 

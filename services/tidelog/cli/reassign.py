@@ -163,7 +163,10 @@ def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], i
     standing = standing_of(cluster, topics)
     missing = sorted(set(brokers) - set(standing.racks))
     if missing:
-        raise ToolError(f"--broker-list: the cluster has no live broker {missing[0]}")
+        raise ToolError(
+            f"--broker-list: the cluster has no live broker {missing[0]}; "
+            "'tidelog cluster describe' shows the brokers"
+        )
     racks = dict.fromkeys(standing.racks) if ignores_racks else standing.racks
     held = {broker for replicas in standing.assignment.values() for broker in replicas}
     leaving = (held | set(racks)) - set(brokers)

@@ -193,7 +193,7 @@ def late_producers(
 def unknown_to_coordinators(
     producers: Iterable[PartitionProducer], transactions: Mapping[int, Transaction]
 ) -> list[PartitionProducer]:
-    """Returns the producers whose coordinator does not count the partition to the transaction.
+    """Returns the producers whose transaction does not contain the partition, according to its coordinator.
 
     `transactions` maps producer ids to what the coordinators know.
     """

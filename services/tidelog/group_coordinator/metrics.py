@@ -200,7 +200,7 @@ def _add_coordinator(families: Families, view: CoordinatorView) -> None:
 def _add_group_summaries(
     families: Families, groups: Sequence[GroupSummary], with_lag: frozenset[str]
 ) -> None:
-    """Prefers the groups whose lag is shown."""
+    """Adds the members and states of at most MAX_SHOWN_GROUPS groups, first of those whose lag is shown."""
     shown = nlargest(MAX_SHOWN_GROUPS, groups, key=lambda group: group.group in with_lag)
     for group in sorted(shown):
         families.gauge(

@@ -53,7 +53,7 @@ _CHANNEL_OPTIONS: Final = _COMMON_OPTIONS + (
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # gRPC's name for the connect timeout
     ("grpc.max_reconnect_backoff_ms", LAST_RECONNECT_DELAY_MS),
     ("grpc.dns_min_time_between_resolutions_ms", MIN_RESOLUTION_INTERVAL_MS),
-    ("grpc.enable_retries", 0),  # the callers decide what may be repeated
+    ("grpc.enable_retries", 0),  # the callers decide which calls may be repeated
     ("grpc.use_local_subchannel_pool", 1),  # a new channel uses a new connection
     ("grpc.enable_http_proxy", 0),  # services connect directly, even if the environment names a proxy
     ("grpc.service_config_disable_resolution", 1),  # DNS does not provide settings

@@ -124,8 +124,8 @@ _HARMLESS_VALUES: dict[str, frozenset[str]] = {
     "transaction.two.phase.commit.enable": frozenset({"false"}),
 }
 
-# Settings that have one value only, because tidelog lacks what the other values ask for: broker and topic
-# settings, their one value, and the reason.
+# Settings of brokers and topics that accept one value only, because tidelog lacks the feature that other
+# values need: the accepted value and the reason.
 _ONLY_VALUES: dict[str, tuple[bool | int | tuple[str, ...], str]] = {
     "group.share.assignors": (("simple",), "share groups have one assignor"),
     "local.retention.bytes": (-2, _TIERED),

@@ -84,7 +84,7 @@ class FetchWatch:
         return tuple(sorted(self._left))
 
     def saw(self, fetched: FetchedOffsets) -> bool:
-        """Looks at what a client asks for. Returns whether nobody waits any more."""
+        """Notes the offsets that a client fetches. Returns whether the wait for them is over."""
         for partition, end in list(self._left.items()):
             offset = fetched.offset(self._topic, self._topic_id, partition)
             if offset is not None and offset >= end:

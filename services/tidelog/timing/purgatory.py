@@ -109,8 +109,8 @@ class Purgatory(Generic[Key]):
     def check_and_complete(self, key: Key, may_others: Callable[[], bool] | None = None) -> int:
         """Completes the operations under `key` whose condition holds. Returns their number.
 
-        With `may_others`, it ends as soon as that returns False: an operation that was completed has taken
-        what the others wait for.
+        `may_others` is asked before each operation. If it returns False, the remaining operations go on
+        waiting, for example because a completed operation has taken all records for which they wait.
         """
         operations = self._watched.get(key)
         if operations is None:

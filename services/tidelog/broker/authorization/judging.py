@@ -48,7 +48,7 @@ code.
 
 
 class Judgement:
-    """The result about one request: what is left of it, and what the response must say besides."""
+    """The judgement about one request: its allowed part, and the changes to its response."""
 
     def __init__(
         self, api_key: int, authorizer: Authorizer, context: RequestContext, message: Any, creates: bool

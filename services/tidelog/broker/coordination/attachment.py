@@ -266,8 +266,8 @@ class Attachment:
             self.session.finish(request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def end(self, refusal: ErrorCode) -> None:
-        """Refuses the calls that the owner has not answered and those whose answers are held. The caller
-        tells the owner.
+        """Ends the attachment: fails all calls that have no response yet, also those whose response waits for
+        the high watermark. The caller informs the owner of the shard.
         """
         self.is_ended = True
         self._held.clear()

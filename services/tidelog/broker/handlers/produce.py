@@ -673,8 +673,8 @@ class Produce:
         self._watch(operation)
 
     def _wait_in_place(self, response: ProduceResponse) -> None:
-        """Does what `_park` does for a coroutine, whose request has its place in the order of responses
-        already.
+        """Waits as `_park` does, but does not park the request: a coroutine handles it, so its response has
+        a place in the order of the connection already.
         """
         operation = DelayedProduce(
             self, self._context, self._waiting, lambda: self._context.reply(self._with_leaders(response))

@@ -42,7 +42,9 @@ class QuotaKind(StrEnum):
 
 
 class Quota(NamedTuple):
-    """The limit of a client, and who shares it: the user, the client id, or both; the other one is empty."""
+    """The limit of a client. All connections with this user and client id share it. An empty name matches
+    every name.
+    """
 
     user: str
     client_id: str

@@ -47,8 +47,9 @@ MAX_WAITING: Final = 5_000
 at until some of them are available. They do not count as records in flight.
 """
 MAX_ENDED: Final = 1_000
-"""The most ranges whose locks or waits end at once, about 5 ms of work. Those of others end soon after. With
-an order of keys, each record whose wait ends counts, because it becomes a range of its own.
+"""The most ranges whose locks or waits end in one call, which takes about 5 ms. The next call ends those of
+other ranges. If records are ordered by key, each record whose wait ends counts, because it becomes a range of
+its own.
 """
 MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. An acknowledgement that would make more of them is refused."""
@@ -490,8 +491,9 @@ class SharePartitionCore:
         return bool(released)
 
     def expire(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
-        """Returns the records whose locks have ended, and makes those available whose wait has ended. Ends a
-        pause. Returns whether there was anything to end.
+        """Ends the locks, waits and pauses that are over at `now_ms`. Returns whether there were any.
+
+        Records whose locks have ended can be delivered again, or are archived at the limit of deliveries.
         """
         self._wake_at_ms = None
         is_resumed = self.breaker.tick(now_ms, limits.breaker)

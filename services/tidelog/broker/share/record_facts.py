@@ -18,8 +18,8 @@ MAX_HEADERS: Final = 100
 MAX_RECORDS: Final = 1_000
 """The most facts of one look at the log. To let them into a window takes about 10 ms of the event loop."""
 MAX_FOUND_RECORDS: Final = 10 * MAX_RECORDS
-"""The most records whose facts are found at once. To find them decodes their batch from its beginning, so the
-later looks take what is left.
+"""The most records whose facts one decoding finds. A batch has to be decoded from its beginning, so one
+decoding finds more facts than one look at the log uses, and the next looks use the rest.
 """
 MAX_DIGITS: Final = 19
 

@@ -223,14 +223,14 @@ class SharePartitions:
         task.add_done_callback(self._tasks.discard)
 
     def _partition_changed(self, topic_partition: TopicPartition) -> None:
-        """Completes what waits: records were appended, or there may be another leader."""
+        """Completes waiting requests, because records were appended or there may be another leader."""
         for key in tuple(self._of_partition.get(topic_partition, ())):
             self._changed(key)
 
     def _changed(self, key: SharePartitionKey) -> None:
-        """Completes what waits for a share partition."""
+        """Completes the requests that wait for a share partition: acknowledgements, then fetches."""
         self._waiting.fetch.check_and_complete(AcknowledgementsOf(key))
         partition = self._partitions.get(key)
-        # Of many waiting fetches, the first ones take what there is.
+        # If many fetches wait, the first ones acquire all available records, and the others go on waiting.
         may_others = None if partition is None else partition.may_end_fetches
         self._waiting.fetch.check_and_complete(key, may_others)

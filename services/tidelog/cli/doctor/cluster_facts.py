@@ -1,4 +1,4 @@
-"""Reads the facts about a cluster over Kafka's protocol. Unseen stands for what cannot be read."""
+"""Reads the facts about a cluster over Kafka's protocol. A fact that cannot be read is an `Unseen`."""
 
 from __future__ import annotations
 

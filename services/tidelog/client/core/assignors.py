@@ -274,8 +274,8 @@ def assign_cooperatively(
 
 
 def _owners(members: Iterable[Subscriber], counts: Mapping[str, int]) -> dict[TopicPartition, str]:
-    """Returns who may keep which partition. A partition that two members claim for the same generation has no
-    owner.
+    """Returns the member that may keep each partition: the one that owned it in the newest generation. A
+    partition that two members claim for the same generation has no owner.
     """
     owners: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:

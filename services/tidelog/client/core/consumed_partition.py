@@ -311,7 +311,7 @@ class ConsumedPartition:
             self.position, self.position_epoch = fetched.following, fetched.epoch
 
     def finish_delivered(self) -> None:
-        """The application asks for more, so it has dealt with what it got."""
+        """Counts the delivered records as processed, because the application asks for more."""
         self.consumed = self.position
         self.consumed_epoch = self.position_epoch
 

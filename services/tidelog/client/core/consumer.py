@@ -250,7 +250,7 @@ class SendGroupRequest(NamedTuple):
 
 
 class CommitConsumed(NamedTuple):
-    """Commit what the application has dealt with. It is an automatic commit."""
+    """Commit these offsets and leader epochs. The commit is an automatic one."""
 
     offsets: Mapping[TopicPartition, tuple[int, int]]
 
@@ -394,7 +394,7 @@ class ConsumerCore:
         self.last_poll_ms = now_ms
 
     def finish_delivered(self) -> None:
-        """The application asks for more, so it has dealt with all records that it got."""
+        """Counts all delivered records as processed, because the application asks for more."""
         while self._delivered:
             self._delivered.popitem()[0].finish_delivered()
 
@@ -453,7 +453,7 @@ class ConsumerCore:
     def commitable(
         self, places: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, tuple[int, int]]:
-        """Returns what the application has dealt with and has not committed: offsets and leader epochs."""
+        """Returns the offsets and leader epochs up to which records are processed but not committed."""
         chosen = self.partitions.values() if places is None else self._known(places)
         return {
             partition.place: (partition.consumed, partition.consumed_epoch)
@@ -743,7 +743,7 @@ class ConsumerCore:
     # -- time
 
     def poll(self, now_ms: int) -> list[Effect]:
-        """Returns what is due at `now_ms`. `next_wake_ms` says when something will be due again."""
+        """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         self.is_drained = False
         effects: list[Effect] = []
         if self.membership is not None and self.membership.state is not MemberState.OUTSIDE:

@@ -35,8 +35,10 @@ def encode_subscription(
     generation: int,
     rack: str | None,
 ) -> bytes:
-    """Returns what a member says in JoinGroup. `owned` is what it still has, and `had` what it had in
-    `generation`, which `sticky` uses although an eager member gives up its partitions before it joins.
+    """Returns the member's subscription for JoinGroup, in the format of one assignor.
+
+    `owned` are the partitions that the member has now. `had` are those that it had in `generation`: an eager
+    member gives up its partitions before it joins, and `sticky` returns them to it where it can.
     """
     user_data: bytes | None = None
     if strategy == "sticky" and generation != NO_GENERATION:

@@ -37,7 +37,7 @@ class MemberState(Enum):
     """Without a subscription, or after a leave."""
     JOINING = "joining"
     STABLE = "stable"
-    """The member has what the coordinator wants."""
+    """The member has exactly the partitions that the coordinator assigned to it."""
     RECONCILING = "reconciling"
     """The member has to give up or take partitions."""
     REVOKING = "revoking"
@@ -181,7 +181,7 @@ class Membership(ABC):
 
     @abstractmethod
     def answered(self, answer: Any, now_ms: int) -> None:
-        """Takes a response. `state` says what has to follow."""
+        """Handles a response. Afterwards, `state` tells the consumer what to do next."""
 
     def took_metadata(self, view: ClusterView, now_ms: int) -> bool:
         """Takes new metadata. Returns whether they are not enough."""

@@ -339,7 +339,7 @@ class ProducerCore:
         return None if code is None else request_error(code, f"topic '{topic}'")
 
     def pending_batches(self) -> list[ProducerBatch]:
-        """Returns the batches whose callers do not know the outcome."""
+        """Returns the batches that are neither acknowledged nor failed."""
         return [
             batch
             for queue in self._active
@@ -598,7 +598,7 @@ class ProducerCore:
     # -- time
 
     def poll(self, now_ms: int) -> list[Effect]:
-        """Returns what is due at `now_ms`. `next_wake_ms` says when something will be due again."""
+        """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         self.is_due = False
         effects: list[Effect] = []
         self._expire(now_ms, effects)

@@ -268,7 +268,11 @@ class ShareConsumerCore:
         return any(session.acknowledgements or session.in_flight for session in self.sessions.values())
 
     def send_acknowledgements(self, effects: list[Effect]) -> None:
-        """Moves what the application has said to the sessions."""
+        """Hands the acknowledgements of the application to the sessions of their brokers.
+
+        In the implicit mode, all delivered records are accepted. An acknowledgement whose session has ended
+        fails at once with SHARE_SESSION_NOT_FOUND.
+        """
         for (place, offset), (session, generation, kind) in list(self._delivered.items()):
             if kind is None and self.settings.is_explicit:
                 continue
@@ -428,7 +432,7 @@ class ShareConsumerCore:
     # -- time
 
     def poll(self, now_ms: int) -> list[Effect]:
-        """Returns what is due at `now_ms`. `next_wake_ms` says when something will be due again."""
+        """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         effects: list[Effect] = []
         self._keep_membership(now_ms, effects)
         self._use_sessions(now_ms, effects)

@@ -74,7 +74,7 @@ class ShareSession:
         self.acknowledgements.setdefault(place, {}).update(types)
 
     def take_acknowledgements(self) -> dict[TopicPartition, tuple[AcknowledgedBatch, ...]]:
-        """Returns what to send, which is then in flight."""
+        """Returns the acknowledgements to send, which are in flight from now on."""
         self.in_flight, self.acknowledgements = self.acknowledgements, {}
         return {place: tuple(batches_of(types)) for place, types in self.in_flight.items()}
 

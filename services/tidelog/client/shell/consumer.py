@@ -246,7 +246,7 @@ class Consumer(Generic[K, V]):
         self._pump()
 
     async def unsubscribe(self) -> None:
-        """Commits what the application has dealt with, if commits are automatic, and leaves the group."""
+        """Commits the processed records, if commits are automatic, and leaves the group."""
         if self.settings.enable_auto_commit:
             await self._commit_quietly(self._core.commitable())
         membership = self._core.membership

@@ -24,7 +24,9 @@ class TooManySessionsError(Exception):
 
 @dataclass(slots=True)
 class Session(Generic[T]):
-    """A session of a user. `value` is what belongs to it. It ends at `ends_ms` even if it is used."""
+    """A session of a user. It ends at `ends_ms` even if it is used. `value` is an object of the caller's,
+    such as the access to the cluster.
+    """
 
     user: str
     value: T

@@ -178,7 +178,9 @@ class ClusterState:
     # -- queries
 
     def topics_colliding_with(self, name: str) -> list[str]:
-        """Returns the other topics whose metrics would have the same name, sorted."""
+        """Returns the other topics, sorted, whose metrics in Kafka would have the same name as those of
+        `name`, because periods and underscores are the same there.
+        """
         return sorted(self._names_by_collision_key.get(collision_key(name), set()) - {name})
 
     def revision_of(self, key: str) -> int:

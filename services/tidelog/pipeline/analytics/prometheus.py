@@ -106,7 +106,9 @@ class Prometheus:
                 found: bytes = answer.read()
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(2000).decode(errors="replace").split())[:300]
-            raise PipelineError(f"Prometheus at {self.url} rejected it ({error.code}): {said}") from error
+            raise PipelineError(
+                f"Prometheus at {self.url} rejected the query ({error.code}): {said}"
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise PipelineError(f"Prometheus at {self.url} does not answer: {reason}") from error

@@ -250,7 +250,7 @@ class ReplicaFetchers:
             self._start(replica, self._flush_log(replica))
 
     async def _flush_log(self, replica: Replica) -> None:
-        """Flushes what is there. After a failure, it tries again later."""
+        """Flushes the records that the log has now. After a failure, tries again after a pause."""
         context = self._context
         try:
             await replica.flush(context.clock.wall_ms())
@@ -267,7 +267,7 @@ class ReplicaFetchers:
 
     def _flush_ended(self, replica: Replica) -> None:
         self._flushing.discard(replica)
-        self.flush_log(replica)  # what was appended meanwhile
+        self.flush_log(replica)  # flushes the records that were appended meanwhile
 
     def _start(self, replica: Replica, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

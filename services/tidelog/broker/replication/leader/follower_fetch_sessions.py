@@ -44,7 +44,7 @@ class ParkedFetch(Protocol):
         """Looks at the dirty partitions at the end of this iteration of the event loop."""
 
     def end(self) -> None:
-        """Responds now with what there is."""
+        """Responds now, with the records that are there, without waiting for more."""
 
 
 class FollowerFetchPosition:

@@ -63,7 +63,7 @@ class ShareStates:
     def effect_done(
         self, effect: AskShareStates | AskEndOffsets, response: Any, now_ms: WallMs
     ) -> ShardDecision:
-        """Passes the results of a question on. It has none if there is no answer."""
+        """Passes the results of a question to the function that asked it: none if there is no response."""
         assert isinstance(effect.token, int)  # `_ask` made it
         question = self._open.pop(effect.token, None)
         if question is None:
@@ -217,7 +217,7 @@ class ShareStates:
         changes.set_timer(STATES_TIMER, "", delay_ms)
 
     def resume(self, changes: ShareChanges) -> None:
-        """Continues what the group's record says is not complete."""
+        """Creates and deletes the states of share partitions that the group's record lists as unfinished."""
         group = changes.group
         self._initialize(changes, group.partitions.initializing)
         deleting = group.partitions.deleting.keys() - group.asked_about

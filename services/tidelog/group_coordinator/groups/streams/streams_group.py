@@ -190,7 +190,7 @@ class StreamsGroup:
         self.required_topics = frozenset() if topology is None else frozenset(topology.required_topics())
 
     def put_metadata(self, member: StreamsMember) -> None:
-        """Sets what a member says about itself. Its epoch and tasks remain."""
+        """Replaces the metadata of a member. Its epoch and tasks remain."""
         before = self.members.get(member.member_id, StreamsMember(member.member_id))
         self.members[member.member_id] = _with_assignment_of(member, before)
 

@@ -89,7 +89,7 @@ MAX_TOPOLOGY_BYTES: Final = 512 * 1024
 and MAX_UNSENT_BYTES of a session limit an append, and one that exceeds them would end the ownership.
 """
 MAX_MEMBER_BYTES: Final = 64 * 1024
-"""The largest record of what a member says about itself."""
+"""The largest record of a member's metadata."""
 MAX_ENDPOINT_HOST_CHARS: Final = 255
 """The longest name of a host in a user endpoint, as in DNS. An answer names the endpoints of all members."""
 MAX_ENDPOINTS_BYTES: Final = 1024 * 1024

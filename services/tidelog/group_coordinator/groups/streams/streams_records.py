@@ -125,7 +125,7 @@ def group_record(
 
 
 def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
-    """Returns the record of what a member says about itself."""
+    """Returns the record of a member's metadata: its client, its process, its endpoint and its tags."""
     endpoint = member.user_endpoint
     return new_record(
         StreamsGroupMemberMetadataKey(group_id, member.member_id),
@@ -144,7 +144,7 @@ def member_record(group_id: str, member: StreamsMember) -> CoordinatorRecord:
 
 
 def with_metadata(member: StreamsMember, value: StreamsGroupMemberMetadataValue) -> StreamsMember:
-    """Returns the member with what a record says about it."""
+    """Returns the member with the metadata of a record."""
     endpoint = value.user_endpoint
     return replace(
         member,
