@@ -106,7 +106,7 @@ def test_replicas_move_as_a_file_says(cluster: Cluster, tools: InProcessTools, t
     moves.write_text(json.dumps({"version": 1, "partitions": rows}))
     file = ("--reassignment-json-file", moves)
     started = tools.run("reassign", "--execute", *file, "--throttle", 100_000_000)
-    assert started.stdout == "2 moves were started.\n"
+    assert started.stdout == "Started 2 moves.\n"
     back.write_text(started.stderr.split("\n", 1)[1].rsplit("\n", 2)[0])
     while (done := tools.run("reassign", "--verify", *file)).exit_code:
         assert "\tmoving" in done.stdout, done.output

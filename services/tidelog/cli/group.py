@@ -151,7 +151,8 @@ def _print_group(group: Group, offsets: _Offsets | None) -> None:
         texts.append(f"epoch {group.epoch}")
     if group.assignor:
         texts.append(group.assignor)
-    texts += [f"coordinator {group.coordinator_id}", f"{len(group.members)} members"]
+    count = len(group.members)
+    texts += [f"coordinator {group.coordinator_id}", f"{count} member{'s' if count != 1 else ''}"]
     texts += [f"total {name} {total}" for name, total in totals.items() if total is not None]
     print_heading(
         group.group_id,

@@ -203,7 +203,7 @@ def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_a
         others = {key: move for key, move in standing.under_way.items() if key not in wanted}
         set_throttle(cluster, [*moves, *running_moves(others)], throttle)
     alter_reassignments(cluster, wanted)
-    say(f"{len(moves)} moves were started.", moves=len(moves))
+    say(f"Started {len(moves)} move{'s' if len(moves) != 1 else ''}.", moves=len(moves))
     if throttle is not None:
         note("Run --verify until the moves are finished: it removes the throttle.")
 

@@ -33,7 +33,7 @@ def scripted(scenario: str) -> None:
             output.print_table(("#broker",), [], name="brokers")
         case "headings":
             for name in ("a", "b"):
-                output.print_heading(name, "  Stable, 1 members", group=name, lag=None)
+                output.print_heading(name, "  Stable, 1 member", group=name, lag=None)
                 output.print_table(("#partition",), [(0,)], name="partitions")
         case "bare heading":
             output.print_heading("a", "  Stable")
