@@ -52,13 +52,12 @@ def test_ten_lines_find_a_consumer_that_loses_records_on_a_rebalance(tmp_path: P
 
 def test_the_other_examples_run(tmp_path: Path) -> None:
     guide = examples()
-    names = ["test_first.py", "test_leader.py", "test_with_unittest.py", "conftest.py", "without_pytest.py"]
-    for name in names:
+    tests = ["test_first.py", "test_leader.py", "test_with_unittest.py", "test_coroutine.py"]
+    for name in [*tests, "conftest.py", "without_pytest.py"]:
         (tmp_path / name).write_text(guide[name])
-    (tmp_path / "conftest.py").unlink()
     passed = run_pytest(tmp_path)
     assert passed.returncode == 0, passed.stdout + passed.stderr
-    assert "3 passed" in passed.stdout
+    assert f"{len(tests)} passed" in passed.stdout
     assert run(tmp_path, "without_pytest.py").returncode == 0
     assert run(tmp_path, "-m", "unittest", "test_with_unittest").returncode == 0
 
