@@ -166,6 +166,17 @@ def test_a_rebalance_reaches_other_clients(
     assert revoked >= 1
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_consumer_asks_again_for_a_topic_without_leaders(tidelog: Cluster, protocol: str) -> None:
+    tidelog.produce("flights", b"1")
+    fault = tidelog.fail("Metadata", "LEADER_NOT_AVAILABLE")
+    settings = {"group.id": "readers", "auto.offset.reset": "earliest", "group.protocol": protocol}
+    with Consumer[bytes, bytes](tidelog.bootstrap, settings) as consumer:
+        consumer.subscribe(["flights"])
+        assert [record.value for record in consumer.poll(30.0)] == [b"1"]
+    assert fault.hits == 1
+
+
 def test_a_consumer_that_waits_for_more_has_fetched_all(tidelog: Cluster) -> None:
     """In a fetch session, it does not name the end of the partition again."""
     tidelog.produce("flights", b"1", b"2")

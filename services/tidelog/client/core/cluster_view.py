@@ -65,6 +65,9 @@ class ClusterView:
             for name in self.topics.keys() - {topic.name for topic in received.topics}:
                 self.forget(name)
         for topic in received.topics:
+            if topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE and not topic.partitions:
+                self.errors.pop(topic.name, None)
+                continue  # the broker does not know the partitions yet
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 self.errors[topic.name] = topic.error_code
                 if topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
