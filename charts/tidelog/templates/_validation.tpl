@@ -69,7 +69,12 @@ tidelog.metrics.listener: it is always 9404
 tidelog.probes.listener: it is always 9405
 tidelog.rpc.listener: it is always 9095
 tidelog.rpc.advertised.address: it is the broker's service
+tidelog.node.name: it is the pod's name
+tidelog.log.format: it is always json
 tidelog.etcd.endpoints: etcd.external names an external etcd
+tidelog.etcd.prefix: etcd.prefix sets it, for the chart's Jobs, too
+tidelog.etcd.username: etcd.auth and etcd.external.auth name Secrets
+tidelog.etcd.password: etcd.auth and etcd.external.auth name Secrets
 tidelog.rpc.tls.ca.file: tls sets it
 tidelog.rpc.tls.cert.file: tls sets it
 tidelog.rpc.tls.key.file: tls sets it
