@@ -1,35 +1,14 @@
-"""The in-memory broker whose handlers are tested."""
+"""The log level of the process, which tests of handlers change."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import structlog
 
-from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.process.structured_log import set_log_level
-
-
-@pytest.fixture
-def make_broker(tmp_path: Path) -> Iterator[Callable[..., InMemoryBroker]]:
-    """Returns make_broker(settings), which creates a broker for one test."""
-    made: list[InMemoryBroker] = []
-
-    def make(settings: dict[str, str] | None = None) -> InMemoryBroker:
-        made.append(InMemoryBroker(tmp_path / f"data{len(made)}", settings))
-        return made[-1]
-
-    yield make
-    for broker in made:
-        broker.close()
-
-
-@pytest.fixture
-def lab(make_broker: Callable[..., InMemoryBroker]) -> InMemoryBroker:
-    return make_broker()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The in-memory broker for the tests of coordinators' sessions."""
+"""The in-memory broker for tests of handlers and of coordinators' sessions."""
 
 from __future__ import annotations
 
