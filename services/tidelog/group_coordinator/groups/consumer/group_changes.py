@@ -196,30 +196,37 @@ class GroupChanges:
             self.update_epoch(must_grow=True)
 
     def _advance_sweep(self, sweep: RegexSweep) -> bool:
-        group = self.group
-        if not sweep.advance(MATCHES_AT_ONCE):
+        """Writes what the sweep completes in one step, so that no append has the topics of all expressions.
+        Returns whether the sweep is complete and there are changes.
+        """
+        for expression, topics in sweep.advance(MATCHES_AT_ONCE):
+            found = ResolvedRegex(topics, sweep.version, self.now_ms)
+            if self.group.subscribers_of_regex(expression) and self._resolve(expression, found):
+                sweep.has_changes = True
+        if not sweep.is_complete:
             self.set_timer(SWEEP_TIMER, "", 0)
             return False
-        group.regex_sweep = None
-        changed = False
-        for expression in sorted(sweep.topics):
-            if not group.subscribers_of_regex(expression):
-                continue
-            found = ResolvedRegex(frozenset(sweep.topics[expression]), sweep.version, self.now_ms)
-            before = group.regexes.get(expression)
-            former_bytes = 0 if before is None else before.size_bytes()
-            found_bytes = group.resolved_bytes - former_bytes + found.size_bytes()
-            if expression not in sweep.oversized and found_bytes <= MAX_RESOLVED_BYTES:
-                group.oversized_regexes.discard(expression)
-            elif former_bytes:
-                continue  # the expression keeps the topics that it has matched so far
-            else:
-                group.oversized_regexes.add(expression)
-                found = found._replace(topics=frozenset())
-            if before is None or before.topics != found.topics:
-                changed = True
-                self.put_regex(expression, found)
-        return changed
+        self.group.regex_sweep = None
+        return sweep.has_changes
+
+    def _resolve(self, expression: str, found: ResolvedRegex) -> bool:
+        """Sets the topics of an expression, within the limit for all expressions of the group. Returns
+        whether they change.
+        """
+        group = self.group
+        before = group.regexes.get(expression)
+        former_bytes = 0 if before is None else before.size_bytes()
+        if group.resolved_bytes - former_bytes + found.size_bytes() <= MAX_RESOLVED_BYTES:
+            group.oversized_regexes.discard(expression)
+        elif former_bytes:
+            return False  # the expression keeps the topics that it has matched so far
+        else:
+            group.oversized_regexes.add(expression)
+            found = found._replace(topics=frozenset())
+        if before is not None and before.topics == found.topics:
+            return False
+        self.put_regex(expression, found)
+        return True
 
     def update_epoch(self, *, must_grow: bool) -> None:
         """Increases the group epoch if members or topics changed, so that another target is computed."""

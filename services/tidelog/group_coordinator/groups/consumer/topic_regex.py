@@ -7,7 +7,7 @@ limit of memory. Kafka uses RE2/J, which has the same syntax.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import re2
@@ -24,9 +24,7 @@ MAX_MEMORY_BYTES: Final = 8 << 20
 COMPILATION_MATCHES: Final = 160
 """The matches that take as long as the compilation of the worst expression: 16 ms, at 0.1 ms a match."""
 MAX_RESOLVED_BYTES: Final = 16 * 1024 * 1024
-"""The size of the topics that the regular expressions of a group match. A change of topics writes all of them
-at once, and an append of more than MAX_UNSENT_BYTES ends the session, with the shards of all its groups.
-"""
+"""The size of the topics that the regular expressions of a group match."""
 _MAX_QUOTED_CHARACTERS: Final = 1_000
 _UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 _BEYOND_LATIN_1: Final = re.compile(r"[^\x00-\xff]")
@@ -93,9 +91,8 @@ class TopicRegex:
 class RegexSweep:
     """The matching of regular expressions with topic names, in steps of a bounded number of matches.
 
-    All expressions together find at most MAX_RESOLVED_BYTES of topics. `compiled` holds those of the
-    expressions that are compiled already. An expression that can't be parsed here, which another coordinator
-    accepted, matches nothing.
+    `compiled` holds those of the expressions that are compiled already. An expression that can't be parsed
+    here, which another coordinator accepted, matches nothing.
     """
 
     def __init__(
@@ -105,38 +102,44 @@ class RegexSweep:
         names: Sequence[str],
         version: int,
     ) -> None:
-        self.topics: dict[str, set[str]] = {expression: set() for expression in expressions}
-        """The topics found for each expression."""
-        self.oversized: set[str] = set()
-        """The expressions for whose topics there was no room. Nothing is found for them."""
         self.version = version
+        self.has_changes = False
+        """Whether an expression matches other topics than before. The caller sets it."""
         self._names = names
         self._compiled = compiled
-        self._waiting = sorted(self.topics, reverse=True)
+        self._waiting = sorted(expressions, reverse=True)
+        self._expression: str | None = None
+        """The expression at hand."""
         self._regex: TopicRegex | None = None
-        self._expression = ""
-        self._room_bytes = MAX_RESOLVED_BYTES
-        self._position = len(names)
-        """The next name for the expression at hand. It is the number of names if there is no expression."""
+        self._found: set[str] = set()
+        self._position = 0
+        """The next name for the expression at hand."""
 
-    def advance(self, matches: int) -> bool:
-        """Continues with about this number of matches, and returns whether the sweep is complete."""
-        while matches > 0:
-            if self._position == len(self._names):
-                if not self._waiting:
-                    return True
-                matches -= self._begin(self._waiting.pop())
+    @property
+    def is_complete(self) -> bool:
+        return self._expression is None and not self._waiting
+
+    def advance(self, matches: int) -> Iterator[tuple[str, frozenset[str]]]:
+        """Continues with about this number of matches. Yields the expressions that it completes, in
+        alphabetical order, and the topics that they match.
+        """
+        while matches > 0 and not self.is_complete:
+            if self._expression is None:
+                self._expression = self._waiting.pop()
+                matches -= self._begin(self._expression)
                 continue
             names = self._names[self._position : self._position + matches]
             self._position += len(names)
-            matches -= len(names)
+            matches -= max(1, len(names))
             if self._regex is not None:
-                self._add(self._regex.resolve(names))
-        return not self._waiting and self._position == len(self._names)
+                self._found |= self._regex.resolve(names)
+            if self._position == len(self._names):
+                yield self._expression, frozenset(self._found)
+                self._expression = None
 
     def _begin(self, expression: str) -> int:
         """Turns to the next expression. Returns its cost in matches."""
-        self._expression = expression
+        self._found = set()
         self._position = 0
         self._regex = self._compiled.get(expression)
         if self._regex is not None:
@@ -146,17 +149,6 @@ class RegexSweep:
         except KafkaError:
             self._position = len(self._names)
         return COMPILATION_MATCHES
-
-    def _add(self, topics: frozenset[str]) -> None:
-        """Adds topics to those of the expression at hand, or gives it up if there is no room for them."""
-        found = self.topics[self._expression]
-        found |= topics
-        self._room_bytes -= topics_bytes(topics)
-        if self._room_bytes < 0:
-            self._room_bytes += topics_bytes(found)
-            found.clear()
-            self.oversized.add(self._expression)
-            self._position = len(self._names)
 
 
 def _check_size(expression: str) -> None:

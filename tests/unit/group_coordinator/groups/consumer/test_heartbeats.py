@@ -207,8 +207,7 @@ def test_the_names_that_regular_expressions_match_are_bounded(monkeypatch: pytes
     """Otherwise, a group with many expressions could write so much at once that the session of its
     coordinator ends, with the shards of all groups.
     """
-    for module in (group_changes, topic_regex):
-        monkeypatch.setattr(module, "MAX_RESOLVED_BYTES", 3 * topic_regex.topics_bytes(["orders"]))
+    monkeypatch.setattr(group_changes, "MAX_RESOLVED_BYTES", 3 * topic_regex.topics_bytes(["orders"]))
     lab = new_lab(orders=2)
     members = [ModelConsumer(lab, f"m{n}", regex="orders.*|" + "x" * n) for n in range(1, 4)]
     lab.beat_all(members)
