@@ -127,7 +127,7 @@ class CommandLine(LazyGroup):
 
 def _import_structlog() -> None:
     """Imports structlog without rich, which it would import, if installed, for tracebacks that tidelog does
-    not print. This saves a tenth of a second of a service's start.
+    not print. This saves a tenth of a service's start time.
     """
     if "rich" not in sys.modules:
         sys.modules["rich"] = None  # type: ignore[assignment]
