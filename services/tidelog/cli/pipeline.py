@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli import tool_command
 from tidelog.cli.lazy_group import LazyGroup
 from tidelog.cli.tool_command import fail
 from tidelog.client.errors import ClientError
@@ -33,8 +34,10 @@ class PipelineGroup(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (PipelineError, ClientError, KafkaError) as error:
+        except PipelineError as error:
             fail(str(error))
+        except (ClientError, KafkaError) as error:
+            fail(tool_command.sentence_of(error))
         except spark_errors() as error:
             sentence = sentence_of(error)
             if sentence is None:

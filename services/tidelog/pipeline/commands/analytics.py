@@ -109,6 +109,8 @@ def _wishes(options: Options, span_ms: int) -> Wishes:
             options["bootstrap_server"], client_id="tidelog-analytics", security=environment_security()
         ) as cluster:
             standing = standing_of(cluster)
+            if options["topic"] and not options["segments"]:
+                cluster.topic(options["topic"])  # raises KafkaError before Spark starts
     return Wishes(
         trend_window_ms=parse_span("--window", options["window"]),
         plan_way=options["plan_way"],

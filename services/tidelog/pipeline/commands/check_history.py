@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,8 @@ from tidelog.process.output_format import OutputFormat, output_format, with_form
 if TYPE_CHECKING:
     from tidelog.pipeline.checker.job import HistoryVerdict
 
+_ELSEWHERE: Final = re.compile(r"^[a-z0-9+.-]+:/|[*?\[{]")
+"""A path in another file system, or a pattern, which only Spark can look up."""
 HISTORY_PATTERN: Final = "*history*.jsonl.gz"
 
 
@@ -66,6 +69,8 @@ def history_files(paths: tuple[str, ...]) -> list[str]:
     files = []
     for path in paths:
         if not Path(path).is_dir():
+            if not _ELSEWHERE.search(path) and not Path(path).exists():
+                raise PipelineError(f"there is no file {path}; `make chaos` writes histories")
             files.append(path)
             continue
         inside = sorted(str(file) for file in Path(path).rglob(HISTORY_PATTERN))
