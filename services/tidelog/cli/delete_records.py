@@ -20,6 +20,7 @@ from tidelog.cli.tool_command import (
     topic_option,
 )
 from tidelog.client.admin import UP_TO_HIGH_WATERMARK, delete_records
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.setting import INT_MAX, LONG_MAX
@@ -83,7 +84,7 @@ def command(
             (
                 *place,
                 None if result.error else result.low_watermark,
-                _REASONS.get(result.error, result.error.name) if result.error else None,
+                _REASONS.get(result.error, meaning_of(result.error)) if result.error else None,
             )
             for place, result in results
         ],

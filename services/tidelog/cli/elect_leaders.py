@@ -12,6 +12,7 @@ from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.reassignments import PREFERRED, UNCLEAN, Election, elect_leaders
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.setting import INT_MAX
@@ -82,4 +83,4 @@ def outcome(election: Election) -> str:
         return "elected"
     if election.code is ErrorCode.ELECTION_NOT_NEEDED:
         return "not needed"
-    return f"failed: {election.message or election.code.name}"
+    return f"failed: {election.message or meaning_of(election.code)}"

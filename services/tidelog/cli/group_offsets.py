@@ -54,6 +54,7 @@ from tidelog.client.share_groups import (
     describe_share_offsets,
     start_offsets,
 )
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -267,9 +268,7 @@ def _delete_share_offsets(
 def _deletion_status(code: ErrorCode) -> str:
     if code is ErrorCode.NONE:
         return "deleted"
-    if code is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
-        return "kept, because a member subscribes to the topic"
-    return code.name
+    return f"kept, because {meaning_of(code)}"
 
 
 def _chosen_method(methods: Mapping[str, object]) -> ResetMethod:

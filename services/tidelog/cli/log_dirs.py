@@ -9,6 +9,7 @@ from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.answers import topic_error_of
 from tidelog.client.log_dirs import UNKNOWN_BYTES, LogDir, describe_log_dirs
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 
 
@@ -86,7 +87,7 @@ def _show_directories(found: list[LogDir]) -> None:
                 directory.max_lag,
                 _known(directory.total_bytes),
                 _known(directory.usable_bytes),
-                None if directory.error is ErrorCode.NONE else directory.error.name,
+                None if directory.error is ErrorCode.NONE else meaning_of(directory.error),
             )
             for directory in found
         ],

@@ -42,6 +42,7 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 
 _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "'tidelog topic list' shows the existing topics",
+    ErrorCode.UNKNOWN_TOPIC_ID: "'tidelog topic list' shows the existing topics",
     ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists accepts an existing topic",
     ErrorCode.INVALID_REPLICATION_FACTOR: "'tidelog cluster describe' shows the brokers",
     ErrorCode.INVALID_CONFIG: "'tidelog config describe --all' shows all settings and their values",
@@ -56,6 +57,8 @@ _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.NON_EMPTY_GROUP: "stop its members first; 'tidelog group describe --members' shows them",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "'tidelog acl list' shows the ACLs",
     ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "'tidelog transactions list' shows the existing ones",
     ErrorCode.REQUEST_TIMED_OUT: "'tidelog cluster describe' shows the brokers that run",
     ErrorCode.NOT_ENOUGH_REPLICAS: "'tidelog topic describe' shows which replicas are in sync",

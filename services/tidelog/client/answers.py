@@ -5,29 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.model.error_meanings import known_code, meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
-
-_WITHOUT_MESSAGE: Final[Mapping[int, str]] = {
-    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "it does not exist",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "no ACL allows it",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "no ACL allows it",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "no ACL allows it",
-}
-"""The sentences for codes that brokers send without a message."""
 
 
 def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
     """Returns the exception for an error code. The message is `subject`, then the broker's message.
 
-    If the broker sent no message, a sentence about the code or Kafka's name of it takes its place.
+    If the broker sent no message, the meaning of the code takes its place.
     """
-    try:
-        known = ErrorCode(code)
-        name = known.name
-    except ValueError:
-        known, name = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}"
-    return KafkaError(known, f"{subject}: {message or _WITHOUT_MESSAGE.get(code, name)}")
+    return KafkaError(known_code(code), f"{subject}: {message or meaning_of(code)}")
 
 
 def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:

@@ -56,6 +56,7 @@ def commit_offsets(
                         ErrorCode.NON_EMPTY_GROUP,
                         f"group '{group_id}' has members that commit its offsets; choose another group",
                     )
-                raise_on_error(row.error_code, f"group '{group_id}', {topic.name}-{row.partition_index}")
+                subject = f"group '{group_id}', topic '{topic.name}' partition {row.partition_index}"
+                raise_on_error(row.error_code, subject)
 
     until_loaded(cluster, ask)

@@ -63,7 +63,8 @@ def describe_share_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartiti
         for topic in found.topics:
             for row in topic.partitions:
                 place = TopicPartition(topic.topic_name, row.partition_index)
-                raise_on_error(row.error_code, f"group '{group_id}', {place}", row.error_message)
+                subject = f"group '{group_id}', topic '{place.topic}' partition {place.partition}"
+                raise_on_error(row.error_code, subject, row.error_message)
                 offsets[place] = ShareOffset(_unless_negative(row.start_offset), _unless_negative(row.lag))
         return offsets
 
@@ -98,7 +99,8 @@ def alter_share_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicP
         for topic in answer.responses:
             for row in topic.partitions:
                 place = TopicPartition(topic.topic_name, row.partition_index)
-                raise_on_error(row.error_code, f"group '{group_id}', {place}", row.error_message)
+                subject = f"group '{group_id}', topic '{place.topic}' partition {place.partition}"
+                raise_on_error(row.error_code, subject, row.error_message)
 
     until_loaded(cluster, ask)
 

@@ -23,6 +23,7 @@ from tidelog.client.coordinators import ONGOING, SHARE, STREAMS, Transaction
 from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.model.error_meanings import meaning_of
 
 AGEING: Final = 0.8
 """The part of the retention after which a record that a group has not read counts as endangered."""
@@ -229,7 +230,9 @@ def check_space(directories: Sequence[LogDir]) -> list[Finding]:
         place = f"{directory.path} of broker {directory.broker_id}"
         if directory.error:
             step = "repair the disk and restart the broker; 'tidelog doctor DIR' examines its files"
-            found.append(Finding(check, State.FAIL, f"{place} is offline ({directory.error.name})", step))
+            found.append(
+                Finding(check, State.FAIL, f"{place} is offline ({meaning_of(directory.error)})", step)
+            )
             continue
         if directory.total_bytes <= 0:
             found.append(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from tidelog.model.error_meanings import known_code, meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 
 
@@ -176,13 +177,9 @@ _BY_CODE: Final[dict[ErrorCode, type[RequestError]]] = {
 
 def request_error(code: int, subject: str, message: str | None = None) -> KafkaError:
     """Returns the exception of an error code. Its message is `subject`, then the broker's message or the
-    name of the code.
+    meaning of the code.
     """
-    try:
-        known = ErrorCode(code)
-        name = known.name
-    except ValueError:
-        known, name = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}"
-    text = f"{subject}: {message or name}"
+    known = known_code(code)
+    text = f"{subject}: {message or meaning_of(code)}"
     found = _BY_CODE.get(known)
     return KafkaError(known, text) if found is None else found(text)

@@ -1,0 +1,48 @@
+"""Each of Kafka's error codes becomes a sentence with the name of the item."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tidelog.client.answers import error_of, group_error_of, topic_error_of
+from tidelog.client.core.delivery_errors import request_error
+from tidelog.model.error_meanings import meaning_of
+from tidelog.model.errors import ErrorCode, KafkaError
+
+CODE_NAME = re.compile(r"\b[A-Z]+_[A-Z_]+\b")
+
+
+@pytest.mark.parametrize("code", list(ErrorCode), ids=lambda code: code.name)
+def test_each_code_has_a_meaning_that_continues_a_sentence(code: ErrorCode) -> None:
+    meaning = meaning_of(code)
+    assert len(meaning.split()) > 1
+    assert not CODE_NAME.search(meaning)
+    assert meaning[0].islower()
+    assert not meaning.endswith((".", " "))
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code], ids=lambda code: code.name)
+def test_each_error_names_its_item_without_a_bare_code(code: ErrorCode) -> None:
+    errors: list[KafkaError] = [
+        error_of(code, "topic 't' partition 0"),
+        topic_error_of(code, "t"),
+        group_error_of(code, "t"),
+        request_error(code, "fetch of 't'-0"),
+    ]
+    for error in errors:
+        assert error.code is code
+        assert "'t'" in str(error)
+        assert not CODE_NAME.search(str(error))
+
+
+def test_a_broker_that_explains_a_code_is_quoted() -> None:
+    assert str(error_of(ErrorCode.POLICY_VIOLATION, "topic 't'", "too many")) == "topic 't': too many"
+
+
+@pytest.mark.parametrize("code", [-2, 999])
+def test_a_code_that_kafka_does_not_have(code: int) -> None:
+    error = error_of(code, "topic 't'")
+    assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
+    assert str(error) == f"topic 't': the broker answered with the unknown error code {code}"
