@@ -25,7 +25,7 @@ from tidelog.console.cluster_access import ClusterAccess
 from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.budget import Budget
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
-from tidelog.console.core.permissions import denial_text, is_denial
+from tidelog.console.core.permissions import denial_text, is_denial, is_not_found
 from tidelog.console.core.record_filter import FilterError
 from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
 from tidelog.console.core.record_text import ShownRecord
@@ -35,7 +35,7 @@ from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 
 MAX_VIEWERS: Final = 64
@@ -47,14 +47,6 @@ TOPICS_A_PAGE: Final = 200
 MAX_SEARCHES: Final = 2
 """The most searches for records at a time."""
 _STOP_CHECK_S: Final = 0.25
-_NOT_FOUND: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_TOPIC_EXCEPTION,
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        ErrorCode.INVALID_GROUP_ID,
-    }
-)
 SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": (
         b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -477,7 +469,7 @@ def _status_of(reading: Reading[Any]) -> int:
 def _status_of_error(error: ClientError | KafkaError) -> int:
     if is_denial(error):
         return 403
-    return 404 if isinstance(error, KafkaError) and error.code in _NOT_FOUND else 502
+    return 404 if is_not_found(error) else 502
 
 
 def _continuing(fields: Mapping[str, str], positions: Mapping[int, int]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.errors import ClientError
+from tidelog.console.core.permissions import is_denial, is_not_found
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 
@@ -20,7 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Reading(Generic[T]):
-    """A value with the time of its reading. After a failure, it is the last value, or None, and the error."""
+    """A value with the time of its reading. After a failure, it is the last value, or None, and the error.
+    The value is None after an error that says that it no longer exists or may not be seen.
+    """
 
     value: T | None
     read_at_ms: WallMs | None
@@ -74,5 +77,7 @@ class SharedReadings:
                 try:
                     entry.reading = Reading(await self._run(read), self._wall(), None)
                 except (ClientError, KafkaError) as error:
+                    if is_denial(error) or is_not_found(error):
+                        before = Reading(None, None, None)
                     entry.reading = Reading(before.value, before.read_at_ms, error)
             return entry.reading

@@ -247,3 +247,15 @@ def test_a_page_of_topics_behind_the_last_one_is_the_last_one(tidelog: Cluster, 
     page = serve_console(tidelog.bootstrap).get("/topics?page=999").text
     assert 'href="/topics/flights"' in page
     assert "No topic has such a name." not in page
+
+
+def test_a_deleted_topic_is_not_shown_any_more(tidelog: Cluster, serve_console: Serve) -> None:
+    tidelog.create_topic("flights", 3)
+    console = serve_console(tidelog.bootstrap)
+    events = console.events("/events/topics/flights")
+    assert "Leaders, replicas and offsets" in next(events)[1]
+    admin = AdminClient({"bootstrap.servers": tidelog.bootstrap})
+    admin.delete_topics(["flights"])["flights"].result(TIMEOUT_S)
+    fragment = next(data for name, data in events if "does not exist" in data)
+    assert "Leaders, replicas and offsets" not in fragment
+    assert console.get("/topics/flights").status == 404

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tidelog.client.errors import UnreachableError
 from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 
 
@@ -88,6 +91,33 @@ def test_an_error_keeps_the_last_value_and_is_not_repeated_at_once() -> None:
 
     asyncio.run(play())
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kept"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+        (ErrorCode.GROUP_ID_NOT_FOUND, None),
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, None),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, "value"),
+    ],
+)
+def test_what_was_deleted_or_is_denied_now_is_not_shown_any_more(code: ErrorCode, kept: str | None) -> None:
+    clock = Clock()
+    readings = shared(clock)
+    errors = iter([None, KafkaError(code, "it failed")])
+
+    def read() -> str:
+        if (error := next(errors)) is not None:
+            raise error
+        return "value"
+
+    async def play() -> str | None:
+        await readings.get("topic", read)
+        clock.now_ms += 5_000
+        return (await readings.get("topic", read)).value
+
+    assert asyncio.run(play()) == kept
 
 
 def test_the_number_of_kept_readings_is_bounded() -> None:

@@ -1,4 +1,4 @@
-"""The sentences of pages for which the user has no ACL."""
+"""The errors of pages that the user may not see or that do not exist."""
 
 from __future__ import annotations
 
@@ -17,12 +17,26 @@ _NEEDED: Final[Mapping[ErrorCode, str]] = {
 }
 """The operations that the pages need, by the error that a cluster returns without them."""
 
+_NOT_FOUND: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.INVALID_GROUP_ID,
+    }
+)
+
 T = TypeVar("T")
 
 
 def is_denial(error: Exception | None) -> bool:
     """Says whether the cluster refused something because the user has no ACL for it."""
     return isinstance(error, KafkaError) and error.code in _NEEDED
+
+
+def is_not_found(error: Exception | None) -> bool:
+    """Says whether the cluster has nothing with a name, or cannot have it."""
+    return isinstance(error, KafkaError) and error.code in _NOT_FOUND
 
 
 def denial_text(error: KafkaError, user: str) -> str:
