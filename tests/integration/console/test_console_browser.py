@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from brokerlab.console_users import MECHANISM, PASSWORDS, SecuredCluster
+from brokerlab.secured_broker import ALICE, TOPIC, SecuredBroker
 from tidelog.client.cluster import Cluster as ClusterClient
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
@@ -80,6 +81,13 @@ def picture(page: Any, name: str) -> None:
     if PICTURES:
         Path(PICTURES).mkdir(parents=True, exist_ok=True)
         page.screenshot(path=Path(PICTURES) / f"{name}.png")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    broker = SecuredBroker(tmp_path_factory.mktemp("tokens"))
+    yield broker
+    broker.close()
 
 
 @pytest.fixture
@@ -199,6 +207,8 @@ def test_a_user_logs_in_and_out_with_the_keyboard(
     picture(page, "login-light")
     page.keyboard.type(PASSWORDS["alice"])
     page.keyboard.press("Tab")
+    assert page.evaluate(f"{FOCUSED}.name") == "delegation"
+    page.keyboard.press("Tab")
     assert page.evaluate(f"{FOCUSED}.textContent") == "Log in"
     page.keyboard.press("Enter")
     page.wait_for_url("**/topics?q=fl")
@@ -241,9 +251,38 @@ def test_screen_readers_find_the_fields_of_the_login(
         '- heading "Log in"',
         '- textbox "User name"',
         '- textbox "Password"',
+        '- checkbox "name and password are the id and the HMAC of a delegation token"',
         '- button "Log in"',
     ):
         assert part in tree, tree
+
+
+def test_a_token_is_pasted_with_the_keyboard_or_sent_by_a_proxy(
+    tokens: SecuredBroker, serve_console: Serve, open_page: Callable[..., Any]
+) -> None:
+    console = serve_console(tokens.bootstrap("SASL_PLAINTEXT"), login="OAUTHBEARER", interval_ms=200)
+    page = open_page(f"{console.url}/topics", expected="403 (Forbidden)")
+    page.wait_for_url("**/login?next=*")
+    assert page.evaluate(f"{FOCUSED}.id") == "token"
+    assert '- textbox "Bearer token"' in page.locator("main").aria_snapshot()
+    page.keyboard.insert_text(tokens.provider.token(ALICE, aud="other"))
+    page.keyboard.press("Enter")
+    page.get_by_text("The cluster does not accept this token.").wait_for()
+    assert page.locator("#token").input_value() == ""
+    picture(page, "login-token-light")
+    token = tokens.provider.token(ALICE)
+    page.keyboard.insert_text(token)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name=TOPIC).wait_for()
+    page.get_by_role("button", name="Log out").click()
+    page.get_by_role("heading", name="Log in").wait_for()
+    page = open_page(f"{console.url}/topics", extra_http_headers={"Authorization": f"Bearer {token}"})
+    page.get_by_role("link", name=TOPIC).wait_for()
+    page.get_by_text(f"User {ALICE}", exact=True).wait_for()
+    assert page.get_by_role("button", name="Log out").count() == 0
+    read_at = page.locator("#read-at").text_content()
+    page.wait_for_function("before => document.getElementById('read-at').textContent != before", arg=read_at)
+    assert page.context.cookies() == []
 
 
 def test_the_theme_can_be_chosen_and_is_kept(
