@@ -251,7 +251,7 @@ def test_screen_readers_find_the_fields_of_the_login(
         '- heading "Log in"',
         '- textbox "User name"',
         '- textbox "Password"',
-        '- checkbox "name and password are the id and the HMAC of a delegation token"',
+        '- checkbox "these are the id and the HMAC of a delegation token"',
         '- button "Log in"',
     ):
         assert part in tree, tree
@@ -309,6 +309,22 @@ def test_updates_can_be_paused(flights: Cluster, serve_console: Serve, open_page
         page.get_by_text("crews").wait_for(timeout=1_500)
     button.click()
     page.get_by_text("crews").wait_for()
+
+
+def test_a_page_without_updates_says_so_until_they_come_again(
+    flights: Cluster, serve_console: Serve, open_page: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.console.pages.MAX_VIEWERS", 0)
+    console = serve_console(flights.bootstrap, interval_ms=200)
+    page = open_page(f"{console.url}/topics", expected="503 (Service Unavailable)")
+    state = page.get_by_role("status").filter(
+        has_text="No updates arrive. This page shows what was read then."
+    )
+    state.wait_for()
+    monkeypatch.setattr("tidelog.console.pages.MAX_VIEWERS", 64)
+    flights.create_topic("crews")
+    page.get_by_text("crews").wait_for()
+    state.wait_for(state="hidden")
 
 
 @pytest.mark.parametrize(

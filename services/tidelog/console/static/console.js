@@ -1,6 +1,7 @@
 // Theme, keyboard and live updates. Every page works without this file, too.
 "use strict";
 
+const RETRY_MS = 5000;
 const THEMES = ["system", "light", "dark"];
 
 function applyTheme(theme) {
@@ -58,6 +59,7 @@ function setUpLiveUpdates() {
   const live = document.getElementById("live");
   if (!live) return;
   const button = document.getElementById("pause");
+  const state = document.getElementById("updates");
   let source = null;
   let isPaused = false;
 
@@ -81,7 +83,15 @@ function setUpLiveUpdates() {
       });
       // The session has ended. The page, loaded again, is the login.
       source.addEventListener("ended", () => location.reload());
+      source.addEventListener("error", () => {
+        state.textContent = "No updates arrive. This page shows what was read then.";
+        // The browser repeats only connections that were lost, and not those that were refused.
+        if (source === null || source.readyState !== EventSource.CLOSED) return;
+        source = null;
+        setTimeout(update, RETRY_MS);
+      });
       source.addEventListener("read", (event) => {
+        state.textContent = "";
         if (isBusy()) return; // the content is older than this time
         if (pending !== null) replaceContent(live, pending);
         pending = null;
@@ -90,6 +100,7 @@ function setUpLiveUpdates() {
     } else if (!wanted && source) {
       source.close();
       source = null;
+      state.textContent = "";
     }
   }
 
