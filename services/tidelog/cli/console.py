@@ -188,6 +188,14 @@ class SchemaOptions:
 NO_SCHEMA_OPTIONS: Final = SchemaOptions()
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine reaches a host."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Exposure(NamedTuple):
     """The address of a console and what guards it. `has_login` is None without --login and --no-login."""
 
@@ -198,11 +206,7 @@ class Exposure(NamedTuple):
 
     @property
     def is_local(self) -> bool:
-        host = self.address.host
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return is_loopback(self.address.host)
 
     @property
     def shows_everybody(self) -> bool:
@@ -336,7 +340,7 @@ def _decoder(options: SchemaOptions) -> RecordDecoder:
         raise ToolError(f"--schema-registry-config: {error}") from None
     except SchemaError as error:
         raise ToolError(f"--schema-registry: {error}") from None
-    if registry.sends_login_in_clear:
+    if registry.sends_login_in_clear and not is_loopback(registry.host):
         note(
             f"tidelog: warning: {registry.name} has no TLS, so that others on the network can read the login"
         )

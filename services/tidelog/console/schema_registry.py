@@ -74,7 +74,7 @@ class SchemaRegistry:
         self._context = login.tls
         if parts.scheme == "https" and login.tls is None:
             self._context = ssl.create_default_context()
-        self._host = parts.hostname
+        self.host = parts.hostname
         self._port = port
         self._path = parts.path.rstrip("/")
         self._clock = clock
@@ -128,10 +128,10 @@ class SchemaRegistry:
         """Returns the status and the body of an answer. Raises RegistryError."""
         timeout_s = timeout_ms / 1000
         if self._context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            connection = http.client.HTTPConnection(self.host, self._port, timeout=timeout_s)
         else:
             connection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout_s, context=self._context
+                self.host, self._port, timeout=timeout_s, context=self._context
             )
         try:
             connection.connect()

@@ -142,3 +142,18 @@ def test_credentials_do_not_serve_for_logins(tmp_path: Path) -> None:
 )
 def test_only_loopback_is_local(listen: str, is_local: bool) -> None:
     assert Exposure(listen_address(listen)).is_local is is_local
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("registry.example", True)])
+def test_a_login_without_tls_is_warned_about_unless_it_stays_here(
+    tmp_path: Path, host: str, warns: bool
+) -> None:
+    login = tmp_path / "login.properties"
+    login.write_text("bearer.auth.token=hidden\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        output = said(
+            *("--listen", f"127.0.0.1:{listener.getsockname()[1]}"),
+            *("--schema-registry", f"http://{host}:8081", "--schema-registry-config", str(login)),
+        )
+    assert ("has no TLS, so that others on the network can read the login" in output) is warns
+    assert "hidden" not in output
