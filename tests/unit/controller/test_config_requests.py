@@ -55,6 +55,19 @@ def test_incremental_operations_of_a_topic(core: MakeCore) -> None:
     assert "t" not in cluster.state.topic_configs
 
 
+def test_a_list_does_not_grow_step_by_step_beyond_the_limit_of_a_value(core: MakeCore) -> None:
+    cluster, name = _with_topic(core), "follower.replication.throttled.replicas"
+    halves = [",".join(f"{start + number}:1" for number in range(2_500)) for start in (10_000, 20_000)]
+    assert _incremental(cluster, TOPIC, "t", (name, APPEND, halves[0])).error_code == 0
+    assert _incremental(cluster, TOPIC, "t", (name, APPEND, halves[0])).error_code == 0, "nothing is added"
+    grown = _incremental(cluster, TOPIC, "t", (name, APPEND, halves[1]))
+    assert grown.error_code == ErrorCode.INVALID_CONFIG
+    assert cluster.state.configs_of("t")[name] == halves[0]
+    for change in ((name, SUBTRACT, halves[0][: -len(",12499:1")]), (name, APPEND, "20000:1")):
+        assert _incremental(cluster, TOPIC, "t", change).error_code == 0
+    assert cluster.state.configs_of("t")[name] == "12499:1,20000:1"
+
+
 @pytest.mark.parametrize(
     ("kind", "name", "change", "code"),
     [

@@ -234,17 +234,17 @@ def _changed(
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Null value not supported for {config.name} with this operation."
             )
-        if len(config.value) > MAX_CONFIG_VALUE_CHARS:
+        value = config.value
+        if operation != ConfigOperation.SET:
+            value = _edited_list(
+                ConfigOperation(operation), config.name, after.get(config.name), value, list_default
+            )
+        if len(value) > MAX_CONFIG_VALUE_CHARS:  # as in Kafka, also of a list that grew step by step
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"The value of {config.name} is longer than {MAX_CONFIG_VALUE_CHARS} characters.",
             )
-        if operation == ConfigOperation.SET:
-            after[config.name] = config.value
-        else:
-            after[config.name] = _edited_list(
-                ConfigOperation(operation), config.name, after.get(config.name), config.value, list_default
-            )
+        after[config.name] = value
     return after
 
 
@@ -268,9 +268,11 @@ def _edited_list(
     elements = _split(default if current is None else current)
     changed = _split(value)
     if operation == ConfigOperation.APPEND:
-        elements += [element for element in dict.fromkeys(changed) if element not in elements]
+        known = set(elements)
+        elements += [element for element in dict.fromkeys(changed) if element not in known]
     else:
-        elements = [element for element in elements if element not in changed]
+        removed = set(changed)
+        elements = [element for element in elements if element not in removed]
     return ",".join(elements)
 
 
