@@ -29,6 +29,8 @@ FIRST_REVISION: Final = 1
 # Number of events that are kept for watches that lag behind; a watch that needs older events must list again.
 # They take about 10 MB if all are partition states.
 DEFAULT_HISTORY_EVENTS: Final = 50_000
+MAX_HISTORY_BYTES: Final = 64 * 1024 * 1024
+"""The values of the events that are kept for watches. One value may have almost MAX_TXN_BYTES."""
 
 
 class StoreError(Exception):
@@ -240,6 +242,7 @@ class KeySpace:
         self._keys_of_lease: dict[int, set[str]] = {}
         self._history: deque[WatchBatch] = deque()
         self._history_length = 0
+        self._history_bytes = 0
         self._history_limit = history_events
 
     def get(self, key: str) -> KeyValue | None:
@@ -330,7 +333,7 @@ class KeySpace:
             if item.lease != NO_LEASE:
                 self._keys_of_lease.setdefault(item.lease, set()).add(item.key)
         self._history.clear()
-        self._history_length = 0
+        self._history_length = self._history_bytes = 0
 
     def replay(self, revision: int, changes: Iterable[Change]) -> None:
         """Applies changes that an earlier `transact` decided. They are not added to the history."""
@@ -410,10 +413,16 @@ class KeySpace:
     def _remember(self, batch: WatchBatch) -> None:
         self._history.append(batch)
         self._history_length += len(batch.events)
-        while self._history_length > self._history_limit:
+        self._history_bytes += _value_bytes(batch)
+        while self._history_length > self._history_limit or self._history_bytes > MAX_HISTORY_BYTES:
             forgotten = self._history.popleft()
             self._history_length -= len(forgotten.events)
+            self._history_bytes -= _value_bytes(forgotten)
             self.compact_revision = forgotten.revision
+
+
+def _value_bytes(batch: WatchBatch) -> int:
+    return sum(len(event.value or b"") for event in batch.events)
 
 
 def check_txn(
