@@ -26,6 +26,8 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 MAX_JWKS_BYTES: Final = 1024 * 1024
 MAX_KEYS: Final = 1000
 READ_TIMEOUT_S: Final = 10.0
+MAX_TIME_S: Final = 10**15
+"""The greatest time in a claim, in seconds since 1970. A response states it in ms, as an int64."""
 
 _log = structlog.get_logger(__name__)
 
@@ -167,4 +169,6 @@ def _number(claims: Mapping[str, Any], name: str) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AuthenticationError(f"the claim {name} of the token is not a number")
+    if not abs(value) <= MAX_TIME_S:  # also NaN, which JSON in Python may contain
+        raise AuthenticationError(f"the claim {name} of the token is no time")
     return float(value)

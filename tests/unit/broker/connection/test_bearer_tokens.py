@@ -173,3 +173,12 @@ def test_a_message_survives_its_encoding(authorization_id: str, token: str) -> N
     message = BearerMessage(authorization_id, token)
     assert BearerMessage.parse(message.encode()) == message
     assert "hidden" in repr(message)
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, 1e17], ids=str)
+def test_a_token_with_an_impossible_time_is_refused(
+    provider: IdentityProvider, tokens: BearerTokens, claim: str, value: float
+) -> None:
+    with pytest.raises(AuthenticationError):
+        tokens.check(provider.token("alice", **{claim: value}), _now_ms())
