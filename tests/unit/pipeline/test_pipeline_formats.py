@@ -89,7 +89,7 @@ def target() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(b"tidelog_up 1\n")
 
-        def log_message(self, format: str, *arguments: object) -> None:
+        def log_message(self, *arguments: object) -> None:  # its name is that of http.server
             """Prints nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
