@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.broker_process import tidelog_command
+from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.command_line import InProcessTools
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -154,6 +154,44 @@ def test_a_member_of_a_group_commits_and_leaves(
     (described,) = json.loads(tools.output("group", "describe", group, "--format", "json"))
     assert (described["state"], described["member_count"]) == ("Empty", 0)
     assert [row["committed"] for row in described["partitions"]] == [3]
+
+
+def test_a_member_whose_topic_was_deleted_ends(
+    start: Callable[..., subprocess.Popen[bytes]], tools: InProcessTools, topic: str
+) -> None:
+    """The commit was repeated for a minute."""
+    start("produce", topic).communicate(b"a\n")
+    process = start("consume", topic, "--group", f"g-{topic}", "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    tools.output("topic", "delete", topic)
+    assert ended(process, signal.SIGINT) == (
+        0,
+        "",
+        f"Topic {topic} was deleted, so no offsets were committed.\n1 records read from {topic}.\n",
+    )
+
+
+def test_a_second_ctrl_c_ends_a_member_whose_broker_does_not_answer(
+    start: Callable[..., subprocess.Popen[bytes]], own_broker: BrokerProcess
+) -> None:
+    server = own_broker.bootstrap
+    start("produce", "t", server=server).communicate(b"a\n")
+    process = start("consume", "t", "--group", "g", "--from-beginning", server=server)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    os.kill(own_broker.pid, signal.SIGSTOP)
+    try:
+        process.send_signal(signal.SIGINT)
+        time.sleep(1)  # so that the first one is noted
+        exit_code, _, errors = ended(process, signal.SIGINT)
+    finally:
+        os.kill(own_broker.pid, signal.SIGCONT)
+    assert exit_code == 130
+    assert errors.splitlines()[-2:] == [
+        "1 records were printed, but their offsets were not committed: t-0.",
+        "tidelog: interrupted",
+    ]
 
 
 @SIGNALS

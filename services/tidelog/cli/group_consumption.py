@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.cli.interruption import noted_interruption
+from tidelog.cli.output import note
 from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.client.cluster import Cluster
 from tidelog.client.core.delivery_errors import StaleMemberError
@@ -38,11 +39,26 @@ def print_with_group(
                 is_interrupted=interruption.is_set,
             )
         finally:
-            if commits:
-                owned = set(consumer.assignment())
-                positions = {**_positions(consumer), **printer.unfinished}
-                consumer.commit({place: offset for place, offset in positions.items() if place in owned})
-            consumer.close(commits=False)
+            try:
+                if commits:
+                    _commit(cluster, consumer, topic, printer)
+            finally:
+                consumer.close(commits=False)
+
+
+def _commit(cluster: Cluster, consumer: Consumer[bytes, bytes], topic: str, printer: RecordPrinter) -> None:
+    owned = set(consumer.assignment())
+    positions = {**_positions(consumer), **printer.unfinished}
+    offsets = {place: offset for place, offset in positions.items() if place in owned}
+    try:
+        if topic in cluster.topics([topic]):
+            consumer.commit(offsets)
+        else:  # a commit would wait for a topic of this name
+            note(f"Topic {topic} was deleted, so no offsets were committed.")
+    except KeyboardInterrupt:
+        places = ", ".join(map(str, sorted(offsets)))
+        note(f"{printer.printed} records were printed, but their offsets were not committed: {places}.")
+        raise
 
 
 def _positions(consumer: Consumer[bytes, bytes]) -> dict[TopicPartition, int]:

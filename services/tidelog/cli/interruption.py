@@ -10,6 +10,10 @@ from types import FrameType
 from typing import Final, NoReturn
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+END_LIMIT_S: Final = 10.0
+"""The time that a commit and a goodbye have after the first Ctrl-C."""
+HURRY_S: Final = 0.5
+"""The time of each further step of an end that takes too long."""
 
 
 class TerminatedError(KeyboardInterrupt):
@@ -51,27 +55,30 @@ def _raise_terminated(number: int, frame: FrameType | None) -> NoReturn:
 def noted_interruption() -> Iterator[threading.Event]:
     """Yields an event that the first Ctrl-C or SIGTERM sets, so that it can't fall between two steps.
 
-    The second one raises KeyboardInterrupt, which also ends a write to a pipe that nobody reads. Threads
-    other than the main one get no signals.
+    The second one raises KeyboardInterrupt, and so does the end of END_LIMIT_S. Both repeat it, because each
+    step of an end can wait for a broker that does not answer. Threads other than the main one get no signals.
     """
     asked = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
 
     def note_it(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        restore()
+        if not asked.is_set():
+            asked.set()
+            signal.setitimer(signal.ITIMER_REAL, END_LIMIT_S, HURRY_S)
+            return
+        signal.setitimer(signal.ITIMER_REAL, HURRY_S, HURRY_S)
+        raise TerminatedError if number == signal.SIGTERM else KeyboardInterrupt
 
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:
+    before = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGALRM)}
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    for number in SIGNALS:
+        if before[number] is not signal.SIG_IGN:
             signal.signal(number, note_it)
     try:
         yield asked
     finally:
-        restore()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)

@@ -6,9 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from tidelog.client.core.delivery_errors import ClosedError
+
+CANCEL_TIMEOUT_S: Final = 1.0
+"""The time in which tasks end that were cancelled."""
 
 
 class AsyncConsumer(Protocol):
@@ -34,6 +37,11 @@ class LoopThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        pending = asyncio.all_tasks(self.loop)  # only if a close was interrupted
+        for task in pending:
+            task.cancel()
+        if pending:
+            self.loop.run_until_complete(asyncio.wait(pending, timeout=CANCEL_TIMEOUT_S))
         self.loop.close()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
