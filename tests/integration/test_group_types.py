@@ -58,6 +58,13 @@ def test_groups_of_each_type_are_listed_and_described(bootstrap: str, tools: InP
         assert [group["member_count"] for group in described] == [1, 0, 1]
 
 
+def test_a_consumer_that_joins_a_share_group_is_told_that_it_has_another_type(tools: InProcessTools) -> None:
+    """The coordinator spoke of the upgrade of a classic group."""
+    result = tools.run("consume", TOPIC, "--group", SHARE, "--timeout-ms", "1000")
+    assert result.exit_code == 1
+    assert f"Group {SHARE} has another type than a group of consumers; 'tidelog group list'" in result.stderr
+
+
 def test_a_share_group_shows_start_offsets_lag_and_members(bootstrap: str, tools: InProcessTools) -> None:
     (empty,) = tools.document("group", "describe", SHARE)
     assert (empty["type"], empty["state"], empty["member_count"]) == ("share", "Empty", 0)

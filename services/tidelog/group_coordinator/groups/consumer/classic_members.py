@@ -356,7 +356,8 @@ def from_classic(groups: Groups, known: Group) -> ConsumerGroup:
     Nothing is changed yet. Raises KafkaError (GROUP_ID_NOT_FOUND) if the group can't be upgraded.
     """
     if not isinstance(known, ClassicGroup):
-        raise _refused_upgrade(known, "it is of another kind")
+        reason = f"Group {known.group_id} has another type than a group of consumers."
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, reason)
     if not known.members:
         return ConsumerGroup(known.group_id)
     settings = groups.settings
