@@ -227,6 +227,14 @@ def test_only_changes_that_happened_are_reported(tools: InProcessTools) -> None:
     assert tools.document("config", "alter", "--topic", TOPIC, "--delete-config", "retention.ms")["changed"]
 
 
+def test_a_broker_without_a_role_has_null_as_in_top() -> None:
+    with Cluster(2) as cluster:
+        described = document(cluster.bootstrap, "cluster", "describe")["brokers"]
+        (seen,) = document(cluster.bootstrap, "top", "--once", "--interval", "0.5")
+    assert {row["role"] for row in described} == {"controller", None}
+    assert [row["role"] for row in described] == [row["role"] for row in seen["brokers"]]
+
+
 def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:
     with Cluster(2) as cluster:
         cluster.create_topic(TOPIC, 1)

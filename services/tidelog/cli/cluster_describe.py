@@ -43,7 +43,7 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
     print_table(
         ("#broker", "address", "rack", "role"),
         [
-            (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else "")
+            (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else None)
             for b in view.brokers
         ],
         name="brokers",
