@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -23,7 +23,9 @@ from tidelog.model.instants import MonotonicMs
 FETCH_BYTES: Final = MIB
 """The bytes of a fetch. A broker sends the first batch even if it is larger."""
 _WIDER: Final = 4
-"""A search for the newest records that found too few continues with so many times the offsets."""
+"""A search for the newest records that found too few continues with so many times the offsets. Those at the
+ends may be of transactions' markers, or of records that compaction removed.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +64,9 @@ def find_records(
     keys and values. Raises KafkaError, ClientError.
     """
     began_ms = clock()
-    topic = existing_topic(cluster, name)
-    asked = [each.index for each in topic.partitions if query.partition in (None, each.index)]
-    if not asked:
-        raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' has no partition {query.partition}"
-        )
-    # A leader that does not answer delays only the searches in its own partitions.
-    topic = replace(topic, partitions=tuple(each for each in topic.partitions if each.index in asked))
+    topic = _searched(existing_topic(cluster, name), query)
     isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
-    silent: set[int] = set()
-    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
-    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
-    ends = {index: ends[index] for index in asked if index in ends and index in log_starts}
-    at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
-    starts = query.starts(log_starts, ends, at_time)
+    log_starts, starts, ends = _bounds(cluster, topic, query, isolation_level)
     is_newest = query.start == "newest" and query.cursor is None
 
     def scanned(first: dict[int, int], last: dict[int, int], spent: Spent) -> RecordScan:
@@ -92,31 +82,25 @@ def find_records(
             decode=decode,
             spent=spent,
         )
-        _read(cluster, topic, scan, isolation_level, clock)
-        return scan
+        return _read(cluster, topic, scan, isolation_level, clock)
 
     window = query.window([end - log_starts[index] for index, end in ends.items()])
     scan = scanned(starts, ends, Spent(began_ms))
-    records, first = list(scan.found), starts
-    # The offsets at the ends may be those of transactions' markers, or of records that compaction removed.
-    while is_newest and scan.stopped_at is None and len(records) < query.limit and window < NEWEST_SEARCHED:
+    records, first, is_complete = list(scan.found), starts, scan.stopped_at is None
+    while is_newest and is_complete and len(records) < query.limit and window < NEWEST_SEARCHED:
         window *= _WIDER
         earlier = {index: max(log_starts[index], end - window) for index, end in ends.items()}
         if earlier == first:
             break
         more = scanned(earlier, first, scan.spent)
         records += more.found
-        first = earlier
-        if more.stopped_at is not None:
-            break
+        first, is_complete = earlier, more.stopped_at is None
     shown = sorted(records, key=record_order, reverse=is_newest)[: query.limit]
     if is_newest and scan.stopped_at is None and len(shown) < len(records) + scan.dropped:
-        first = dict(ends)
-        for record in shown:
-            first[record.partition] = min(first[record.partition], record.offset)
+        first = _first_offsets(shown, ends)
     older = {index: max(log_starts[index], offset - window) for index, offset in first.items()}
     return RecordsFound(
-        tuple(index for index in asked if index not in ends),
+        tuple(each.index for each in topic.partitions if each.index not in ends),
         tuple(shown),
         scan.spent,
         clock() - began_ms,
@@ -128,14 +112,49 @@ def find_records(
     )
 
 
+def _searched(topic: Topic, query: RecordQuery) -> Topic:
+    """Returns a topic with only the partitions of a query: a leader that does not answer delays only searches
+    in its own partitions. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION.
+    """
+    asked = tuple(each for each in topic.partitions if query.partition in (None, each.index))
+    if not asked:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic '{topic.name}' has no partition {query.partition}",
+        )
+    return replace(topic, partitions=asked)
+
+
+def _bounds(
+    cluster: Cluster, topic: Topic, query: RecordQuery, isolation_level: int
+) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
+    """Returns the log start offset, the first offset to read and the end of each partition whose leader
+    answers.
+    """
+    silent: set[int] = set()
+    log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
+    ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
+    ends = {index: end for index, end in sorted(ends.items()) if index in log_starts}
+    at_time = _offsets(cluster, topic, query.time_ms, silent) if query.start == "time" else {}
+    return log_starts, query.starts(log_starts, ends, at_time), ends
+
+
+def _first_offsets(records: list[ShownRecord], ends: Mapping[int, int]) -> dict[int, int]:
+    """Returns the offset of the first of these records in each partition, and its end where there is none."""
+    first = dict(ends)
+    for record in records:
+        first[record.partition] = min(first[record.partition], record.offset)
+    return first
+
+
 def _read(
     cluster: Cluster,
     topic: Topic,
     scan: RecordScan,
     isolation_level: int,
     clock: Callable[[], MonotonicMs],
-) -> None:
-    """Fetches for a scan until it is over. Raises KafkaError, ClientError."""
+) -> RecordScan:
+    """Fetches for a scan until it is over, and returns it. Raises KafkaError, ClientError."""
     while (index := scan.next_partition(clock())) is not None:
         offset = scan.positions[index]
         raw = fetch_batches(
@@ -147,6 +166,7 @@ def _read(
             raise CorruptFetchError(
                 f"topic '{topic.name}' partition {index} near offset {scan.positions[index]}: {error}"
             ) from error
+    return scan
 
 
 def find_record(
