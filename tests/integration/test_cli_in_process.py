@@ -229,8 +229,9 @@ def test_only_changes_that_happened_are_reported(tools: InProcessTools) -> None:
 
 def test_a_broker_without_a_role_has_null_as_in_top() -> None:
     with Cluster(2) as cluster:
-        described = document(cluster.bootstrap, "cluster", "describe")["brokers"]
-        (seen,) = document(cluster.bootstrap, "top", "--once", "--interval", "0.5")
+        tools = InProcessTools(cluster.bootstrap)
+        described = tools.document("cluster", "describe")["brokers"]
+        (seen,) = tools.document("top", "--once", "--interval", "0.5")
     assert {row["role"] for row in described} == {"controller", None}
     assert [row["role"] for row in described] == [row["role"] for row in seen["brokers"]]
 
