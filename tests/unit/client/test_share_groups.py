@@ -82,9 +82,9 @@ def test_an_error_of_a_partition_is_raised() -> None:
         ),
     }
     with coordinator(answers) as (_, cluster):
-        with pytest.raises(KafkaError, match="group 'tasks', flights-4: no ACL allows it"):
+        with pytest.raises(KafkaError, match="group 'tasks', topic 'flights' partition 4: no ACL allows it"):
             describe_share_offsets(cluster, GROUP)
-        with pytest.raises(KafkaError, match="group 'tasks', flights-4: no ACL allows it"):
+        with pytest.raises(KafkaError, match="group 'tasks', topic 'flights' partition 4: no ACL allows it"):
             alter_share_offsets(cluster, GROUP, {TopicPartition("flights", 4): 1})
 
 
