@@ -197,7 +197,7 @@ def test_up_fails_at_once_with_the_log_of_the_dead_process(
     [
         (["--set", "nod.id=1"], "did you mean node.id"),
         (["--set", "num.partitions=x"], "num.partitions"),
-        (["--base-port", "65535", "--brokers", "2"], "beyond 65535"),
+        (["--base-port", "65535", "--brokers", "2"], "would exceed 65535"),
     ],
 )
 def test_wrong_arguments_are_reported_at_once(tmp_path: Path, options: list[str], message: str) -> None:

@@ -73,7 +73,7 @@ def test_clients_log_in_and_certificates_are_renewed(new_cluster: Callable[..., 
     consumer.subscribe(["t"])
     assert len(poll_messages(consumer, 20)) == 20
     consumer.close()
-    assert "Empty, 0 members" in tool(cluster, file, "group", "describe", "g")
+    assert "Empty, coordinator" in tool(cluster, file, "group", "describe", "g")
     _strangers_stay_out(cluster)
     renewals = cluster.renewals_pid()
     ca = properties["ssl.truststore.location"]

@@ -116,6 +116,7 @@ def test_the_document_of_a_member_that_joins(etcd: EtcdProcess, tmp_path: Path) 
 
 
 def test_a_member_with_data_is_told_to_stay_as_it_is(etcd: EtcdProcess, tmp_path: Path) -> None:
+    document(etcd, "snapshot", "--output-dir", str(snapshots(tmp_path)))  # etcd opens its port before its log
     source = member_config(tmp_path, **{"data-dir": str(etcd.data_dir)})
     said = json.loads(join(etcd, source, tmp_path / "etcd.json").stdout)
     assert said["initial_cluster_state"] is None
