@@ -15,6 +15,7 @@ from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_na
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.delivery_errors import RecordTooLargeError
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     BadAddressError,
@@ -193,8 +194,8 @@ def sentence_of(error: ToolError | ClientError | KafkaError, suggestion: str = "
     step: str | None = None
     if isinstance(error, KafkaError):
         step = _NEXT_STEPS.get(error.code)
-        if "max.request.size" in text:  # the limit of the producer, which no setting of the topic changes
-            step = "send smaller records, or use a producer with a larger max.request.size"
+        if isinstance(error, RecordTooLargeError) and error.producer_setting:
+            step = f"send smaller records, or use a producer with a larger {error.producer_setting}"
     elif isinstance(error, AdvertisedUnreachableError):
         step = _ADVERTISED_STEP
     elif isinstance(error, BrokerGoneError):

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import sentence_of
+from tidelog.client.core.delivery_errors import RecordTooLargeError
 from tidelog.client.errors import AdvertisedUnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -118,6 +119,15 @@ def test_an_error_of_the_broker_becomes_one_line() -> None:
         "topic 't' partition 0 has no offset 9; 'tidelog offsets' shows the existing offsets"
     )
     assert "advertised.listeners" in sentence_of(AdvertisedUnreachableError("broker 1 tells ..."))
+
+
+def test_a_record_beyond_a_limit_of_the_producer_gets_advice_about_this_limit() -> None:
+    """`buffer.memory` got advice about the topic's max.message.bytes, which does not help."""
+    error = RecordTooLargeError("a record of 9 bytes for topic 't' exceeds buffer.memory, 8", "buffer.memory")
+    assert sentence_of(error).endswith(
+        "; send smaller records, or use a producer with a larger buffer.memory"
+    )
+    assert "max.message.bytes" in sentence_of(RecordTooLargeError("the broker refused a record"))
 
 
 def test_every_command_has_help() -> None:

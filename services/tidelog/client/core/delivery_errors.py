@@ -76,9 +76,16 @@ class NotEnoughReplicasError(RequestError):
 
 
 class RecordTooLargeError(RequestError):
-    """The record exceeds `max.request.size`, `buffer.memory` or the broker's `max.message.bytes`."""
+    """The record exceeds `max.request.size`, `buffer.memory` or the broker's `max.message.bytes`.
+
+    `producer_setting` names the setting of the producer. It is empty if the broker refused the record.
+    """
 
     CODE: ClassVar[ErrorCode] = ErrorCode.MESSAGE_TOO_LARGE
+
+    def __init__(self, message: str, producer_setting: str = "") -> None:
+        super().__init__(message)
+        self.producer_setting: str = producer_setting
 
 
 class InvalidRecordError(RequestError):

@@ -303,14 +303,11 @@ class ProducerCore:
     ) -> ProducerBatch | None:
         limit = self.settings.max_request_size - REQUEST_OVERHEAD_BYTES
         if size > limit or size + BATCH_HEADER_BYTES > self.settings.buffer_memory:
-            settings = self.settings
-            exceeded = (
-                f"max.request.size, {settings.max_request_size}"
-                if size > limit
-                else f"buffer.memory, {settings.buffer_memory}"
-            )
+            setting, most = "max.request.size", self.settings.max_request_size
+            if size <= limit:
+                setting, most = "buffer.memory", self.settings.buffer_memory
             raise RecordTooLargeError(
-                f"a record of {size} bytes for topic '{queue.place.topic}' exceeds {exceeded}"
+                f"a record of {size} bytes for topic '{queue.place.topic}' exceeds {setting}, {most}", setting
             )
         reserved = max(size, self._batch_limit) + BATCH_HEADER_BYTES
         reserved = min(reserved, self.settings.buffer_memory)
