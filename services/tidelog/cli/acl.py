@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import click
 
-from tidelog.cli.output import print_table, say
+from tidelog.cli.output import counted, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.acls import create_acls, delete_acls, list_acls
 from tidelog.model.acl import (
@@ -221,7 +221,7 @@ def add(
     ]
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         create_acls(cluster, bindings)
-    say(f"Added {len(bindings)} ACL{'s' if len(bindings) > 1 else ''}.", added=len(bindings))
+    say(f"Added {counted(len(bindings), 'ACL')}.", added=len(bindings))
 
 
 @command.command(
@@ -261,4 +261,4 @@ def delete(
         deleted = delete_acls(cluster, wanted)
     if not deleted:
         raise ToolError("no ACL matches; 'tidelog acl list' shows all")
-    say(f"Deleted {deleted} ACL{'s' if deleted > 1 else ''}.", deleted=deleted)
+    say(f"Deleted {counted(deleted, 'ACL')}.", deleted=deleted)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import click
 
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
-from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
+from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
 from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster
@@ -151,8 +151,7 @@ def _print_group(group: Group, offsets: _Offsets | None) -> None:
         texts.append(f"epoch {group.epoch}")
     if group.assignor:
         texts.append(group.assignor)
-    count = len(group.members)
-    texts += [f"coordinator {group.coordinator_id}", f"{count} member{'s' if count != 1 else ''}"]
+    texts += [f"coordinator {group.coordinator_id}", counted(len(group.members), "member")]
     texts += [f"total {name} {total}" for name, total in totals.items() if total is not None]
     print_heading(
         group.group_id,

@@ -161,6 +161,11 @@ def finish(*, has_failed: bool = False) -> None:
     click.echo(json.dumps(document.value(), indent=2, ensure_ascii=False))
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number and its noun, whose plural ends with s: `1 move`, `2 moves`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def begin_document() -> None:
     """Begins a new document, because the command runs again (--watch)."""
     click.get_current_context().meta.pop(_DOCUMENT_KEY, None)

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import click
 
-from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_text_file
 from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.rebalance_run import remove_throttle, set_throttle
@@ -203,7 +203,7 @@ def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_a
         others = {key: move for key, move in standing.under_way.items() if key not in wanted}
         set_throttle(cluster, [*moves, *running_moves(others)], throttle)
     alter_reassignments(cluster, wanted)
-    say(f"Started {len(moves)} move{'s' if len(moves) != 1 else ''}.", moves=len(moves))
+    say(f"Started {counted(len(moves), 'move')}.", moves=len(moves))
     if throttle is not None:
         note("Run --verify until the moves are finished: it removes the throttle.")
 
