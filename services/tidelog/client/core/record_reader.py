@@ -19,7 +19,7 @@ from tidelog.records.record_writer import Header
 from tidelog.records.varint import CorruptVarintError, continue_varint
 
 RECORDS_A_CHUNK: Final = 250
-"""The records that are decoded at once if the application asks for fewer."""
+"""The number of records that are decoded at once, unless the application asks for more."""
 _NO_HEADERS: Final[tuple[Header, ...]] = ()
 
 

@@ -25,6 +25,7 @@ NO_IMAGE: Final = ClusterImage(0, {}, {})
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 """The protocol type of consumers, in classic groups as in KIP-848 groups."""
 _FIRST_COMMIT_WITH_MEMBER_EPOCH: Final = 9
+"""The version of OffsetCommit from which a request holds a member epoch."""
 
 
 class GroupKind(StrEnum):

@@ -56,8 +56,6 @@ from tidelog.wire.messages.records.consumer_group_target_assignment_metadata imp
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 
-"""The version of OffsetCommit from which a request holds a member epoch."""
-
 
 class ConsumerState(StrEnum):
     """The state of a consumer group, named as in ListGroups (Kafka's ConsumerGroupState)."""
@@ -88,7 +86,7 @@ class ConsumerGroup:
         self.regexes: dict[str, ResolvedRegex] = {}
         """Maps each subscribed regular expression to the topics that match."""
         self.resolved_bytes = 0
-        """The size of the names of these topics."""
+        """The size of these topics, as `topics_bytes` counts it."""
         self.owners: dict[UUID, dict[int, str]] = {}
         """Maps each topic id and partition to the member that has not given the partition up."""
         self.has_partition_metadata = False
