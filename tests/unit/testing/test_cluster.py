@@ -319,6 +319,8 @@ def test_a_paused_broker_refuses_the_requests_of_the_test_at_once(tidelog: Clust
 class WithMixin(TidelogMixin):
     """Runs inside `test_the_mixin_gives_each_test_an_empty_broker`."""
 
+    __test__ = False  # pytest must not collect it
+
     def test_first(self) -> None:
         self.tidelog.produce("flights", "a")
 
@@ -327,11 +329,10 @@ class WithMixin(TidelogMixin):
             self.tidelog.records("flights")
 
 
-WithMixin.__test__ = False  # type: ignore[attr-defined]  # pytest reads it
-
-
 class WithOwnSetUps(TidelogMixin):
     """Runs inside `test_the_mixin_works_if_its_setups_are_not_called`."""
+
+    __test__ = False  # pytest must not collect it
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -345,9 +346,6 @@ class WithOwnSetUps(TidelogMixin):
 
     def test_second(self) -> None:
         self.assertEqual(self.tidelog.records("flights"), [])
-
-
-WithOwnSetUps.__test__ = False  # type: ignore[attr-defined]
 
 
 def test_the_mixin_works_if_its_setups_are_not_called() -> None:
