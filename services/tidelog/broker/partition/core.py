@@ -97,7 +97,6 @@ class PartitionCore:
     __slots__ = (
         "_asks_again",
         "_fetch_from",
-        "_handlers",
         "_leading",
         "_refused",
         "broker_id",
@@ -164,40 +163,10 @@ class PartitionCore:
         self._asks_again = False
         self._fetch_from = UNDEFINED_EPOCH_OFFSET
         self._refused = RefusedBatches()
-        # The handlers' parameters differ: each takes the event type that is its key.
-        self._handlers: dict[type, Callable[..., list[Effect]]] = {
-            ProduceReceived: self._on_produce_received,
-            ProduceDuringRoleChange: self._on_produce_during_role_change,
-            AppendFailed: self._on_append_failed,
-            VerificationAsked: self._on_verification_asked,
-            VerificationRefused: self._on_verification_refused,
-            MarkerReceived: self._on_marker_received,
-            ShardAppendReceived: self._on_shard_append_received,
-            BatchAppended: self._on_batch_appended,
-            BatchesAppended: self._on_batches_appended,
-            FollowerFetched: self._on_follower_fetched,
-            RecordsReceived: self._on_records_received,
-            ReceivedAppended: self._on_received_appended,
-            LeaderAndIsrReceived: self._on_leader_and_isr_received,
-            DeleteRecordsReceived: self._on_delete_records_received,
-            LogStartOffsetMoved: self._on_log_start_offset_moved,
-            MinInSyncReplicasChanged: self._on_min_in_sync_replicas_changed,
-            FlushMessagesChanged: self._on_flush_messages_changed,
-            Flushed: self._on_flushed,
-            EligibleLeadersSwitched: self._on_eligible_leaders_switched,
-            IsrCheckDue: self._on_isr_check_due,
-            IsrWritten: self._on_isr_written,
-            IsrRefused: self._on_isr_refused,
-            EpochEndReceived: self._on_epoch_end_received,
-            EpochDiverged: self._on_epoch_diverged,
-            Truncated: self._on_truncated,
-            LogRestarted: self._on_log_restarted,
-            FetchedOutOfRange: self._on_fetched_out_of_range,
-        }
 
     def step(self, event: Event) -> list[Effect]:
         """Takes an event into account and returns its effects."""
-        return self._handlers[type(event)](event)
+        return _HANDLERS[type(event)](self, event)
 
     # -- questions, which change nothing
 
@@ -769,3 +738,36 @@ class PartitionCore:
         self.effective_min_in_sync_replicas = effective_min_in_sync_replicas(
             self.min_in_sync_replicas, len(self.replicas)
         )
+
+
+# A table for each partition would cost 3 kB and a cycle of references, because it would hold bound methods.
+# The handlers' parameters differ: each takes the event type that is its key.
+_HANDLERS: Final[dict[type, Callable[..., list[Effect]]]] = {
+    ProduceReceived: PartitionCore._on_produce_received,
+    ProduceDuringRoleChange: PartitionCore._on_produce_during_role_change,
+    AppendFailed: PartitionCore._on_append_failed,
+    VerificationAsked: PartitionCore._on_verification_asked,
+    VerificationRefused: PartitionCore._on_verification_refused,
+    MarkerReceived: PartitionCore._on_marker_received,
+    ShardAppendReceived: PartitionCore._on_shard_append_received,
+    BatchAppended: PartitionCore._on_batch_appended,
+    BatchesAppended: PartitionCore._on_batches_appended,
+    FollowerFetched: PartitionCore._on_follower_fetched,
+    RecordsReceived: PartitionCore._on_records_received,
+    ReceivedAppended: PartitionCore._on_received_appended,
+    LeaderAndIsrReceived: PartitionCore._on_leader_and_isr_received,
+    DeleteRecordsReceived: PartitionCore._on_delete_records_received,
+    LogStartOffsetMoved: PartitionCore._on_log_start_offset_moved,
+    MinInSyncReplicasChanged: PartitionCore._on_min_in_sync_replicas_changed,
+    FlushMessagesChanged: PartitionCore._on_flush_messages_changed,
+    Flushed: PartitionCore._on_flushed,
+    EligibleLeadersSwitched: PartitionCore._on_eligible_leaders_switched,
+    IsrCheckDue: PartitionCore._on_isr_check_due,
+    IsrWritten: PartitionCore._on_isr_written,
+    IsrRefused: PartitionCore._on_isr_refused,
+    EpochEndReceived: PartitionCore._on_epoch_end_received,
+    EpochDiverged: PartitionCore._on_epoch_diverged,
+    Truncated: PartitionCore._on_truncated,
+    LogRestarted: PartitionCore._on_log_restarted,
+    FetchedOutOfRange: PartitionCore._on_fetched_out_of_range,
+}
