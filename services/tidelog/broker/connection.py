@@ -33,6 +33,10 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 """The bytes of responses that the client may leave unread. Above it, the broker stops reading requests."""
 MAX_READY_BYTES: Final = 256 * 1024
 """The responses to the requests of one read leave together, up to this size."""
+MAX_TURN_S: Final = 0.01
+"""After this time, a connection starts its next request only when others had their turn. A client may have
+sent thousands of small requests at once.
+"""
 
 MAX_CLIENT_LINES_PER_SECOND: Final = 20
 CLIENT_LOG: Final = BoundedLog("tidelog.broker.clients", MAX_CLIENT_LINES_PER_SECOND)
@@ -178,6 +182,10 @@ class Connection(RequestSource):
     def connection_lost(self, exc: Exception | None) -> None:
         self._shut()
         self.listener.forget(self)
+        # The outbox and the authentication refer to this connection. Without these references, its memory is
+        # free at once, and does not wait for the garbage collector.
+        self._outbox = self._transport = None
+        self.authentication = self.gate = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
@@ -214,8 +222,11 @@ class Connection(RequestSource):
         return not self.is_closed
 
     def _process(self) -> None:
-        """Starts every complete request. The responses leave at the end of the event loop's iteration."""
+        """Starts every complete request, but no more than fit in a turn. The responses leave at the end of
+        the event loop's iteration.
+        """
         frames, dispatch = self._frames, self.dispatch
+        turn_ends_at = monotonic() + MAX_TURN_S
         self._is_processing = True
         try:
             while not self.is_closed:
@@ -233,6 +244,10 @@ class Connection(RequestSource):
                 dispatch(self, frame)
                 if self._ready_bytes > MAX_READY_BYTES:
                     self.flush()
+                if monotonic() > turn_ends_at:
+                    self._pause()
+                    self._resume_soon()
+                    break
         except (InvalidFrameSizeError, MalformedMessageError, ClosedByProtocolError) as error:
             self.flush()
             self.refuse(str(error))

@@ -440,7 +440,7 @@ class Route:
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
         """Returns the complete frame: size, header and body."""
         if context.edit is not None:
-            message = self._edited(context.edit, message)
+            message, context.edit = self._edited(context.edit, message), None  # edits refer to the context
         if context.charge is not None:
             message = context.charge.answered(context, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)

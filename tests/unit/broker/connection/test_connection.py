@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
 import tempfile
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,7 @@ from tidelog.broker import socket_io
 from tidelog.broker.connection import (
     CLIENT_LOG,
     MAX_CLIENT_LINES_PER_SECOND,
+    MAX_TURN_S,
     ClosedByProtocolError,
     Connection,
 )
@@ -69,16 +72,19 @@ class Transport:
             self._loop.call_soon(self.lose)
 
     def lose(self) -> None:
-        assert self._connection is not None
-        self._connection.connection_lost(None)
+        if self._connection is not None:
+            self._connection.connection_lost(None)
 
 
 class Script:
-    """A dispatcher that obeys requests: `now:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`, `close`."""
+    """A dispatcher that obeys requests: `now:x`, `slow:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`,
+    `close`. A slow request takes longer than a connection's turn.
+    """
 
     def __init__(self) -> None:
         self.parked: dict[str, RequestContext] = {}
         self.started: list[str] = []
+        self.now_s = 0.0
         self.abandoned: list[str] = []
         self.file = HeldFile()
         self.telemetry = RequestMetrics(0)
@@ -87,7 +93,9 @@ class Script:
         word, _, name = bytes(frame).decode().partition(":")
         self.started.append(name)
         context = RequestContext(connection, cast(Any, self), 0, None, 0.0)
-        if word == "now":
+        if word == "slow":
+            self.now_s += 1.5 * MAX_TURN_S
+        if word in ("now", "slow"):
             connection.answer_now(context, self.encode_answer(context, name))
         elif word == "range":
             connection.answer_now(context, [*self.encode_answer(context, name), self.file.range()])
@@ -147,6 +155,8 @@ class Lab:
         self.runner = asyncio.Runner()
         self.loop = self.runner.get_loop()
         self.script = Script()
+        self.clock = mock.patch.object(connection_module, "monotonic", lambda: self.script.now_s)
+        self.clock.start()
         CLIENT_LOG._second = -1  # earlier tests may have used up its lines
         self.pool = BufferPool()
         self.forgotten: list[Connection] = []
@@ -231,6 +241,7 @@ class Lab:
             transport.lose()
             transport.server.close()
         self.runner.close()
+        self.clock.stop()
 
 
 @pytest.fixture
@@ -280,8 +291,22 @@ def test_the_number_of_requests_in_progress_is_limited(lab: Lab) -> None:
     assert lab.transport.is_reading
 
 
+def test_a_connection_that_used_its_time_lets_others_go_first(lab: Lab) -> None:
+    other, _ = lab.connect()
+    lab.feed("now:a", "slow:b", "slow:c", "now:d")
+    assert lab.script.started == ["a", "b"]
+    lab.feed("now:other", connection=other)
+    assert lab.script.started[2:] == ["other"]
+    lab.turn()
+    assert lab.script.started[3:] == ["c", "d"]
+    assert lab.answers() == ["a", "b", "c", "d"]
+    assert lab.transport.is_reading
+
+
 actions = st.one_of(
-    st.tuples(st.just("feed"), st.lists(st.sampled_from(["now", "park", "task"]), min_size=1, max_size=7)),
+    st.tuples(
+        st.just("feed"), st.lists(st.sampled_from(["now", "slow", "park", "task"]), min_size=1, max_size=7)
+    ),
     st.tuples(st.just("answer"), st.integers(0, 10)),
 )
 
@@ -302,13 +327,14 @@ def test_every_request_is_answered_once_and_in_order(script: list[tuple[str, Any
                 name = list(lab.script.parked)[argument % len(lab.script.parked)]
                 finish(lab, name)
             unread = lab.feed_bytes(unread, most=cut)
-        lab.turn()  # requests that waited for a response to leave are started
+        lab.turn()  # requests that waited for a turn, or for a response to leave, are started
         while lab.script.parked or unread:
             assert lab.script.parked or lab.transport.is_reading, "nothing will ever wake it"
             for name in list(lab.script.parked):
                 finish(lab, name)
             lab.turn()
             unread = lab.feed_bytes(unread, most=cut)
+            lab.turn()
         assert lab.answers() == [str(number) for number in range(count)]
         assert lab.transport.is_reading
         assert not lab.connection.is_waiting
@@ -350,16 +376,13 @@ def test_a_request_is_not_started_inside_another_clients(lab: Lab) -> None:
     assert "x" in lab.script.started
 
 
-def test_a_long_poll_that_was_answered_is_not_an_idle_connection(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_poll_that_was_answered_is_not_an_idle_connection(lab: Lab) -> None:
     lab.feed("park:a")
-    started = lab.connection.last_active
-    monkeypatch.setattr(connection_module, "monotonic", lambda: started + 100)
-    assert not lab.connection.is_idle_since(started + 50)
+    lab.script.now_s = 100.0
+    assert not lab.connection.is_idle_since(50.0)
     lab.script.answer("a")
-    assert not lab.connection.is_idle_since(started + 50)
-    assert lab.connection.is_idle_since(started + 101)
+    assert not lab.connection.is_idle_since(50.0)
+    assert lab.connection.is_idle_since(101.0)
 
 
 # -- ends
@@ -412,6 +435,17 @@ def test_closing_in_the_middle_of_a_read_releases_files(lab: Lab) -> None:
     lab.feed("range:a", "close", "now:b")
     assert lab.script.file.references == 0
     assert lab.script.started == ["a", ""]
+
+
+def test_the_memory_of_a_closed_connection_is_free_at_once(lab: Lab) -> None:
+    connection, transport = lab.connect()
+    lab.feed("now:a", connection=connection)
+    assert lab.answers(transport) == ["a"]
+    transport.lose()
+    lab.forgotten.clear()
+    transport._connection = None
+    # The test's own variable, and the argument of getrefcount.
+    assert sys.getrefcount(connection) == 2
 
 
 def test_an_answer_after_the_end_is_dropped(lab: Lab) -> None:
