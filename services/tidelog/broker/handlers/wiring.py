@@ -96,17 +96,22 @@ class HandlerWiring:
     def __init__(self, parts: HandlerObjects) -> None:
         self._parts = parts
         self._handlings: dict[int, Handling] = {}
+        self._guard: Callable[[int, Handling], Handling] | None = None
+        authorizer, settings = parts.authorizer, parts.current_settings
+        if authorizer is not None:
+            # Imported at the start: its table has the messages of all APIs, and would hold the event loop for
+            # 50 ms at the first request.
+            from tidelog.broker.authorization.gate import guarded
+
+            self._guard = partial(guarded, authorizer=authorizer, settings=settings)
 
     def handling(self, api_key: int) -> Handling:
         """Returns how an API of SERVED_APIS is handled."""
         handling = self._handlings.get(api_key)
         if handling is None:
             handling = self._wire(api_key)
-            authorizer = self._parts.authorizer
-            if authorizer is not None:
-                from tidelog.broker.authorization.gate import guarded
-
-                handling = guarded(api_key, handling, authorizer, self._parts.current_settings)
+            if self._guard is not None:
+                handling = self._guard(api_key, handling)
             feature = FEATURE_OF.get(api_key)
             if feature is not None:
                 from tidelog.broker.feature_gate import with_feature
