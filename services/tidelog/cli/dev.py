@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import shutil
 import signal
 import sys
@@ -23,6 +22,7 @@ from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.command_help import DescribedCommand
+from tidelog.process.garbage_collection import bound_collection_pauses
 from tidelog.process.private_files import keep_files_private
 from tidelog.process.structured_log import configure_logging, set_logger_level
 from tidelog.settings.broker_settings import BrokerSettings
@@ -290,9 +290,7 @@ async def _serve(
     try:
         for topic in topics:
             await cluster.ensure_topic(topic.name, topic.partitions)
-        # The objects of the start live as long as the process, so later garbage collections can skip them.
-        gc.collect()
-        gc.freeze()
+        bound_collection_pauses()
         first = cluster.address.partition(",")[0]
         if first != DEFAULT_ADDRESS:
             options = f" --bootstrap-server {first}{options}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import signal
 import sys
@@ -31,6 +30,7 @@ from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
+from tidelog.process.garbage_collection import bound_collection_pauses
 from tidelog.process.private_files import keep_files_private
 from tidelog.rpc.peer_tls import PeerTls
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
@@ -146,9 +146,7 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
             await asyncio.wait([starting])
             return
         started = starting.result()
-        # The objects of the start live as long as the process, so later garbage collections can skip them.
-        gc.collect()
-        gc.freeze()
+        bound_collection_pauses()
         click.echo(f"ready: {started.address}")
         sys.stdout.flush()
         ends: list[asyncio.Future[Any]] = [stopped, started.failed]  # of different results

@@ -1,0 +1,61 @@
+"""Bounds the pauses of a service by Python's garbage collector.
+
+A full collection visits every object that may be part of a cycle of references, and stops all threads
+meanwhile. A broker keeps some hundred thousand such objects, so it stood still for 80 ms every few seconds.
+Here, the objects that survive a full collection are frozen, and later collections do not visit them. Python
+still frees a frozen object when its last reference ends, unless it is part of a cycle.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Final, Literal
+
+FULL_COLLECTION_OBJECTS: Final = 20_000
+"""The number of new objects after which a full collection is due. It takes about 10 ms."""
+YOUNG_OBJECTS: Final = 700
+"""The number of new objects after which the youngest generation is collected; Python's default."""
+YOUNG_COLLECTIONS: Final = 10
+"""The collections of the youngest generation after which the middle one is collected; Python's default."""
+MIN_THAW_OBJECTS: Final = 500_000
+"""Frozen cycles can become garbage. All objects are visited again, once, when their number has doubled since
+the last time and has grown by this many.
+"""
+COUNTED_COLLECTIONS: Final = 16
+"""The full collections after which the frozen objects are counted, 10 ms for a million objects."""
+
+
+class Freezer:
+    """A callback of Python's garbage collector, which freezes what survives a full collection."""
+
+    def __init__(self) -> None:
+        self._is_thawed = True
+        self._thaw_at = 0
+        self._collections_to_count = 0
+
+    def __call__(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
+        if phase == "start" or info["generation"] < 2:
+            return
+        gc.freeze()
+        self._collections_to_count -= 1
+        if self._is_thawed:  # every object was visited
+            self._is_thawed = False
+            kept = gc.get_freeze_count()
+            self._thaw_at = kept + max(kept, MIN_THAW_OBJECTS)
+            self._collections_to_count = COUNTED_COLLECTIONS
+        elif self._collections_to_count <= 0:
+            self._collections_to_count = COUNTED_COLLECTIONS
+            if gc.get_freeze_count() >= self._thaw_at:
+                self._is_thawed = True
+                gc.unfreeze()
+
+
+def bound_collection_pauses() -> None:
+    """Collects garbage once, and bounds the pauses of later collections. A service calls this when it has
+    started.
+    """
+    gc.set_threshold(
+        YOUNG_OBJECTS, YOUNG_COLLECTIONS, FULL_COLLECTION_OBJECTS // (YOUNG_OBJECTS * YOUNG_COLLECTIONS)
+    )
+    gc.callbacks.append(Freezer())
+    gc.collect()
