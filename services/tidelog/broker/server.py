@@ -474,15 +474,19 @@ class BrokerServer:
         )
 
     async def _until_told(self) -> None:
-        """Waits for the controller's first commands. Waits without a limit for a controller in another
-        process.
+        """Waits for the controller's first commands, which open all logs. Waits without a limit for a
+        controller in another process.
         """
         timeout_ms = FIRST_COMMANDS_TIMEOUT_MS if self._is_alone else REMIND_MS
+        opened = -1
         while True:
             try:
                 return await asyncio.wait_for(self._first_metadata(), timeout_ms / 1000)
             except TimeoutError as error:
+                opened_before, opened = opened, len(self._parts.hosted.replicas)
                 if self._is_alone:
+                    if opened > max(opened_before, 0):
+                        continue
                     raise TimeoutError(
                         f"the controller sent no commands within {timeout_ms // 1000} s"
                     ) from error
