@@ -269,6 +269,7 @@ async def _serve(
     secure_listen: str | None,
     console_listen: str | None,
 ) -> None:
+    bound_collection_pauses()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -290,7 +291,6 @@ async def _serve(
     try:
         for topic in topics:
             await cluster.ensure_topic(topic.name, topic.partitions)
-        bound_collection_pauses()
         first = cluster.address.partition(",")[0]
         if first != DEFAULT_ADDRESS:
             options = f" --bootstrap-server {first}{options}"

@@ -113,6 +113,7 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
 
 
 async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
+    bound_collection_pauses()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -146,7 +147,6 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
             await asyncio.wait([starting])
             return
         started = starting.result()
-        bound_collection_pauses()
         click.echo(f"ready: {started.address}")
         sys.stdout.flush()
         ends: list[asyncio.Future[Any]] = [stopped, started.failed]  # of different results

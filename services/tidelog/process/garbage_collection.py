@@ -51,8 +51,8 @@ class Freezer:
 
 
 def bound_collection_pauses() -> None:
-    """Collects garbage once, and bounds the pauses of later collections. A service calls this when it has
-    started.
+    """Collects garbage once, and bounds the pauses of later collections. A service calls this when its
+    modules are loaded and before it has a state.
     """
     gc.set_threshold(
         YOUNG_OBJECTS, YOUNG_COLLECTIONS, FULL_COLLECTION_OBJECTS // (YOUNG_OBJECTS * YOUNG_COLLECTIONS)
