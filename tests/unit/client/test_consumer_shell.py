@@ -20,6 +20,7 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import (
+    FULL_POLL_EACH_MS,
     AssignmentDone,
     ConsumerCore,
     Effect,
@@ -34,7 +35,7 @@ from tidelog.client.core.delivery_errors import StaleMemberError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell import consumer as consumer_shell
-from tidelog.client.shell.consumer import RECONCILE_EACH_MS, Consumer
+from tidelog.client.shell.consumer import Consumer
 from tidelog.client.shell.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -178,7 +179,7 @@ def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyP
             works.append(len(worked))
         assert core.partitions[PLACE].consumed == 200
         assert works == [2, 0, 1]
-        next(itertools.islice(clock, RECONCILE_EACH_MS, None))
+        next(itertools.islice(clock, FULL_POLL_EACH_MS, None))
         worked.clear()
         await consumer.poll(0)
         assert worked and core.partitions[PLACE].consumed == 250

@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
+FULL_POLL_EACH_MS: Final = 50
+"""A consumer that always finds records reconciles its assignment and fetches at least this often."""
 ERROR_ATTEMPTS: Final = 2
 """The attempts for which a partition backs off after the application got its error."""
 PREFERRED_REPLICA_MS: Final = 300_000
@@ -325,6 +327,7 @@ class ConsumerCore:
         """The step of the present membership for whose end the core waits."""
         self._last_step = 0
         self.last_poll_ms: int = 0
+        self._next_full_poll_ms = 0
         self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
         """The broker of each fetch in flight, and the generations of its partitions."""
         self._busy_nodes: set[int] = set()
@@ -378,16 +381,22 @@ class ConsumerCore:
         """The application asks for records."""
         self.is_polling = True
         self.last_poll_ms = now_ms
+        self._next_full_poll_ms = now_ms + FULL_POLL_EACH_MS
         self.finish_delivered()
         effects: list[Effect] = []
         if self.is_removed_for_slowness and not self._is_telling_slowness:
             effects.append(self._revoke(self._lost, is_lost=True))
         return effects + self.poll(now_ms)
 
-    def continue_polls(self, now_ms: int) -> None:
-        """The application asks for records again, so soon after `begin_poll` that nothing else is due."""
+    def continue_polls(self, now_ms: int) -> bool:
+        """Returns whether the application may take records without `begin_poll`, because a recent one has
+        done all that is due. The application has then asked for records.
+        """
+        if now_ms >= self._next_full_poll_ms:
+            return False
         self.last_poll_ms = now_ms
         self.finish_delivered()
+        return True
 
     def end_poll(self, now_ms: int) -> None:
         self.is_polling = False

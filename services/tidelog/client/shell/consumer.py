@@ -101,8 +101,6 @@ logger: Final = logging.getLogger("tidelog.client")
 RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Gets partitions; it may be a coroutine function."""
 
-RECONCILE_EACH_MS: Final = 50
-"""A consumer that always finds records lets the core work at least this often."""
 MISSED_HEARTBEATS: Final = 3
 HEARTBEAT_INTERVAL_MS: Final = 5_000
 POSITION_CHECK_S: Final = 0.01
@@ -169,7 +167,6 @@ class Consumer(Generic[K, V]):
         self._is_closed = False
         self._tasks = CoreTasks("consumer", self._pump)
         self._ready = asyncio.Event()
-        self._last_full_poll_ms = 0
         self._on_assigned: RebalanceCallback | None = None
         self._on_revoked: RebalanceCallback | None = None
         self._on_lost: RebalanceCallback | None = None
@@ -404,8 +401,7 @@ class Consumer(Generic[K, V]):
         """
         most = most_records(max_records, self.settings.max_poll_records)
         began_ms = now_ms()
-        if self._continues(began_ms):
-            self._core.continue_polls(began_ms)
+        if not self._is_closed and self._core.continue_polls(began_ms):
             records = self._take(most, raises=False)
             if records:
                 if self._core.is_drained:
@@ -462,8 +458,7 @@ class Consumer(Generic[K, V]):
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         core = self._core
-        if self._continues(at_ms := now_ms()):
-            core.continue_polls(at_ms)
+        if not self._is_closed and core.continue_polls(now_ms()):
             record = core.take_decoded()
             if record is not None and self._read_key is None and self._read_value is None:
                 self._record_count += 1
@@ -481,10 +476,6 @@ class Consumer(Generic[K, V]):
             await self._await_records(None)
             if self._is_closed:
                 raise StopAsyncIteration
-
-    def _continues(self, at_ms: int) -> bool:
-        """Whether a poll may deliver records without the work of the core, which a recent poll has done."""
-        return at_ms - self._last_full_poll_ms < RECONCILE_EACH_MS and not self._is_closed
 
     def _take(self, most: int, *, raises: bool) -> list[ConsumerRecord[K, V]]:
         """Returns up to `most` fetched records. With `raises`, it raises KafkaError if the first of them is
@@ -505,8 +496,7 @@ class Consumer(Generic[K, V]):
         if not self._core.topics and self._core.pattern is None:
             raise ValueError("the consumer has no topics: call subscribe or assign first")
         self._ready.clear()
-        self._last_full_poll_ms = now_ms()
-        self._perform(self._core.begin_poll(self._last_full_poll_ms))
+        self._perform(self._core.begin_poll(now_ms()))
         membership = self._core.membership
         if membership is not None and membership.state is MemberState.FAILED:
             assert membership.error is not None

@@ -1,4 +1,4 @@
-"""Single decisions of a consumer's core. Each test is a fault that a review found."""
+"""Single decisions of a consumer's core. Most tests are faults that a review found."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.client.core.classic_membership import (
     GroupHeartbeat,
@@ -21,6 +23,7 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
+    FULL_POLL_EACH_MS,
     LATEST_TIMESTAMP,
     AssignmentDone,
     CheckPositions,
@@ -119,6 +122,48 @@ def test_a_partition_goes_on_after_its_error() -> None:
     assert not fetches(core.begin_poll(202)), "it does not back off"
     again = fetches(core.poll(2_000))
     assert again and again[0].offsets[PLACE][0] == 0
+
+
+def test_a_poll_soon_after_a_full_one_only_counts_what_was_delivered() -> None:
+    core, fetch = reader(PLACE)
+    core.begin_poll(300)
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 301)
+    assert core.take(1) is not None
+    core.end_poll(302)
+    last_ms = 299 + FULL_POLL_EACH_MS
+    assert core.continue_polls(last_ms)
+    assert core.partitions[PLACE].consumed == 1
+    assert core.last_poll_ms == last_ms and not core.is_polling
+
+
+def test_a_poll_without_a_recent_full_one_is_full() -> None:
+    core, fetch = reader(PLACE)
+    core.begin_poll(300)
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 301)
+    assert core.take(1) is not None
+    core.end_poll(302)
+    assert not core.continue_polls(300 + FULL_POLL_EACH_MS)
+    assert core.partitions[PLACE].consumed == 0, "the poll has not begun yet"
+    assert core.last_poll_ms == 302
+    assert not ConsumerCore(ConsumerSettings(), jitter=lambda: 0.5).continue_polls(0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2 * FULL_POLL_EACH_MS), st.booleans()), max_size=50))
+def test_short_polls_never_put_off_the_next_full_poll(polls: list[tuple[int, bool]]) -> None:
+    """The polls follow each other after these times; some are full although they could be short."""
+    core, _ = reader(PLACE)
+    at_ms = full_ms = 1_000
+    core.begin_poll(at_ms)
+    for wait_ms, is_full in polls:
+        at_ms += wait_ms
+        if not is_full and core.continue_polls(at_ms):
+            assert at_ms - full_ms < FULL_POLL_EACH_MS
+        else:
+            assert is_full or at_ms - full_ms >= FULL_POLL_EACH_MS
+            core.begin_poll(at_ms)
+            full_ms = at_ms
+        assert core.last_poll_ms == at_ms
+        core.end_poll(at_ms)
 
 
 def heartbeat_answered(
