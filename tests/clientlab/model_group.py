@@ -211,7 +211,7 @@ class ModelGroup(VirtualTime):
             case RevokePartitions():
                 self._revoke(application, effect, COMMIT_ATTEMPTS)
             case LeaveGroup():
-                self._remove(self._member_name(application))
+                self._leave(self._member_name(application))
             case RecordsReady():
                 if application.waits:
                     application.waits = False
@@ -241,6 +241,11 @@ class ModelGroup(VirtualTime):
     def _step(self, application: Application, event: Event) -> None:
         if application.is_alive:
             self._perform(application, application.core.step(event, self.now_ms))
+
+    def _leave(self, name: str) -> None:
+        """Sends the goodbye once. It may be lost, or arrive after the member has joined again."""
+        if not self._happens(self.faults.lost):
+            self.at(self._delay(), lambda: self._remove(name))
 
     # -- brokers
 

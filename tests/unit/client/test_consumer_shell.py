@@ -32,7 +32,13 @@ from tidelog.client.core.consumer import (
 )
 from tidelog.client.core.consumer_protocol import encode_assignment
 from tidelog.client.core.delivery_errors import StaleMemberError
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, MemberState
+from tidelog.client.core.membership import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    Heartbeat,
+    HeartbeatAnswered,
+    MemberState,
+)
 from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell import consumer as consumer_shell
 from tidelog.client.shell.consumer import Consumer
@@ -41,6 +47,12 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidelog.wire.messages.find_coordinator import Coordinator as FoundCoordinator
+from tidelog.wire.messages.find_coordinator import FindCoordinatorResponse
 from tidelog.wire.messages.list_offsets import ListOffsetsResponse
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -330,3 +342,58 @@ def test_an_answer_without_the_partition_is_asked_for_again_and_then_an_error(wh
     with pytest.raises(KafkaError, match="no answer for t-0"):
         asyncio.run(looked_up)
     assert silent.requests > 1
+
+
+class Line:
+    """A connection to a coordinator that writes requests in their order."""
+
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    async def renew_login(self, timeout_s: float) -> None: ...
+
+    async def call(self, request: ConsumerGroupHeartbeatRequest, timeout_s: float, **versions: int) -> Any:
+        self.epochs.append(request.member_epoch)
+        return ConsumerGroupHeartbeatResponse()
+
+
+@pytest.mark.parametrize("is_coordinator_known", [True, False])
+def test_a_member_that_leaves_and_joins_again_says_so_in_this_order(
+    is_coordinator_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member keeps its id, so a goodbye that the next join overtakes would end the next membership.
+    Requests to a coordinator share a connection, also while it is looked up and opened.
+    """
+    consumer, core = member("consumer")
+    shell: Any = consumer
+    line = Line()
+    found = FindCoordinatorResponse(coordinators=[FoundCoordinator(key="g", node_id=1, host="h", port=1)])
+
+    async def call_any(request: object, **versions: int) -> FindCoordinatorResponse:
+        await asyncio.sleep(0)
+        return found
+
+    async def connect(address: object) -> Line:
+        await asyncio.sleep(0)
+        return line
+
+    async def ignore(*asked: object) -> None: ...
+
+    async def scenario() -> None:
+        shell._tasks.start()
+        if is_coordinator_known:
+            await shell._calls.coordinator.connection()
+        shell._perform(core.poll(1_000_000))
+        (lost,) = (each for each in core.begin_poll(1_000_001) if isinstance(each, RevokePartitions))
+        shell._perform(core.step(RevocationDone(lost.step), 1_000_002))
+        await asyncio.sleep(0.01)
+        await shell._tasks.stop()
+
+    for name in ("_request_metadata", "_look_up_committed", "_fetch", "_check_positions"):
+        monkeypatch.setattr(shell, name, ignore)
+    monkeypatch.setattr(shell._network, "call_any", call_any)
+    monkeypatch.setattr(shell._network, "_connect", connect)
+    asyncio.run(scenario())
+    assert line.epochs[:2] == [LEAVE_EPOCH, JOIN_EPOCH]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,13 +17,16 @@ from hypothesis import strategies as st
 from clientlab import planted
 from clientlab.model_classic_group import ModelClassicGroup
 from clientlab.model_group import GroupFaults, ModelGroup
-from tidelog.client.core import classic_membership
+from tidelog.client.core import classic_membership, membership
 from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
 from tidelog.client.core.classic_membership import ClassicMembership
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.model.errors import ErrorCode
 
 SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)
+SLOW = replace(SETTINGS, max_poll_interval_ms=300)
+"""The settings of members that often leave and join again, because their application is slow."""
 HEALING_MS = 20_000
 FAULTS = st.builds(
     GroupFaults,
@@ -71,6 +75,24 @@ def run(seed: int, faults: GroupFaults, settings: ConsumerSettings = SETTINGS) -
 @given(st.integers(0, 2**32), FAULTS)
 def test_no_record_is_lost_or_committed_too_early(seed: int, faults: GroupFaults) -> None:
     run(seed, faults)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32), FAULTS)
+def test_a_late_goodbye_ends_a_later_membership_and_loses_nothing(seed: int, faults: GroupFaults) -> None:
+    """A member keeps its id. So a goodbye on a broken connection, which arrives after the next join, removes
+    the member again. It finds out with its next heartbeat, as Kafka's consumer does.
+    """
+    run(seed, faults, SLOW)
+
+
+def test_a_member_that_does_not_join_again_after_a_late_goodbye_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "_REJOIN", frozenset({ErrorCode.FENCED_MEMBER_EPOCH}))
+    with pytest.raises(AssertionError):
+        for seed in range(100):
+            run(seed, GroupFaults(late=0.3), SLOW)
 
 
 @settings(max_examples=8, deadline=None)
