@@ -694,7 +694,11 @@ class ProducerCore:
                 by_node.setdefault(leader, []).append(queue)
         for node_id, queues in by_node.items():
             while queues and self._in_flight.get(node_id, 0) < most:
-                self._send_one(node_id, queues, effects)
+                count = self._send_one(node_id, queues, effects)
+                if count < len(queues):  # the next request begins with the others
+                    for queue in queues[:count]:
+                        self._active[queue] = self._active.pop(queue)
+                    queues = queues[count:] + queues[:count]
                 queues = [queue for queue in queues if self._is_ready(queue, now_ms)]
 
     def _is_ready(self, queue: PartitionQueue, now_ms: int) -> bool:
@@ -728,8 +732,10 @@ class ProducerCore:
             or now_ms - queue.waiting[0].created_ms >= self.settings.linger_ms
         )
 
-    def _send_one(self, node_id: int, queues: list[PartitionQueue], effects: list[Effect]) -> None:
-        """Sends one batch of each queue in one request, as far as `max.request.size` permits."""
+    def _send_one(self, node_id: int, queues: list[PartitionQueue], effects: list[Effect]) -> int:
+        """Sends one batch of each queue in one request, as far as `max.request.size` permits. Returns the
+        number of queues, which are the first ones.
+        """
         size = REQUEST_OVERHEAD_BYTES
         request = _InFlight(node_id)
         for queue in queues:
@@ -752,8 +758,6 @@ class ProducerCore:
             batch.attempts += 1
             batch.is_on_wire = True
             request.batches[queue.place] = batch
-        if not request.batches:
-            return
         self._last_request_id += 1
         self._requests[self._last_request_id] = request
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
@@ -761,3 +765,4 @@ class ProducerCore:
         self.counts.batch_total += len(request.batches)
         self.counts.byte_total += sum(batch.wire_bytes for batch in request.batches.values())
         effects.append(SendProduce(self._last_request_id, node_id, tuple(request.batches.values())))
+        return len(request.batches)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -152,3 +153,29 @@ def test_a_batch_whose_leader_has_lost_its_disk_keeps_its_numbers() -> None:
     (again,) = sent(core.step(ProduceFailed(late.request_id, True, "lost"), 120_002))
     assert again.batches == stored.batches
     assert (again.batches[0].producer_epoch, again.batches[0].base_sequence) == (0, 2)
+
+
+@pytest.mark.parametrize("is_idempotent", [True, False])
+def test_busy_partitions_do_not_keep_the_others_from_the_requests(is_idempotent: bool) -> None:
+    """Two of three batches fill a request. Kafka's producer also begins each request where the last ended."""
+    core = producer(
+        linger_ms=0,
+        batch_size=3_000,
+        max_request_size=8_000,
+        enable_idempotence=is_idempotent,
+        max_in_flight_requests_per_connection=1,
+    )
+    topic = TopicView("t", uuid.UUID(int=1), (PartitionLeader(1, 0),) * 3)
+    core.step(MetadataReceived(NODES, (topic,)), 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    counts: Counter[int] = Counter()
+    in_flight: SendProduce | None = None
+    for now_ms in range(30):
+        for partition in range(3):
+            core.append("t", partition, 0, None, b"x" * 2_900, (), now_ms)
+        effects = (
+            core.poll(now_ms) if in_flight is None else core.step(answered(in_flight, ErrorCode.NONE), now_ms)
+        )
+        (in_flight,) = sent(effects)
+        counts.update(batch.place.partition for batch in in_flight.batches)
+    assert set(counts.values()) == {20}
