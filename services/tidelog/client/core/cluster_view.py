@@ -58,6 +58,8 @@ class ClusterView:
         self.errors: dict[str, int] = {}
         """The error codes of topics for which the last response had no partitions."""
         self.names_by_id: dict[UUID, str] = {}
+        self.ended_topics: int = 0
+        """The number of topics that were deleted, or replaced by others of their names."""
 
     def update(self, received: MetadataReceived) -> None:
         self.nodes = {node.node_id: node for node in received.nodes}
@@ -86,6 +88,7 @@ class ClusterView:
         known = self.topics.pop(name, None)
         if known is not None:
             self.names_by_id.pop(known.topic_id, None)
+            self.ended_topics += 1
 
     def racks(self, name: str) -> dict[TopicPartition, frozenset[str]]:
         """Returns the racks of the replicas of each partition of a topic."""
@@ -104,8 +107,13 @@ class ClusterView:
             return PartitionLeader(NO_LEADER)
         return topic.partitions[place.partition]
 
-    def learn_leader(self, place: TopicPartition, found: PartitionLeader) -> None:
-        """Takes the leader that a broker names in an error (KIP-951)."""
+    def learn_leader(self, place: TopicPartition, found: PartitionLeader, ended_topics: int) -> None:
+        """Takes the leader that a broker names in an error (KIP-951). `ended_topics` was that of the view at
+        the time of the request. If a topic has ended since, the leader may be one of an earlier topic of the
+        name, whose epoch is higher than those of the next topic.
+        """
+        if ended_topics != self.ended_topics:
+            return
         topic = self.topics.get(place.topic)
         if topic is None or place.partition >= len(topic.partitions) or found.leader not in self.nodes:
             return

@@ -328,8 +328,9 @@ class ConsumerCore:
         self._last_step = 0
         self.last_poll_ms: int = 0
         self._next_full_poll_ms = 0
-        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int]]] = {}
-        """The broker of each fetch in flight, and the generations of its partitions."""
+        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int], int]] = {}
+        """The broker of each fetch in flight, the generations of its partitions, and the view's
+        `ended_topics` when it was sent."""
         self._busy_nodes: set[int] = set()
         self._last_request_id = 0
         self._sessions: dict[int, FetchSession] = {}
@@ -557,7 +558,7 @@ class ConsumerCore:
         return effects + self.poll(now_ms)
 
     def _fetched(self, event: FetchAnswered, now_ms: int, effects: list[Effect]) -> None:
-        node_id, generations = self._fetches.pop(event.request_id)
+        node_id, generations, ended_topics = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         if event.error_code:
             self._sessions[node_id].refused(event.error_code)
@@ -578,7 +579,7 @@ class ConsumerCore:
                     partition.not_before_ms = now_ms + self._backoff.delay_ms(1)
                 continue
             if answer.leader is not None:
-                self.view.learn_leader(place, answer.leader)
+                self.view.learn_leader(place, answer.leader, ended_topics)
             has_news |= self._take_answer(partition, answer, node_id, now_ms)
         if has_news:
             effects.append(RecordsReady())
@@ -688,7 +689,7 @@ class ConsumerCore:
         return False
 
     def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
-        node_id, generations = self._fetches.pop(event.request_id)
+        node_id, generations, _ = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         self._sessions[node_id].failed()
         self._metadata.is_needed = True
@@ -928,6 +929,7 @@ class ConsumerCore:
             self._fetches[self._last_request_id] = (
                 node_id,
                 {self.partitions[place]: self.partitions[place].generation for place in offsets},
+                self.view.ended_topics,
             )
             self._busy_nodes.add(node_id)
             session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)

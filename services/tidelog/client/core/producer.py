@@ -173,6 +173,8 @@ class ProducerCounts:
 @dataclass(slots=True)
 class _InFlight:
     node_id: int
+    ended_topics: int
+    """The `ended_topics` of the view when the request was made."""
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
 
 
@@ -409,7 +411,7 @@ class ProducerCore:
                 reason = "the response does not name the partition"
                 answer = PartitionAnswer(ErrorCode.UNKNOWN_SERVER_ERROR, UNKNOWN_OFFSET, -1, reason, None)
             if answer.leader is not None:
-                self.view.learn_leader(place, answer.leader)
+                self.view.learn_leader(place, answer.leader, request.ended_topics)
             if answer.base_offset != UNKNOWN_OFFSET:
                 # With an error: the leader stored the batch and was then replaced (Kafka's DelayedProduce).
                 batch.is_fate_unknown = True
@@ -737,7 +739,7 @@ class ProducerCore:
         number of queues, which are the first ones.
         """
         size = REQUEST_OVERHEAD_BYTES
-        request = _InFlight(node_id)
+        request = _InFlight(node_id, self.view.ended_topics)
         for queue in queues:
             again = queue.repetition(keeps_order=self._keeps_order)
             if again is not None:

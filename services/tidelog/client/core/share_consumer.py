@@ -186,7 +186,8 @@ class ShareConsumerCore:
             tuple[TopicPartition, int], tuple[ShareSession, int, AcknowledgeType | None]
         ] = {}
         """The session, its generation and the acknowledgement of each record that the application got."""
-        self._requests: dict[int, ShareSession] = {}
+        self._requests: dict[int, tuple[ShareSession, int]] = {}
+        """The session of each request in flight, and the view's `ended_topics` when it was sent."""
         self._last_request_id = 0
 
     # -- the application's calls
@@ -303,7 +304,7 @@ class ShareConsumerCore:
             case ShareAnswered():
                 self._answered(event, now_ms, effects)
             case ShareRequestFailed(request_id, error):
-                session = self._requests.pop(request_id)
+                session, _ = self._requests.pop(request_id)
                 self._metadata.is_needed = True
                 self._end(session, error, now_ms, effects)
             case MetadataReceived():
@@ -331,7 +332,7 @@ class ShareConsumerCore:
         return sorted(place for place in named if place is not None)
 
     def _answered(self, event: ShareAnswered, now_ms: int, effects: list[Effect]) -> None:
-        session = self._requests.pop(event.request_id)
+        session, ended_topics = self._requests.pop(event.request_id)
         if event.error_code:
             subject = f"share session of group '{self.settings.group_id}' with broker {session.node_id}"
             error = request_error(event.error_code, subject, event.message)
@@ -354,7 +355,7 @@ class ShareConsumerCore:
         count = len(self._buffer)
         for place, answer in event.partitions.items():
             if answer.leader is not None:
-                self.view.learn_leader(place, answer.leader)
+                self.view.learn_leader(place, answer.leader, ended_topics)
             if answer.error_code:
                 self._refused(session, place, answer, now_ms, effects)
             elif answer.acquired:
@@ -505,7 +506,7 @@ class ShareConsumerCore:
     def _begin(self, session: ShareSession) -> int:
         self._last_request_id += 1
         session.is_in_flight = True
-        self._requests[self._last_request_id] = session
+        self._requests[self._last_request_id] = session, self.view.ended_topics
         return self._last_request_id
 
     def _partitions_by_leader(self) -> dict[int, frozenset[TopicPartition]]:

@@ -512,3 +512,14 @@ def test_the_leader_of_a_classic_group_notices_new_partitions(is_static: bool) -
                     following += core.step(CommittedFound(effect, found), now_ms)
         effects = following + core.poll(now_ms)
     assert {place.partition for place in core.membership.owned} == {0, 1, 2}
+
+
+def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() -> None:
+    """The epochs of the next topic begin at 0, so metadata would never replace a leader of epoch 9."""
+    core, fetch = reader(PLACE)
+    nodes = (Node(1, "h", 1), Node(2, "h", 1), Node(3, "h", 1))
+    successor = TopicView("t", uuid.UUID(int=2), (PartitionLeader(2, 0),))
+    core.step(MetadataReceived(nodes, (successor,)), 201)
+    moved = answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, memoryview(b""))._replace(leader=PartitionLeader(3, 9))
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: moved}), 202)
+    assert core.view.leader(PLACE) == PartitionLeader(2, 0)

@@ -179,3 +179,23 @@ def test_busy_partitions_do_not_keep_the_others_from_the_requests(is_idempotent:
         (in_flight,) = sent(effects)
         counts.update(batch.place.partition for batch in in_flight.batches)
     assert set(counts.values()) == {20}
+
+
+def leaders_of(topic_number: int, *leaders: PartitionLeader) -> MetadataReceived:
+    """Returns metadata of a cluster of three brokers, in which `t` is the topic with this id."""
+    nodes = tuple(Node(node_id, "h", 1) for node_id in (1, 2, 3))
+    return MetadataReceived(nodes, (TopicView("t", uuid.UUID(int=topic_number), leaders),))
+
+
+def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() -> None:
+    """The epochs of the next topic begin at 0, so metadata would never replace a leader of epoch 9."""
+    core = producer(linger_ms=0, retry_backoff_ms=0)
+    core.step(leaders_of(1, PartitionLeader(1, 8)), 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    core.append("t", 0, 0, None, b"v", (), 0)
+    (request,) = sent(core.poll(0))
+    core.step(leaders_of(2, PartitionLeader(2, 0)), 1)
+    moved = PartitionAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1, None, PartitionLeader(3, 9))
+    effects = core.step(ProduceAnswered(request.request_id, {request.batches[0].place: moved}), 2)
+    (again,) = sent(effects)
+    assert again.node_id == 2
