@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.delivery_errors import (
@@ -154,6 +155,7 @@ class _Topic:
     """The number of its partitions. A topic that was created again may have fewer than before."""
     sticky: int
     """The partition of records without a key."""
+    topic_id: UUID
 
 
 @dataclass(slots=True)
@@ -561,7 +563,13 @@ class ProducerCore:
             self._wanted.pop(name, None)
             found = self._topics.get(name)
             if found is None:
-                found = self._topics[name] = _Topic([], 0, self._choose(len(topic.partitions)))
+                found = self._topics[name] = _Topic(
+                    [], 0, self._choose(len(topic.partitions)), topic.topic_id
+                )
+            if found.topic_id != topic.topic_id:  # its leaders know no batch of this producer
+                found.topic_id = topic.topic_id
+                for queue in found.queues:
+                    queue.is_known = False
             found.count = len(topic.partitions)
             if found.sticky >= found.count:
                 found.sticky = self._choose(found.count)

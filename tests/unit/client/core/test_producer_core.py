@@ -199,3 +199,22 @@ def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() 
     effects = core.step(ProduceAnswered(request.request_id, {request.batches[0].place: moved}), 2)
     (again,) = sent(effects)
     assert again.node_id == 2
+
+
+def test_the_first_batch_to_a_topic_created_again_goes_alone() -> None:
+    """Its leader knows no numbers of the producer and takes the second batch although it refused the first.
+    The first would then be stored after the second.
+    """
+    core = producer(linger_ms=0, batch_size=1, retry_backoff_ms=0)
+    core.step(leaders_of(1, PartitionLeader(1, 0)), 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    core.append("t", 0, 0, None, b"known", (), 0)
+    (known,) = sent(core.poll(0))
+    core.step(answered(known, ErrorCode.NONE), 1)
+    core.step(leaders_of(2, PartitionLeader(2, 0)), 2)
+    core.append("t", 0, 0, None, b"first", (), 3)
+    core.append("t", 0, 0, None, b"second", (), 3)
+    (first,) = sent(core.poll(3))
+    assert [batch.base_sequence for batch in first.batches] == [1]
+    (second,) = sent(core.step(answered(first, ErrorCode.NONE), 4))
+    assert [batch.base_sequence for batch in second.batches] == [2]
