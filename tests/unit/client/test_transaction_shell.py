@@ -122,6 +122,8 @@ def test_a_record_that_is_refused_leaves_an_empty_transaction() -> None:
             await producer.send("t", b"x" * 3_000)
         with pytest.raises(RecordTooLargeError):
             await producer.send_batch("t", [b"x" * 3_000])
+        with pytest.raises(RecordTooLargeError):
+            await producer.send_batch("t", [b"x" * 3_000], keys=[b"key"])
         await producer.commit_transaction()
         assert calls.ends == [False]
 

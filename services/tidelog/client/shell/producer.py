@@ -506,7 +506,6 @@ class Producer(Generic[K, V]):
             with self._lock:
                 if self._transaction_calls is not None:
                     self._transaction.check_open()
-                    self._transaction.has_content = True
                 num_partitions = None if partition is not None else core.partition_count(topic)
                 for index in range(start, min(len(values), start + MAX_ROWS_AT_ONCE)):
                     key, value, place = None if keys is None else keys[index], values[index], partition
@@ -516,6 +515,7 @@ class Producer(Generic[K, V]):
                     batch = core.append(topic, place, timestamp, key, value, pairs, at_ms)
                     if batch is None:
                         break
+                    self._transaction.has_content = True
                     delivery.add(batch, batch.count - 1, 1)
                     if self._interceptors:
                         self.watch(Delivery(batch, batch.count - 1, timestamp), None)
