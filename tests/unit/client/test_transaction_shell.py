@@ -128,3 +128,39 @@ def test_a_record_that_is_refused_leaves_an_empty_transaction() -> None:
         assert calls.ends == [False]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_producer_that_cannot_claim_its_id_leaves_no_connection(
+    is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`async with` does not close what did not start."""
+    producer = Producer[bytes, bytes]("127.0.0.1:1", {"transactional.id": "x"})
+    shell = cast("Any", producer)
+    closed: list[str] = []
+
+    class Line:
+        is_closed = False
+
+        def close(self) -> None:
+            closed.append("line")
+
+    async def connect(address: object) -> Line:
+        return Line()
+
+    async def initialise() -> ProducerIdReceived:
+        if is_cancelled:
+            await asyncio.Event().wait()
+        raise ConnectionLostError("lost")
+
+    async def scenario() -> None:
+        with pytest.raises((TimeoutError, ConnectionLostError)):
+            async with asyncio.timeout(0.01):
+                async with producer:
+                    pass
+        assert closed == ["line"]
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    monkeypatch.setattr(shell._network, "_connect", connect)
+    monkeypatch.setattr(shell._transaction_calls, "initialise", initialise)
+    asyncio.run(scenario())

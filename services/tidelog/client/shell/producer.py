@@ -167,7 +167,11 @@ class Producer(Generic[K, V]):
         self._thread_id = threading.get_ident()
         await self._network.start()
         if self._transaction_calls is not None:
-            self._step(await self._transaction_calls.initialise())
+            try:
+                self._step(await self._transaction_calls.initialise())
+            except BaseException:  # after a cancellation, too, nobody closes what did not start
+                await self._network.close()
+                raise
             self._transaction.move_to(TransactionState.READY)
 
     async def close(self, *, flushes: bool = True) -> None:
