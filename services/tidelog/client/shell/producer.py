@@ -188,7 +188,8 @@ class Producer(Generic[K, V]):
             if flushes:
                 await self.flush()
         finally:
-            self._is_closed = True
+            with self._lock:  # a thread that appends has added its record now, or gets an error
+                self._is_closed = True
             self._wake_blocked()
             await self._tasks.stop()
             closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
@@ -474,11 +475,11 @@ class Producer(Generic[K, V]):
             or (partition is None and self._partitioner is not by_key)
         ):
             return self._append_each(delivery, topic, partition, timestamp, rows, start)
-        if self._is_closed:
-            raise ClosedError("the producer is closed")
         core = self._core
         at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
+            if self._is_closed:
+                raise ClosedError("the producer is closed")
             if self._transaction_calls is not None:
                 self._transaction.check_open()
             found = core.append_values(topic, partition, timestamp, values, start, at_ms)
@@ -501,13 +502,13 @@ class Producer(Generic[K, V]):
     ) -> int:
         """Adds up to MAX_ROWS_AT_ONCE records with keys or headers, or that a function has to see."""
         keys, values, headers = rows
-        if self._is_closed:
-            raise ClosedError("the producer is closed")
         core, partitioner = self._core, self._partitioner
         at_ms = time.monotonic_ns() // 1_000_000
         count = 0
         try:
             with self._lock:
+                if self._is_closed:
+                    raise ClosedError("the producer is closed")
                 if self._transaction_calls is not None:
                     self._transaction.check_open()
                 num_partitions = None if partition is not None else core.partition_count(topic)
@@ -561,10 +562,10 @@ class Producer(Generic[K, V]):
     ) -> Delivery | None:
         """Adds a record, or returns None if it has to wait. This is the hot path."""
         core = self._core
-        if self._is_closed:
-            raise ClosedError("the producer is closed")
         at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
+            if self._is_closed:
+                raise ClosedError("the producer is closed")
             if self._transaction_calls is not None:
                 self._transaction.check_open()
             if partition is None and (key is not None or self._partitioner is not by_key):
