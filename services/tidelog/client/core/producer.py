@@ -221,6 +221,8 @@ class ProducerCore:
         self._metadata_attempts = 0
         self._metadata_not_before_ms = 0
         self._metadata_expires_ms: int | None = None
+        self.metadata_count: int = 0
+        """The number of Metadata responses so far."""
         self._batch_limit = min(settings.batch_size, settings.max_request_size - REQUEST_OVERHEAD_BYTES)
         self._is_idempotent = settings.enable_idempotence
         self._is_transactional = settings.transactional_id is not None
@@ -555,6 +557,7 @@ class ProducerCore:
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
         self._is_metadata_requested = False
+        self.metadata_count += 1
         self.view.update(event)
         self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
         for name, topic in self.view.topics.items():

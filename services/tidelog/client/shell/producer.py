@@ -601,30 +601,35 @@ class Producer(Generic[K, V]):
     async def _until_done(self, topic: str, attempt: Callable[[], T | None]) -> T:
         """Repeats an attempt when the core has made progress, for at most `max.block.ms`."""
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        known_count = self._core.metadata_count
         self._core.blocked_count += 1
         try:
             while (found := attempt()) is None:
-                await self._wait(topic, deadline_s)
+                await self._wait(topic, deadline_s, known_count)
             return found
         finally:
             self._core.blocked_count -= 1
 
     async def _partition_count(self, topic: str) -> int:
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        known_count = self._core.metadata_count
         while True:
             with self._lock:
                 count = self._core.partition_count(topic)
             if count is not None:
                 return count
-            await self._wait(topic, deadline_s)
+            await self._wait(topic, deadline_s, known_count)
 
-    async def _wait(self, topic: str, deadline_s: float) -> None:
-        """Waits until the core made progress. Raises the error of the topic at the deadline."""
+    async def _wait(self, topic: str, deadline_s: float, known_count: int) -> None:
+        """Waits until the core made progress. Raises the error of the topic at the deadline, or before it if
+        the error is permanent and came after the first `known_count` Metadata responses.
+        """
         if self._is_closed:
             raise ClosedError("the producer is closed")
         left_s = deadline_s - time.monotonic()
         error = self._core.topic_error(topic)
-        if error is not None and (left_s <= 0 or not error.is_retriable):
+        is_new = self._core.metadata_count > known_count
+        if error is not None and (left_s <= 0 or (is_new and not error.is_retriable)):
             raise error
         if left_s <= 0:
             if self._core.partition_count(topic) is None:
