@@ -439,6 +439,8 @@ class ProducerCore:
             batch.is_on_wire = False
             if event.was_written:
                 batch.is_fate_unknown = True
+            else:
+                batch.attempts -= 1
             if batch.is_done:
                 queue.unacknowledged.remove(batch)
                 continue

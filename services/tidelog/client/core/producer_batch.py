@@ -98,6 +98,7 @@ class ProducerBatch:
         self.reserved_bytes: int = reserved
         self.count: int = 0
         self.attempts: int = 0
+        """The number of requests with the batch that a broker may have received."""
         self.ordinal: int = 0
         """The number of batches of the partition that were first sent before this one."""
         self.is_on_wire: bool = False

@@ -218,3 +218,19 @@ def test_the_first_batch_to_a_topic_created_again_goes_alone() -> None:
     assert [batch.base_sequence for batch in first.batches] == [1]
     (second,) = sent(core.step(answered(first, ErrorCode.NONE), 4))
     assert [batch.base_sequence for batch in second.batches] == [2]
+
+
+def test_a_request_that_was_never_written_uses_up_no_retry() -> None:
+    """Kafka's producer does not send to a broker without a connection, so `retries` outlasts its restart."""
+    core = producer(linger_ms=0, retries=1, retry_backoff_ms=0)
+    core.step(METADATA, 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    batch = core.append("t", 0, 0, None, b"v", (), 0)
+    assert batch is not None
+    (request,) = sent(core.poll(0))
+    for now_ms in range(1, 10):
+        (request,) = sent(core.step(ProduceFailed(request.request_id, False, "refused"), now_ms))
+    (request,) = sent(core.step(ProduceFailed(request.request_id, True, "lost"), 10))
+    assert not batch.is_done
+    core.step(ProduceFailed(request.request_id, True, "lost"), 11)
+    assert batch.is_done and batch.error is not None
