@@ -24,7 +24,12 @@ from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
 from tidelog.client.core.consumer import EpochEnd, PositionCheck
 from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import NetworkError, StaleMemberError, request_error
+from tidelog.client.core.delivery_errors import (
+    NetworkError,
+    RequestTimeoutError,
+    StaleMemberError,
+    request_error,
+)
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
@@ -152,24 +157,29 @@ class Member(NamedTuple):
 async def until_answered(
     settings: ConnectionSettings, timeout_ms: int, subject: str, ask: Callable[[], Awaitable[T]]
 ) -> T:
-    """Repeats `ask` while its errors are temporary, up to `timeout_ms`. Raises KafkaError, ClientError."""
+    """Repeats `ask` while its errors are temporary, and cancels it after `timeout_ms`. Raises KafkaError,
+    ClientError: the last temporary error, or RequestTimeoutError if there was none.
+    """
     backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, random.random)
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + timeout_ms / 1000
+    last: KafkaError | ClientError | None = None
     attempts = 0
-    while True:
-        try:
-            return await ask()
-        except KafkaError as error:
-            if not error.is_retriable or loop.time() >= deadline_s:
-                raise
-        except ClientError as error:
-            if isinstance(error, PERMANENT_ERRORS):
-                raise
-            if loop.time() >= deadline_s:
-                raise NetworkError(f"{subject}: {error}") from error
-        attempts += 1
-        await asyncio.sleep(backoff.delay_ms(attempts) / 1000)
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            while True:
+                try:
+                    return await ask()
+                except (KafkaError, ClientError) as error:
+                    if not is_temporary(error):
+                        raise
+                    last = error
+                attempts += 1
+                await asyncio.sleep(backoff.delay_ms(attempts) / 1000)
+    except TimeoutError:
+        if isinstance(last, KafkaError):
+            raise last from None
+        if last is not None:
+            raise NetworkError(f"{subject}: {last}") from last
+        raise RequestTimeoutError(f"{subject}: no answer in {timeout_ms} ms") from None
 
 
 class Coordinator:
