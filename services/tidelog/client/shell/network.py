@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.errors import ClientError, UnreachableError
@@ -43,14 +44,18 @@ class Network:
         self._attempts: dict[int, int] = {}
         self._not_before_s: dict[int, float] = {}
         self._keeper: asyncio.Task[None] | None = None
+        self._is_closed = False
         self.timeout_s: float = settings.request_timeout_ms / 1000
 
     async def start(self) -> None:
         """Connects to the first address that answers. Raises ClientError."""
+        self._is_closed = False
         await self.any_broker()
         self._keeper = asyncio.create_task(self._close_idle())
 
     async def close(self) -> None:
+        """Closes all connections. Calls that still want one raise ClosedError."""
+        self._is_closed = True
         keeper, self._keeper = self._keeper, None
         tasks = [task for task in (keeper, *self._opening.values()) if task is not None]
         for task in tasks:
@@ -139,12 +144,17 @@ class Network:
                 connection.close()  # the broker has moved
 
     async def _connect(self, address: Address) -> AsyncConnection:
-        return await AsyncConnection.open(
-            address,
-            client_id=self._settings.client_id,
-            security=self._security,
-            timeout_s=self._settings.socket_connection_setup_timeout_ms / 1000,
-        )
+        if not self._is_closed:
+            opened = await AsyncConnection.open(
+                address,
+                client_id=self._settings.client_id,
+                security=self._security,
+                timeout_s=self._settings.socket_connection_setup_timeout_ms / 1000,
+            )
+            if not self._is_closed:
+                return opened
+            opened.close()
+        raise ClosedError("the client was closed")
 
     async def _open(self, node_id: int, lane: str) -> AsyncConnection:
         wait_s = self._not_before_s.get(node_id, 0.0) - asyncio.get_running_loop().time()
