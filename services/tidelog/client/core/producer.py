@@ -423,7 +423,7 @@ class ProducerCore:
                 queue.unacknowledged.remove(batch)
             elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 queue.unacknowledged.remove(batch)
-                queue.is_known = True
+                queue.is_known |= request.ended_topics == self.view.ended_topics
                 batch.log_append_time_ms = answer.log_append_time_ms
                 self.counts.record_send_total += batch.count
                 self._finish(batch, effects, base_offset=answer.base_offset)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import (
     Effect,
+    Event,
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
@@ -201,17 +202,19 @@ def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() 
     assert again.node_id == 2
 
 
-def test_the_first_batch_to_a_topic_created_again_goes_alone() -> None:
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_first_batch_to_a_topic_created_again_goes_alone(is_late: bool) -> None:
     """Its leader knows no numbers of the producer and takes the second batch although it refused the first.
-    The first would then be stored after the second.
+    The first would then be stored after the second. A late answer about the former topic changes nothing.
     """
     core = producer(linger_ms=0, batch_size=1, retry_backoff_ms=0)
     core.step(leaders_of(1, PartitionLeader(1, 0)), 0)
     core.step(ProducerIdReceived(7, 0), 0)
     core.append("t", 0, 0, None, b"known", (), 0)
     (known,) = sent(core.poll(0))
-    core.step(answered(known, ErrorCode.NONE), 1)
-    core.step(leaders_of(2, PartitionLeader(2, 0)), 2)
+    events: list[Event] = [answered(known, ErrorCode.NONE), leaders_of(2, PartitionLeader(2, 0))]
+    for event in reversed(events) if is_late else events:
+        core.step(event, 1)
     core.append("t", 0, 0, None, b"first", (), 3)
     core.append("t", 0, 0, None, b"second", (), 3)
     (first,) = sent(core.poll(3))
