@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer import SendGroupRequest
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
-from tidelog.client.core.share_consumer import ShareConsumerCore
+from tidelog.client.core.share_consumer import (
+    SendShareFetch,
+    ShareAnswered,
+    ShareConsumerCore,
+    SharedPartition,
+)
 from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 
 
 def refused() -> ShareConsumerCore:
@@ -39,3 +48,25 @@ def test_an_error_of_an_earlier_subscription_is_not_raised() -> None:
     core.subscribe(("u",), 2)
     core.begin_poll(2)
     assert core.take(10, 2) == []
+
+
+def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() -> None:
+    """The epochs of the next topic begin at 0, so metadata would never replace a leader of epoch 9."""
+    place = TopicPartition("t", 0)
+    nodes = (Node(1, "h", 1), Node(2, "h", 1), Node(3, "h", 1))
+    former, successor = (
+        TopicView("t", uuid.UUID(int=number), (PartitionLeader(number, 0),)) for number in (1, 2)
+    )
+    core = ShareConsumerCore(ShareConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), 0)
+    core.begin_poll(0)
+    core.step(MetadataReceived(nodes, (former,)), 0)
+    beat = Heartbeat(0, 0, ("t",), None, frozenset())
+    effects = core.step(HeartbeatAnswered(beat, 0, None, 1, 5_000, frozenset({(former.topic_id, 0)})), 1)
+    (fetch,) = [effect for effect in effects if isinstance(effect, SendShareFetch)]
+    core.step(MetadataReceived(nodes, (successor,)), 2)
+    moved = SharedPartition(
+        ErrorCode.NOT_LEADER_OR_FOLLOWER, None, 0, None, memoryview(b""), (), PartitionLeader(3, 9)
+    )
+    core.step(ShareAnswered(fetch.request_id, 0, None, 30_000, {place: moved}), 3)
+    assert core.view.leader(place) == PartitionLeader(2, 0)
