@@ -407,6 +407,7 @@ class ProducerCore:
 
     def _answered(self, event: ProduceAnswered, now_ms: int, effects: list[Effect]) -> None:
         request = self._end_request(event.request_id)
+        is_current = request.ended_topics == self.view.ended_topics
         for place, batch in request.batches.items():
             queue = self._queue(place)
             batch.is_on_wire = False
@@ -423,7 +424,8 @@ class ProducerCore:
                 queue.unacknowledged.remove(batch)
             elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
                 queue.unacknowledged.remove(batch)
-                queue.is_known |= request.ended_topics == self.view.ended_topics
+                if is_current:
+                    queue.is_known = True
                 batch.log_append_time_ms = answer.log_append_time_ms
                 self.counts.record_send_total += batch.count
                 self._finish(batch, effects, base_offset=answer.base_offset)
