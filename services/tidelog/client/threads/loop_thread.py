@@ -31,6 +31,9 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._is_stopped = False
+        self._lock = threading.RLock()
+        """Held while work is given to the loop, so that none comes after the last round of the loop."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -47,14 +50,18 @@ class LoopThread:
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine in the loop and returns its result. The calling thread waits.
 
-        Raises RuntimeError in the thread of the loop, which would wait for itself.
+        Raises RuntimeError in the thread of the loop, which would wait for itself, and ClosedError after
+        `stop`.
         """
         try:
             self.check_caller()
+            with self._lock:
+                if self._is_stopped:
+                    raise ClosedError("the client was closed")
+                done = asyncio.run_coroutine_threadsafe(work, self.loop)
         except RuntimeError:
             work.close()
             raise
-        done = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return done.result()
         except BaseException:
@@ -70,7 +77,9 @@ class LoopThread:
             )
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        with self._lock:
+            self._is_stopped = True
+            self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
 
