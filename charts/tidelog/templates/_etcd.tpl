@@ -174,6 +174,10 @@ prefix, user, TLS files. */}}
 {{- if and (hasPrefix "http://" .) $.Values.etcd.external.tls.secretName -}}
 {{- fail (printf "etcd.external.endpoints: %s is not encrypted, but etcd.external.tls.secretName is set; use https:// or remove the Secret" .) -}}
 {{- end -}}
+{{- $isLoopback := regexMatch "^http://(localhost|127(\\.[0-9]{1,3}){3}|\\[::1\\]):[0-9]+$" . -}}
+{{- if and (hasPrefix "http://" .) (not $isLoopback) $.Values.etcd.external.auth.secretName -}}
+{{- fail (printf "etcd.external.endpoints: %s is not encrypted, so others could read the password of etcd.external.auth.secretName on the network; use https:// or remove the Secret" .) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- include "tidelog.validate.metadata" . -}}

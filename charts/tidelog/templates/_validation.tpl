@@ -79,6 +79,7 @@ tidelog.rpc.tls.ca.file: tls sets it
 tidelog.rpc.tls.cert.file: tls sets it
 tidelog.rpc.tls.key.file: tls sets it
 tidelog.rpc.allow.plaintext: tls sets it
+tidelog.etcd.allow.plaintext: the chart sends no password without encryption
 tidelog.etcd.tls.ca.file: tls and etcd.external set it
 tidelog.etcd.tls.cert.file: tls and etcd.external set it
 tidelog.etcd.tls.key.file: tls and etcd.external set it

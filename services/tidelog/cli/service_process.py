@@ -20,7 +20,7 @@ import structlog
 import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.cli.rpc_door import peer_tls
+from tidelog.cli.rpc_door import is_loopback, peer_tls
 from tidelog.cli.service_options import fail
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
@@ -94,7 +94,9 @@ def run_service(service: str, settings: BrokerSettings, start: StartService) -> 
 
 
 def etcd_options(settings: BrokerSettings) -> EtcdOptions:
-    """Returns the options for etcd. Ends the process with one line if an endpoint is invalid."""
+    """Returns the options for etcd. Ends the process with one line if an endpoint is invalid, or if the
+    password would travel to another machine without encryption.
+    """
     password = settings.tidelog_etcd_password
     options = EtcdOptions(
         endpoints=settings.tidelog_etcd_endpoints,
@@ -106,9 +108,17 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
         prefix=settings.tidelog_etcd_prefix,
     )
     try:
-        options.parsed_endpoints()
+        endpoints = options.parsed_endpoints()
     except EtcdAddressError as error:
         fail(f"tidelog.etcd.endpoints: {error}")
+    if options.password and not settings.tidelog_etcd_allow_plaintext:
+        for endpoint in endpoints:
+            if not endpoint.is_tls and not is_loopback(endpoint.target):
+                fail(
+                    f"tidelog.etcd.endpoints: {endpoint.target} is not encrypted, and others could read "
+                    "tidelog.etcd.password on the network; use https://, or set "
+                    "tidelog.etcd.allow.plaintext=true"
+                )
     return options
 
 

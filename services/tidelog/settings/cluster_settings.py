@@ -65,6 +65,13 @@ class ClusterSettings(TlsSettings):
         MEDIUM, "PEM file of the private key of that certificate."
     )
 
+    tidelog_etcd_allow_plaintext: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether the services may send tidelog.etcd.password without encryption to an address that is not a "
+        "loopback address. Anyone who reads the network then controls the cluster.",
+    )
+
     # --- calls between services ---
     tidelog_rpc_listener: str = string(
         "127.0.0.1:0",

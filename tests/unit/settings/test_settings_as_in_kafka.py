@@ -58,6 +58,7 @@ OWN_BROKER_SETTINGS = {
     "tidelog.max.fetch.session.partitions",
     "tidelog.max.partitions",
     "tidelog.max.partitions.per.broker",
+    "tidelog.etcd.allow.plaintext",
     "tidelog.etcd.endpoints",
     "tidelog.etcd.password",
     "tidelog.etcd.prefix",
