@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 
 from tidelog.broker.connection import CLIENT_LOG, Connection, Dispatch
+from tidelog.broker.connection_rate import ConnectionRate, WaitingConnections
 from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.tls import ServerCertificates, TlsAcceptor
@@ -32,28 +33,12 @@ IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
 MAX_HOST_RATES = 10_000
 """The addresses whose rate of connections is remembered, if a quota limits it."""
+MAX_EXCESS_S = 1.0
+"""The longest time for which a connection above the quota of its address stays open: Kafka's quota window."""
 MIN_BACKLOG = 1024
 """Lets a thousand clients reconnect at once. With Kafka's default of 50 they wait for SYN retries."""
 
 _log = structlog.get_logger(__name__)
-
-
-class ConnectionRate:
-    """Limits connections to `max.connection.creation.rate` per second, with bursts of one second's worth."""
-
-    __slots__ = ("_next",)
-
-    def __init__(self) -> None:
-        self._next = 0.0  # when the latest connection would have come at an even rate
-
-    def delay_s(self, rate: float, now: float) -> float:
-        """Returns how many seconds one more connection has to wait."""
-        self._next = max(self._next, now - 1) + 1 / rate
-        return max(self._next - now, 0.0)
-
-    def is_idle(self, now: float) -> bool:
-        """Returns whether the full burst is available."""
-        return self._next <= now - 1
 
 
 class ConnectionLimits:
@@ -64,10 +49,11 @@ class ConnectionLimits:
     can therefore not cut the brokers off from each other, and administrators can use this listener if a
     limit keeps them out.
 
-    A quota `connection_creation_rate` limits the rate of one address (KIP-612).
+    A quota `connection_creation_rate` limits the rate of one address (KIP-612). As in Kafka, a connection
+    above it is closed after a moment, and the quota does not count it.
 
-    Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends. A
-    connection above the rate of its address waits; Kafka closes it after that time.
+    Deviations: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends.
+    Above `max.connection.creation.rate`, addresses take turns; Kafka accepts connections in their order.
     """
 
     def __init__(self, settings: CurrentSettings, quotas: ClientQuotas) -> None:
@@ -79,7 +65,8 @@ class ConnectionLimits:
         plan = settings.broker.listener_plan()
         names = frozenset(plan.replication_listener_names)
         self._exempt_listener_names = names if len(plan.bind) > len(names) else frozenset()
-        self._rate = ConnectionRate()
+        self._waiting: WaitingConnections[Connection] = WaitingConnections()
+        self._turn: asyncio.TimerHandle | None = None
         self.buffer_pool = BufferPool(max(settings.broker.queued_max_request_bytes, 0))
         self.per_host: Counter[str] = Counter()
         self.total = 0
@@ -100,17 +87,36 @@ class ConnectionLimits:
             return f"max.connections.per.ip is {limit} for {host}"
         return None
 
-    def delay_s(self, now: float, listener_name: str, host: str) -> float:
-        """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) has to
-        wait before it is served.
+    def excess_s(self, now: float, listener_name: str, host: str) -> float:
+        """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) comes
+        too early for the quota of its address.
         """
-        if listener_name in self._exempt_listener_names:
-            return 0.0
-        delay_s = self._rate.delay_s(self._settings.max_connection_creation_rate, now)
         rate = self._quotas.limits.connection_rate(host)
-        if rate is None:
-            return delay_s
-        return max(delay_s, self._rate_of(host, now).delay_s(rate, now))
+        if rate is None or listener_name in self._exempt_listener_names:
+            return 0.0
+        known = self._rate_of(host, now)
+        delay_s = known.delay_s(rate, now)
+        if not delay_s:
+            known.count(rate, now)
+        return delay_s
+
+    def start(self, now: float, listener_name: str, connection: Connection) -> None:
+        """Holds back an admitted connection until its turn has come, if it is above the broker's rate."""
+        rate = self._settings.max_connection_creation_rate
+        if listener_name in self._exempt_listener_names:
+            return
+        if self._waiting.admit(connection, connection.peer_host, rate, now):
+            return
+        connection.hold_back()
+        if self._turn is None:
+            self._take_turns(connection.loop)
+
+    def _take_turns(self, loop: asyncio.AbstractEventLoop) -> None:
+        now, rate = monotonic(), self._settings.max_connection_creation_rate
+        for connection in self._waiting.take_due(rate, now):
+            connection.end_barrier()
+        next_turn_s = self._waiting.next_turn_s(rate, now)
+        self._turn = None if next_turn_s is None else loop.call_later(next_turn_s, self._take_turns, loop)
 
     def _rate_of(self, host: str, now: float) -> ConnectionRate:
         known = self._host_rates.get(host)
@@ -121,7 +127,9 @@ class ConnectionLimits:
             known = self._host_rates[host] = ConnectionRate()
         return known
 
-    def forget(self, host: str) -> None:
+    def forget(self, connection: Connection) -> None:
+        host = connection.peer_host
+        self._waiting.forget(connection, host)
         self.total -= 1
         self.per_host[host] -= 1
         if not self.per_host[host]:
@@ -238,7 +246,7 @@ class Listener:
         return ConnectionLoad(unanswered, with_unsent, unsent_bytes, held_back)
 
     def admit(self, connection: Connection) -> bool:
-        """Counts the connection and returns whether it may stay. A connection above the rate is held back."""
+        """Counts the connection and returns whether it may stay. A connection above a rate is held back."""
         self._connections.add(connection)
         self._telemetry.connection_opened(self.name)
         broken = self._limits.admit(connection.peer_host, self.name)
@@ -249,16 +257,19 @@ class Listener:
             return False
         if connection.gate is not None:
             connection.gate.start_deadline()
-        delay_s = self._limits.delay_s(monotonic(), self.name, connection.peer_host)
-        if delay_s:
+        now = monotonic()
+        excess_s = self._limits.excess_s(now, self.name, connection.peer_host)
+        if excess_s:
             connection.hold_back()
-            self.loop.call_later(delay_s, connection.end_barrier)
+            self.loop.call_later(min(excess_s, MAX_EXCESS_S), connection.close)
+        else:
+            self._limits.start(now, self.name, connection)
         return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.remove(connection)
-            self._limits.forget(connection.peer_host)
+            self._limits.forget(connection)
             self._telemetry.connection_closed(self.name)
             if connection.authentication is not None:
                 connection.authentication.end()

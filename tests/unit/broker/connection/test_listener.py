@@ -5,6 +5,7 @@ event loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import struct
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from tidelog.broker import connection as connection_module
 from tidelog.broker import listener as listener_module
 from tidelog.broker.connection import Connection
 from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.listener import ConnectionLimits, ConnectionRate, Listener
+from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.request import RequestContext
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
@@ -207,15 +208,6 @@ def test_a_connection_that_is_reset_at_once_leaves_nothing(
 # -- rate
 
 
-def test_connections_of_one_second_are_admitted_at_once() -> None:
-    rate = ConnectionRate()
-    delays = [rate.delay_s(10, now=100.0) for _ in range(15)]
-    assert delays[:10] == pytest.approx([0] * 10)
-    assert delays[10:] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert rate.delay_s(10, now=101.0) == pytest.approx(0)
-    assert rate.delay_s(10, now=200.0) == 0
-
-
 def test_connections_above_the_rate_are_served_later(lab: Lab) -> None:
     lab.set(max_connection_creation_rate="2")
     listener = lab.listen()
@@ -296,10 +288,51 @@ def test_ipv6(lab: Lab) -> None:
 def test_a_quota_limits_the_rate_of_one_address(lab: Lab) -> None:
     limited = ClientQuotaEntry(QuotaEntity((("ip", "10.0.0.1"),)), {"connection_creation_rate": 10.0})
     lab.quotas.update({limited.key: limited})
-    delays = [lab.limits.delay_s(100.0, "PLAINTEXT", "10.0.0.1") for _ in range(15)]
+    delays = [lab.limits.excess_s(100.0, "PLAINTEXT", "10.0.0.1") for _ in range(5_000)]
     assert delays[:10] == [0.0] * 10
-    assert delays[10:] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    assert [lab.limits.delay_s(100.0, "PLAINTEXT", "10.0.0.2") for _ in range(15)] == [0.0] * 15
+    assert delays[10:] == pytest.approx([0.1] * 4_990), "connections that are refused do not count"
+    assert [lab.limits.excess_s(100.0, "PLAINTEXT", "10.0.0.2") for _ in range(15)] == [0.0] * 15
+
+
+def test_a_connection_above_the_quota_of_its_address_is_closed_after_a_moment(lab: Lab) -> None:
+    limited = ClientQuotaEntry(QuotaEntity((("ip", "127.0.0.2"),)), {"connection_creation_rate": 2.0})
+    lab.quotas.update({limited.key: limited})
+    listener = lab.listen()
+    *early, late = (lab.connect(listener, "127.0.0.2") for _ in range(3))
+    assert all(lab.is_served(client) for client in early)
+    assert not lab.is_served(late)
+    assert lab.limits.total == 3
+    lab.wait(0.6)
+    assert lab.limits.total == 2
+    assert lab.is_served(lab.connect(listener)), "another address has its own quota"
+
+
+def test_a_connection_that_ends_while_it_waits_is_forgotten(lab: Lab) -> None:
+    """A timer kept each of them alive until its turn, and each delayed the connections after it."""
+    lab.set(max_connection_creation_rate="2")
+    listener = lab.listen()
+    for _ in range(30):
+        lab.connect(listener, "127.0.0.2").close()
+    lab.wait(0.05)
+    assert lab.limits.total == 0
+    gc.collect()
+    kept = [
+        found for found in gc.get_objects() if isinstance(found, Connection) and found.listener is listener
+    ]
+    assert not kept
+    client = lab.connect(listener)
+    lab.wait(0.6)
+    assert lab.is_served(client)
+
+
+def test_another_address_does_not_wait_for_an_attackers(lab: Lab) -> None:
+    lab.set(max_connection_creation_rate="2")
+    listener = lab.listen()
+    for _ in range(30):
+        lab.connect(listener, "127.0.0.2")
+    client = lab.connect(listener, "127.0.0.3")
+    lab.wait(1.1)
+    assert lab.is_served(client)
 
 
 def test_the_rates_of_addresses_are_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,5 +340,5 @@ def test_the_rates_of_addresses_are_bounded(lab: Lab, monkeypatch: pytest.Monkey
     every = ClientQuotaEntry(QuotaEntity((("ip", None),)), {"connection_creation_rate": 1.0})
     lab.quotas.update({every.key: every})
     for number in range(100):
-        assert lab.limits.delay_s(100.0 + number / 100, "PLAINTEXT", f"10.0.0.{number}") == 0
+        assert lab.limits.excess_s(100.0 + number / 100, "PLAINTEXT", f"10.0.0.{number}") == 0
         assert len(lab.limits._host_rates) <= 8
