@@ -16,6 +16,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     MemberState,
     holds_all,
 )
+from tidelog.group_coordinator.groups.consumer.topic_regex import check_expression
 from tidelog.group_coordinator.groups.heartbeat_checks import (
     MAX_SUBSCRIBER_BYTES,
     check_not_empty,
@@ -50,6 +51,7 @@ def check_request(message: ConsumerGroupHeartbeatRequest, version: int, assignor
             f"ServerAssignor {message.server_assignor} is not supported. "
             f"Supported assignors: {', '.join(assignors)}.",
         )
+    check_expression(message.subscribed_topic_regex or "")
     check_texts("metadata of a member", message.subscribed_topic_names or (), MAX_SUBSCRIBER_BYTES)
 
 

@@ -67,15 +67,11 @@ class TopicRegex:
     """
 
     def __init__(self, expression: str) -> None:
+        check_expression(expression)
         try:
-            _check_size(expression)
             self._compiled = re2.compile(_encoded(expression), _OPTIONS)
         except re2.error as error:
-            raise KafkaError(
-                ErrorCode.INVALID_REGULAR_EXPRESSION,
-                f"SubscribedTopicRegex `{expression[:_MAX_QUOTED_CHARACTERS]}` is not a valid regular "
-                f"expression: {_reason(error)}.",
-            ) from None
+            raise _invalid(expression, _reason(error)) from None
         finally:
             re2.purge()  # the module keeps the last 128 expressions, each with its memory
 
@@ -151,11 +147,20 @@ class RegexSweep:
         return COMPILATION_MATCHES
 
 
-def _check_size(expression: str) -> None:
+def check_expression(expression: str) -> None:
+    """Raises KafkaError (INVALID_REGULAR_EXPRESSION) if the expression would take too long to compile."""
     if len(expression) > MAX_EXPRESSION_CHARACTERS:
-        raise re2.error(f"it has more than {MAX_EXPRESSION_CHARACTERS:,} characters")
+        raise _invalid(expression, f"it has more than {MAX_EXPRESSION_CHARACTERS:,} characters")
     if len(_UNICODE_CLASS.findall(expression)) > MAX_UNICODE_CLASSES:
-        raise re2.error(f"it has more than {MAX_UNICODE_CLASSES} Unicode classes")
+        raise _invalid(expression, f"it has more than {MAX_UNICODE_CLASSES} Unicode classes")
+
+
+def _invalid(expression: str, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_REGULAR_EXPRESSION,
+        f"SubscribedTopicRegex `{expression[:_MAX_QUOTED_CHARACTERS]}` is not a valid regular "
+        f"expression: {reason}.",
+    )
 
 
 def _encoded(text: str) -> bytes:

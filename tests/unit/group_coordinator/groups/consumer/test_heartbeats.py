@@ -322,6 +322,9 @@ def test_wrong_member_epochs_are_fenced() -> None:
         ({"member_epoch": -3}, ErrorCode.INVALID_REQUEST),
         ({"server_assignor": "own"}, ErrorCode.UNSUPPORTED_ASSIGNOR),
         ({"subscribed_topic_regex": "(?=x)"}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "x" * 10_001}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": "x" * (2 << 20)}, ErrorCode.INVALID_REGULAR_EXPRESSION),
+        ({"subscribed_topic_regex": r"\pL" * 6}, ErrorCode.INVALID_REGULAR_EXPRESSION),
     ],
 )
 def test_impossible_requests_are_rejected_and_change_nothing(
@@ -333,6 +336,14 @@ def test_impossible_requests_are_rejected_and_change_nothing(
     assert answer.error_message
     assert not lab.log
     assert not lab.core.groups.by_id
+
+
+def test_the_size_of_an_expression_is_checked_before_the_group_is_looked_for() -> None:
+    lab = new_lab(orders=1)
+    answer = lab.beat(member_id="nobody", member_epoch=5, subscribed_topic_regex="x" * 10_001)
+    assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert len(answer.error_message or "") < 1_200
+    assert lab.beat(**joining(subscribed_topic_regex="x" * 10_000)).error_code == ErrorCode.NONE
 
 
 def test_the_coordinator_generates_the_member_id_in_version_0() -> None:
