@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidelog.settings.tls_settings import AUTHORITY
+
 if TYPE_CHECKING:
     from tidelog.metrics.families import Families
 
@@ -33,6 +35,9 @@ CertificateFilesNow = Callable[[], Mapping[str, str]]
 class CertificateExpiry:
     """A collector of one sample for each use of certificates. Files are read again at each scrape, because
     they are replaced while the process runs.
+
+    The first certificate of a file to expire counts. In a file of authorities it is the last one, because
+    the authority before it stays there until all certificates are signed by the new one.
     """
 
     def __init__(self, files: CertificateFilesNow) -> None:
@@ -43,12 +48,13 @@ class CertificateExpiry:
         for use, path in self._files().items():
             try:
                 with Path(path).open("rb") as file:
-                    expires_s = first_expiration_s(file.read(MAX_FILE_BYTES))
+                    ends_s = expirations_s(file.read(MAX_FILE_BYTES))
+                expires_s = max(ends_s) if use.endswith(AUTHORITY) else min(ends_s)
             except (OSError, ValueError):
                 continue
             families.gauge(
                 "tidelog_certificate_expiration_timestamp_seconds",
-                "Time at which the first certificate of a file expires, in seconds since 1970",
+                "Time at which a certificate expires, in seconds since 1970",
                 expires_s,
                 use=use,
             )
@@ -58,7 +64,17 @@ def first_expiration_s(pem: bytes) -> float:
     """Returns the earliest end of validity of the certificates in PEM, in seconds since 1970. Raises
     ValueError if there is none.
     """
-    return min(_not_after_s(text) for text in _PEM.findall(pem))
+    return min(expirations_s(pem))
+
+
+def expirations_s(pem: bytes) -> list[float]:
+    """Returns the ends of validity of the certificates in PEM, in seconds since 1970. Raises ValueError if
+    there is none.
+    """
+    found = [_not_after_s(text) for text in _PEM.findall(pem)]
+    if not found:
+        raise ValueError("there is no certificate")
+    return found
 
 
 def _not_after_s(text: bytes) -> float:

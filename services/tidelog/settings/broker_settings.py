@@ -47,7 +47,7 @@ from tidelog.settings.setting import (
     settings_of,
     string,
 )
-from tidelog.settings.tls_settings import plan_tls
+from tidelog.settings.tls_settings import AUTHORITY, plan_tls
 from tidelog.settings.tracing_settings import TracingSettings
 
 _OF_LISTENERS = ("sasl.", "ssl.", "connections.max.reauth.ms")
@@ -455,12 +455,14 @@ def _check_listeners(settings: BrokerSettings) -> None:
 
 
 def certificate_files(settings: BrokerSettings) -> dict[str, str]:
-    """Returns the files with the process's own certificates, by their use: `rpc`, `etcd`, or the name of a
-    listener.
+    """Returns the files with the process's own certificates and its authorities, by their use: `rpc`, `etcd`,
+    the name of a listener, or `rpc-authority` and `etcd-authority`.
     """
     files = {
         "rpc": settings.tidelog_rpc_tls_cert_file or "",
+        f"rpc{AUTHORITY}": settings.tidelog_rpc_tls_ca_file or "",
         "etcd": settings.tidelog_etcd_tls_cert_file or "",
+        f"etcd{AUTHORITY}": settings.tidelog_etcd_tls_ca_file or "",
     }
     for endpoint in plan_listeners(settings).bind:
         if endpoint.security_protocol.endswith("SSL"):

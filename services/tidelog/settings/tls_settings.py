@@ -25,6 +25,8 @@ from tidelog.settings.setting import (
     strings,
 )
 
+AUTHORITY: Final = "-authority"
+"""The end of the use of a file with authorities in place of certificates."""
 CLIENT_AUTH: Final = ("none", "requested", "required")
 PROTOCOL_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
 _RULE: Final = re.compile(r"(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|$)")

@@ -13,6 +13,7 @@ from tidelog.cli.certificate_authority import CertificateAuthority
 from tidelog.metrics.certificates import CertificateExpiry, first_expiration_s
 from tidelog.metrics.families import Families
 from tidelog.model.instants import WallMs
+from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 
 NOW_MS = WallMs(1_700_000_000_000)
 
@@ -41,6 +42,32 @@ def test_the_earliest_of_a_chain_counts(tmp_path: Path) -> None:
     files = authority.issue(tmp_path / "a", ["a"], now_ms=NOW_MS, validity=datetime.timedelta(days=2))
     chain = files.key.read_bytes() + files.ca.read_bytes() + files.certificate.read_bytes()
     assert first_expiration_s(chain) == NOW_MS / 1000 + 2 * 86_400
+
+
+def test_the_latest_of_authorities_counts(tmp_path: Path) -> None:
+    old = CertificateAuthority.open(tmp_path / "old", now_ms=NOW_MS)
+    later_ms = WallMs(NOW_MS + 86_400_000)
+    new = CertificateAuthority.open(tmp_path / "new", now_ms=later_ms)
+    both = tmp_path / "ca.crt"
+    certificates = [each.issue(tmp_path / "a", ["a"], now_ms=NOW_MS).ca.read_bytes() for each in (old, new)]
+    for order in (certificates, certificates[::-1]):
+        both.write_bytes(b"".join(order))
+        ends = samples(CertificateExpiry(lambda: {"rpc-authority": str(both), "rpc": str(both)}))
+        assert ends["rpc-authority"] - ends["rpc"] == 86_400
+    assert ends["rpc-authority"] == first_expiration_s(certificates[1])
+
+
+def test_authorities_of_services_are_watched() -> None:
+    files = certificate_files(
+        BrokerSettings.parse(
+            {
+                "tidelog.rpc.tls.ca.file": "rpc-ca.pem",
+                "tidelog.rpc.tls.cert.file": "rpc.pem",
+                "tidelog.etcd.tls.ca.file": "etcd-ca.pem",
+            }
+        )
+    )
+    assert files == {"rpc": "rpc.pem", "rpc-authority": "rpc-ca.pem", "etcd-authority": "etcd-ca.pem"}
 
 
 @given(st.binary(max_size=200), st.booleans())

@@ -580,7 +580,10 @@ def check_certificates(
         if days < EXPIRY_WARN_DAYS:
             state = State.FAIL if days < EXPIRY_FAIL_DAYS else State.WARN
             when = f"expires in {days:.1f} days" if days >= 0 else f"expired {-days:.1f} days ago"
-            step = "renew it; a local cluster: tidelog cluster renew-certificates --data-dir DIR"
+            step = (
+                "renew it; a local cluster: tidelog cluster renew-certificates --data-dir DIR; "
+                "a release of the chart: helm upgrade"
+            )
             found.append(Finding(check, state, f"the certificate of {holder} {when}", step))
     first = min(known, key=lambda holder: known[holder])
     days = (known[first] - now_s) / 86_400
