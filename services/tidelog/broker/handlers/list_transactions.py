@@ -26,7 +26,11 @@ class ListTransactionsHandler:
         listed = ListTransactionsResponse()
         unknown_states: dict[str, None] = {}
         for answer, error in await ask_all_shards(
-            self._coordination, ShardKind.TRANSACTION, request.body, context
+            self._coordination,
+            ShardKind.TRANSACTION,
+            request.body,
+            context,
+            one_by_one=bool(request.message.transactional_id_pattern),
         ):
             if answer is None:
                 if error is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's transactions

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
 
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
@@ -16,6 +18,11 @@ from tidelog.wire.messages.describe_transactions import (
     TopicData,
 )
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+MAX_PATTERN_WORK: Final = 3_000_000
+"""The most work of matching a pattern with the transactional ids of a shard (`TopicRegex.work`), 45 ms in the
+worst case. A pattern like `orders-.*` has room for 6,000 ids of 30 characters.
+"""
 
 
 def described(
@@ -62,31 +69,42 @@ def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> 
 def listed(
     transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: WallMs
 ) -> ListTransactionsResponse:
-    """Lists the transactions that match the filters. The response names the unknown states among these."""
+    """Lists the transactions that match the filters. The response names the unknown states among these.
+
+    Deviation: INVALID_REGULAR_EXPRESSION if the pattern might take more than MAX_PATTERN_WORK.
+    """
     unknown = [name for name in message.state_filters if name not in STATUS_BY_KAFKA_NAME]
     statuses = {STATUS_BY_KAFKA_NAME[name] for name in message.state_filters if name not in unknown}
     producer_ids = frozenset(message.producer_id_filters)
-    try:
-        expression = message.transactional_id_pattern
-        pattern = TopicRegex(expression) if expression else None
-    except KafkaError as problem:
-        return ListTransactionsResponse(error_code=problem.code)
 
-    def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
+    def is_wanted(transaction: Transaction) -> bool:
         return (
             (not message.state_filters or transaction.status in statuses)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (message.duration_filter < 0 or now_ms - transaction.start_ms > message.duration_filter)
-            and (pattern is None or pattern.matches(transactional_id))
         )
 
+    wanted = {name: transaction for name, transaction in transactions.items() if is_wanted(transaction)}
+    if message.transactional_id_pattern:
+        pattern = _compiled(message.transactional_id_pattern)
+        if isinstance(pattern, ErrorCode):
+            return ListTransactionsResponse(error_code=pattern)
+        if sum(pattern.work(len(name)) for name in wanted) > MAX_PATTERN_WORK:
+            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        wanted = {name: transaction for name, transaction in wanted.items() if pattern.matches(name)}
     return ListTransactionsResponse(
         unknown_state_filters=unknown,
         transaction_states=[
-            list_transactions.TransactionState(
-                transactional_id, transaction.producer_id, transaction.status.kafka_name
-            )
-            for transactional_id, transaction in transactions.items()
-            if is_wanted(transactional_id, transaction)
+            list_transactions.TransactionState(name, transaction.producer_id, transaction.status.kafka_name)
+            for name, transaction in wanted.items()
         ],
     )
+
+
+@lru_cache(maxsize=1)
+def _compiled(expression: str) -> TopicRegex | ErrorCode:
+    """Returns the compiled pattern, or the error. All shards of a process get it one after the other."""
+    try:
+        return TopicRegex(expression)
+    except KafkaError as error:
+        return error.code

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
+from tidelog.group_coordinator.transactions import queries
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
 from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import EXPIRY_TIMER, TIMEOUTS_TIMER
@@ -386,6 +390,37 @@ def test_a_pattern_cannot_block_the_shard(lab: TransactionLab) -> None:
     assert lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked).transaction_states == []
     broken = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="("))
     assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["(.?){1000}(.?){99}z", "(.?){1000}" * 30 + "z", "(.*a.{200})*"])
+def test_a_pattern_takes_a_bounded_time_for_long_ids(lab: TransactionLab, pattern: str) -> None:
+    """A client without rights sends the pattern, which is compared with the ids of others."""
+    for number in range(4):
+        begin(lab, "ab" * 2_000 + str(number))
+    begun = time.process_time()
+    told = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern=pattern))
+    assert time.process_time() - begun < 0.2
+    assert told.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+    assert told.transaction_states == []
+    few = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="(ab)+[01]"))
+    assert len(few.transaction_states) == 2
+
+
+def test_a_pattern_is_compiled_once_for_all_shards(
+    lab: TransactionLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def compile_(expression: str) -> TopicRegex:
+        compiled.append(expression)
+        return TopicRegex(expression)
+
+    monkeypatch.setattr(queries, "TopicRegex", compile_)
+    for pattern in ("once.*", "(once"):
+        for shard in (lab, TransactionLab()):
+            shard.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern=pattern))
+    assert compiled == ["once.*", "(once"]
 
 
 class TestWaitingForMarkers:

@@ -19,6 +19,16 @@ from tidelog.model.instants import WallMs
 MAX_EXPRESSION_CHARACTERS: Final = 10_000
 MAX_UNICODE_CLASSES: Final = 5
 """The most classes like `\\pL` in an expression. To parse one takes RE2 up to 7 ms."""
+MAX_REPETITIONS: Final = 2_000
+"""The most copies for which counted repetitions like `{0,1000}` in an expression ask. To compile 1,000 takes
+RE2 up to 7 ms.
+"""
+MAX_INSTRUCTIONS: Final = 12_000
+"""The most instructions of a compiled expression. In the worst case, RE2 executes all of them for each
+character, which takes about 15 ns for each: 45 ms for a topic name of the greatest length.
+"""
+WORK_OF_A_MATCH: Final = 7_000
+"""The product of instructions and characters that takes about 0.1 ms in the worst case."""
 MAX_MEMORY_BYTES: Final = 8 << 20
 """The memory for one expression. With 2 MiB, RE2 falls back to an algorithm that takes 50 times as long."""
 COMPILATION_MATCHES: Final = 160
@@ -26,6 +36,8 @@ COMPILATION_MATCHES: Final = 160
 MAX_RESOLVED_BYTES: Final = 16 * 1024 * 1024
 """The size of the topics that the regular expressions of a group match."""
 _MAX_QUOTED_CHARACTERS: Final = 1_000
+_MAX_COUNT_DIGITS: Final = 9
+_REPETITION: Final = re.compile(r"\{([0-9]+)(?:,([0-9]*))?\}")
 _UNICODE_CLASS: Final = re.compile(r"\\[pP]")
 _BEYOND_LATIN_1: Final = re.compile(r"[^\x00-\xff]")
 _ENCODING: Final = "latin-1"
@@ -74,6 +86,15 @@ class TopicRegex:
             raise _invalid(expression, _reason(error)) from None
         finally:
             re2.purge()  # the module keeps the last 128 expressions, each with its memory
+        self.instructions: int = self._compiled.programsize
+        if self.instructions > MAX_INSTRUCTIONS:
+            raise _invalid(expression, f"it compiles to more than {MAX_INSTRUCTIONS:,} instructions")
+
+    def work(self, characters: int) -> int:
+        """Returns the product of instructions and characters of a match, to which its time is proportional
+        in the worst case.
+        """
+        return self.instructions * (characters + 1)
 
     def matches(self, name: str) -> bool:
         """Returns whether the expression matches the whole name."""
@@ -110,23 +131,28 @@ class RegexSweep:
         self._found: set[str] = set()
         self._position = 0
         """The next name for the expression at hand."""
+        self._longest = max(map(len, names), default=0)
 
     @property
     def is_complete(self) -> bool:
         return self._expression is None and not self._waiting
 
     def advance(self, matches: int) -> Iterator[tuple[str, frozenset[str]]]:
-        """Continues with about this number of matches. Yields the expressions that it completes, in
-        alphabetical order, and the topics that they match.
+        """Continues with about this number of matches. One that may take longer than 0.1 ms counts as
+        several. Yields the expressions that it completes, in alphabetical order, and the topics that they
+        match.
         """
         while matches > 0 and not self.is_complete:
             if self._expression is None:
                 self._expression = self._waiting.pop()
                 matches -= self._begin(self._expression)
                 continue
-            names = self._names[self._position : self._position + matches]
+            weight = 1
+            if self._regex is not None:
+                weight = max(1, self._regex.work(self._longest) // WORK_OF_A_MATCH)
+            names = self._names[self._position : self._position + max(1, matches // weight)]
             self._position += len(names)
-            matches -= max(1, len(names))
+            matches -= max(1, weight * len(names))
             if self._regex is not None:
                 self._found |= self._regex.resolve(names)
             if self._position == len(self._names):
@@ -153,6 +179,13 @@ def check_expression(expression: str) -> None:
         raise _invalid(expression, f"it has more than {MAX_EXPRESSION_CHARACTERS:,} characters")
     if len(_UNICODE_CLASS.findall(expression)) > MAX_UNICODE_CLASSES:
         raise _invalid(expression, f"it has more than {MAX_UNICODE_CLASSES} Unicode classes")
+    if _repetitions(expression) > MAX_REPETITIONS:
+        raise _invalid(expression, f"its repetitions ask for more than {MAX_REPETITIONS:,} copies")
+
+
+def _repetitions(expression: str) -> int:
+    counts = (found[2] or found[1] for found in _REPETITION.finditer(expression))
+    return sum(int(count[:_MAX_COUNT_DIGITS]) for count in counts)
 
 
 def _invalid(expression: str, reason: str) -> KafkaError:

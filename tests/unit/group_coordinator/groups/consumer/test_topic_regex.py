@@ -13,6 +13,7 @@ import re2
 import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
 from grouplab.kafka_answers import ask_java
+from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, TopicRegex
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -107,6 +108,44 @@ def test_compiling_takes_a_bounded_time(expression: str) -> None:
     with contextlib.suppress(KafkaError):
         TopicRegex(expression)
     assert time.process_time() - begun < 0.1
+
+
+COSTLY = (
+    "(.?){1000}" * 30 + "z",
+    "(.?){1000}(.?){999}z",
+    "(.{0,1000})z" * 20,
+    "(" + "|".join(f".*a.{{{n}}}" for n in range(1, 60)) + ")",
+    "(" + "|".join(f"(.*[ab].{{{n}}})*" for n in range(100, 200, 8)) + ")z",
+    "(.*a.{200})*",
+    "([a-b]?){990}x.*",
+    "[a-z._-]?" * 990 + "#",
+)
+
+
+@pytest.mark.parametrize("expression", COSTLY)
+def test_a_step_takes_a_bounded_time(expression: str) -> None:
+    """RE2 executes each instruction for each character if its automaton has too many states."""
+    seed = 20261127
+    names = ["".join(random.Random(seed + n).choices("ab", k=249)) for n in range(40)]
+    begun = time.process_time()
+    try:
+        compiled = {expression: TopicRegex(expression)}
+    except KafkaError as error:
+        assert error.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert time.process_time() - begun < 0.1
+        return
+    sweep = RegexSweep(compiled, compiled, names, 1)
+    longest_s = 0.0
+    while not sweep.is_complete:
+        begun = time.process_time()
+        list(sweep.advance(MATCHES_AT_ONCE))
+        longest_s = max(longest_s, time.process_time() - begun)
+    assert longest_s < 0.15, f"seed {seed}"  # 45 ms on a quiet machine
+
+
+def test_a_long_list_of_topics_is_an_expression() -> None:
+    names = [f"topic-{number:03}" for number in range(900)]
+    assert TopicRegex("|".join(names)).resolve([*names, "other"]) == set(names)
 
 
 def test_few_unicode_classes_are_allowed() -> None:
