@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 MAX_SERIES: Final = 20_000
 """The series of all clients of a broker. Further series are left out and counted."""
 MAX_SERIES_OF_CLIENT: Final = 500
+MAX_SERIES_BYTES: Final = 16 * 1024 * 1024
+"""About the most memory that the series of all clients may take. 20,000 of Kafka's clients take 10 MiB."""
+MAX_SERIES_BYTES_OF_CLIENT: Final = 512 * 1024
+LABEL_BYTES: Final = 64
+"""About the memory of a label without its characters."""
 MAX_LABELS: Final = 16
 MAX_NAME_CHARS: Final = 200
 MAX_LABEL_CHARS: Final = 200
@@ -54,6 +59,12 @@ class Sample(NamedTuple):
     value: float
 
     @property
+    def size_bytes(self) -> int:
+        """About the memory that the sample takes, and the size of its line in a scrape."""
+        labels = sum(len(name) + len(value) + LABEL_BYTES for name, value in self.labels.items())
+        return len(self.name) + len(self.doc) + labels
+
+    @property
     def series_name(self) -> str:
         """The name that Prometheus sees. The endpoint adds `_total` to the names of counters."""
         return f"{self.name}_total" if self.is_counter else self.name
@@ -61,6 +72,7 @@ class Sample(NamedTuple):
 
 class _Client(NamedTuple):
     samples: tuple[Sample, ...]
+    size_bytes: int
     until_ms: MonotonicMs
 
 
@@ -69,6 +81,7 @@ class PushedMetrics(NamedTuple):
 
     data: MetricsData
     samples: tuple[Sample, ...]
+    size_bytes: int
     dropped: int
 
 
@@ -87,7 +100,7 @@ def decode_push(payload: bytes, compression: int, max_bytes: int, labels: Mappin
     if len(data.resource_metrics) > MAX_RESOURCES:
         raise InvalidMetricsError(f"a push may have at most {MAX_RESOURCES} resources")
     samples: dict[object, Sample] = {}
-    dropped = 0
+    dropped = size_bytes = 0
     for message in islice(_messages(data), MAX_MESSAGES):
         if message is None:
             continue
@@ -95,11 +108,16 @@ def decode_push(payload: bytes, compression: int, max_bytes: int, labels: Mappin
         sample = _sample(metric, point, labels)
         # Prometheus refuses a whole scrape that has a series twice.
         series = sample and (sample.series_name, tuple(sorted(sample.labels.items())))
-        if sample is None or series in samples or len(samples) >= MAX_SERIES_OF_CLIENT:
+        sample_bytes = 0 if sample is None else sample.size_bytes
+        is_full = (
+            len(samples) >= MAX_SERIES_OF_CLIENT or size_bytes + sample_bytes > MAX_SERIES_BYTES_OF_CLIENT
+        )
+        if sample is None or series in samples or is_full:
             dropped += 1
         else:
+            size_bytes += sample_bytes
             samples[series] = sample
-    return PushedMetrics(data, tuple(samples.values()), dropped)
+    return PushedMetrics(data, tuple(samples.values()), size_bytes, dropped)
 
 
 class ClientSeries:
@@ -110,22 +128,27 @@ class ClientSeries:
         self.pushes_total = 0
         self._clients: dict[UUID, _Client] = {}
         self._count = 0
+        self._size_bytes = 0
 
     def replace(self, instance_id: UUID, pushed: PushedMetrics, until_ms: MonotonicMs) -> None:
         """Takes a client's newest values, to show them until a time. Series above the bound of all clients
         are left out.
         """
         self.forget(instance_id)
-        kept = pushed.samples[: MAX_SERIES - self._count]
+        has_room = self._size_bytes + pushed.size_bytes <= MAX_SERIES_BYTES
+        kept = pushed.samples[: MAX_SERIES - self._count] if has_room else ()
         self.pushes_total += 1
         self.dropped_total += pushed.dropped + len(pushed.samples) - len(kept)
         if kept:
-            self._clients[instance_id] = _Client(kept, until_ms)
+            self._clients[instance_id] = _Client(kept, pushed.size_bytes, until_ms)
             self._count += len(kept)
+            self._size_bytes += pushed.size_bytes
 
     def forget(self, instance_id: UUID) -> None:
         client = self._clients.pop(instance_id, None)
-        self._count -= 0 if client is None else len(client.samples)
+        if client is not None:
+            self._count -= len(client.samples)
+            self._size_bytes -= client.size_bytes
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Removes the series whose time is over."""

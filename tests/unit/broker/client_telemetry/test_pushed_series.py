@@ -137,6 +137,26 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(name.startswith("kafka_client_") for name in shown(series)) == 7
 
 
+def test_the_memory_of_series_is_bounded() -> None:
+    """A client without rights may push as many instance ids and labels as it likes."""
+    long = {f"l{number}" + "k" * 190: "v" * 200 for number in range(module.MAX_LABELS)}
+    many = payload(*(gauge(f"m{number}", number, **long) for number in range(200)))
+    pushed = decode_push(many, 0, MAX_BYTES, LABELS)
+    assert len(pushed.samples) + pushed.dropped == 200
+    assert 0 < sum(sample.size_bytes for sample in pushed.samples) <= module.MAX_SERIES_BYTES_OF_CLIENT
+    series = ClientSeries()
+    for number in range(50):
+        series.replace(UUID(int=number), pushed, MonotonicMs(10))
+    kept = sum(sample.size_bytes for client in series._clients.values() for sample in client.samples)
+    assert 0 < kept <= module.MAX_SERIES_BYTES
+    assert series.dropped_total > 0
+    for number in range(50):
+        series.forget(UUID(int=number))
+    small = decode_push(payload(gauge("m", 1)), 0, MAX_BYTES, LABELS)
+    series.replace(UUID(int=1), small, MonotonicMs(10))
+    assert "kafka_client_m" in shown(series)
+
+
 @given(st.binary(max_size=200), st.integers(0, 5))
 def test_any_bytes_are_metrics_or_refused(data: bytes, codec: int) -> None:
     with contextlib.suppress(InvalidMetricsError):
