@@ -136,12 +136,9 @@ class ShareSessions:
             self.partition_count -= len(session.partitions)
         return session
 
-    def close_connection(self, connection: object) -> list[ShareSession]:
-        """Ends the sessions that a connection opened, and returns them."""
-        ended = [session for session in self._sessions.values() if session.connection is connection]
-        for session in ended:
-            self.close(session.key)
-        return ended
+    def of_connection(self, connection: object) -> list[ShareSession]:
+        """Returns the sessions that a connection opened."""
+        return [session for session in self._sessions.values() if session.connection is connection]
 
 
 def is_initial(epoch: int) -> bool:

@@ -18,10 +18,11 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.quotas.charge import Charge, now_ms
 from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaKind, Samples
 from tidelog.broker.request import PARKED, RequestContext
-from tidelog.broker.share import log_reader, share_partition
+from tidelog.broker.share import log_reader, share_partition, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.record_facts import FoundFacts, find_facts
-from tidelog.broker.share.share_partition import SharePartition
+from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
+from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
@@ -738,6 +739,36 @@ def test_a_lost_connection_returns_its_records(from_start: ShareLab) -> None:
     two.close()
     assert len(from_start.partitions) == 0, "nothing is remembered without members"
     assert len(from_start.partitions.sessions) == 0
+
+
+def test_a_lost_connection_with_many_sessions_does_not_hold_up_others(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client with 600 groups and 24 partitions in each held the event loop for 0.6 s when it left."""
+    monkeypatch.setattr(share_partitions, "PARTITIONS_AT_ONCE", 3)
+    found, connection = share.partitions, object()
+    replica = share.broker.broker.hosted.leader_replica("t", 0)
+    keys = [SessionKey(f"g{number}", "member") for number in range(10)]
+
+    def begin(key: SessionKey, opened_by: object) -> None:
+        found.sessions.open(key, opened_by, [TopicIdPartition(share.topic_id, 0)])
+        found.use(SharePartitionKey(key.group_id, share.topic_id, 0), replica, key)
+
+    async def lose() -> None:
+        for key in keys:
+            begin(key, connection)
+        await _settle()
+        assert len(found) == len(found.sessions) == 10
+        found.connection_closed(connection)
+        assert len(found) == len(found.sessions) == 7
+        found.end_session(found.sessions.close(keys[8]))  # the member comes back over another connection
+        begin(keys[8], object())
+        await _settle()
+
+    share.broker.runner.run(lose())
+    assert [session.key for session in found.sessions] == [keys[8]]
+    assert len(found) == 1
+    assert found._of_group == {"g8": 1}
 
 
 def test_a_fetch_that_outlives_its_session_acquires_nothing(from_start: ShareLab) -> None:

@@ -39,14 +39,13 @@ def test_no_session_is_evicted() -> None:
     assert sessions.find(KEY)
 
 
-def test_a_connection_ends_the_sessions_that_it_opened() -> None:
+def test_the_sessions_that_a_connection_opened() -> None:
     sessions = ShareSessions(lambda: 9)
     connection = object()
     session = sessions.open(KEY, connection, PARTITIONS)
     sessions.open(SessionKey("group", "other"), object(), [])
-    assert sessions.close_connection(connection) == [session]
-    assert len(sessions) == 1
-    assert sessions.partition_count == 0
+    assert sessions.of_connection(connection) == [session]
+    assert len(sessions) == 2
 
 
 def test_too_many_partitions_are_refused() -> None:
