@@ -200,6 +200,12 @@ def change_a_byte(sound: Written, file: Path, at: int, mask: int) -> None:
         assert copy.read_bytes() == content, "the original was not copied"
     else:  # a log start that contradicts other files, of which only other replicas know the right one
         assert {finding.state for finding in found} == {State.WARN}
+        served = readable(sound.path)
+        assert all(
+            batches[len(batches) - len(served[key]) :] == served[key]
+            for key, batches in sound.batches.items()
+        )
+        return
     assert [finding for finding in problems(sound.path) if finding.state is State.FAIL] == []
     served = readable(sound.path)
     for key, batches in sound.batches.items():
@@ -214,6 +220,12 @@ def change_a_byte(sound: Written, file: Path, at: int, mask: int) -> None:
                 position + header.size_bytes <= at for position, header in iterate_headers(before)
             )
         assert served[key][:sound_until] == batches[:sound_until]
+
+
+def test_a_log_start_at_another_batch_is_reported_and_not_repaired(sound: Written) -> None:
+    change_a_byte(
+        sound, sound.path / "log-start-offset-checkpoint", len("0\n2\nflights 0 "), ord("0") ^ ord("5")
+    )
 
 
 @given(st.randoms(use_true_random=False))
