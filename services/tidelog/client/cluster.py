@@ -189,6 +189,10 @@ class Cluster:
                 )
             time.sleep(RETRY_BACKOFF_S)
 
+    def note_reached(self, addresses: Iterable[Address]) -> None:
+        """Notes that brokers have answered another client of this process at these addresses."""
+        self._reached.update(addresses)
+
     # -- connections and metadata
 
     def _connect(self, address: Address) -> BrokerConnection:

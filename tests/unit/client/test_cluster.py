@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker
+from tidelog.client.address import Address
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import AdvertisedUnreachableError, UnreachableError
+from tidelog.client.errors import AdvertisedUnreachableError, BrokerGoneError, UnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.metadata import (
@@ -69,6 +70,17 @@ def test_a_broker_that_advertises_a_wrong_address() -> None:
             cluster.broker(3)
         with pytest.raises(KafkaError, match="no live broker 4"):
             cluster.broker(4)
+
+
+def test_a_broker_that_answered_another_client_is_gone() -> None:
+    port = closed_port()
+    with (
+        answering(MetadataResponse(brokers=[MetadataResponseBroker(3, "127.0.0.1", port)])) as broker,
+        Cluster(broker.bootstrap) as cluster,
+    ):
+        cluster.note_reached([Address("127.0.0.1", port)])
+        with pytest.raises(BrokerGoneError, match="broker 3 no longer answers: "):
+            cluster.broker(3)
 
 
 def test_a_topic_is_waited_for_until_it_has_leaders() -> None:

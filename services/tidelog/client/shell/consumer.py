@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from tidelog.client.address import Address
 from tidelog.client.core.classic_membership import (
     ClassicRequest,
     GroupHeartbeat,
@@ -578,6 +579,10 @@ class Consumer(Generic[K, V]):
         if lag > lagging_records:
             return "lagging", f"{lag} records are behind the positions."
         return "joined", f"{len(core.partitions)} partitions are assigned, {lag} records are left."
+
+    def reached_addresses(self) -> frozenset[Address]:
+        """Returns the addresses at which brokers have answered this consumer."""
+        return frozenset(self._network.reached)
 
     def metrics(self) -> dict[str, float]:
         """Returns totals since the start, and the present lag."""

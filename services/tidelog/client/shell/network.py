@@ -34,6 +34,8 @@ class Network:
         self._settings = settings
         self._security = security
         self.nodes: dict[int, Node] = {}
+        self.reached: set[Address] = set()
+        """The addresses at which brokers have answered."""
         self._connections: dict[tuple[int, str], AsyncConnection] = {}
         self._opening: dict[tuple[int, str], asyncio.Task[AsyncConnection]] = {}
         self._seed: AsyncConnection | None = None
@@ -151,6 +153,7 @@ class Network:
                 security=self._security,
                 timeout_s=self._settings.socket_connection_setup_timeout_ms / 1000,
             )
+            self.reached.add(address)
             if not self._is_closed:
                 return opened
             opened.close()

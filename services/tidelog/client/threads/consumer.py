@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
+from tidelog.client.address import Address
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
@@ -213,6 +214,10 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
     def health(self, *, lagging_records: int = 10_000) -> asynchronous.ConsumerHealth:
         """Returns whether the consumer has joined, is lagging, or is stuck, and why."""
         return self._in_loop(lambda consumer: consumer.health(lagging_records=lagging_records))
+
+    def reached_addresses(self) -> frozenset[Address]:
+        """Returns the addresses at which brokers have answered this consumer."""
+        return self._in_loop(lambda consumer: consumer.reached_addresses())
 
     def metrics(self) -> dict[str, float]:
         """Returns totals since the start, and the present lag."""

@@ -77,6 +77,7 @@ class TopicReader:
         self._consumer.pause([TopicPartition(self._topic, partition)])
 
     def _ask_leaders(self, now_s: float) -> None:
+        self._cluster.note_reached(self._consumer.reached_addresses())
         try:
             known = self._described or self._cluster.topic(self._topic)
             list_offsets(self._cluster, known, LATEST_TIMESTAMP, partitions=self._partitions)
