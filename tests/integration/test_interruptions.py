@@ -172,6 +172,27 @@ def test_a_member_whose_topic_was_deleted_ends(
     )
 
 
+@pytest.mark.parametrize(
+    "options", [(), ("--group", "readers-of-a-deleted-topic")], ids=["alone", "in-a-group"]
+)
+def test_a_command_whose_topic_is_deleted_ends_itself(
+    start: Callable[..., subprocess.Popen[bytes]],
+    tools: InProcessTools,
+    topic: str,
+    options: Sequence[str],
+) -> None:
+    """Kafka's console consumer waits for a topic of the same name, and warns again and again."""
+    start("produce", topic).communicate(b"a\n")
+    process = start("consume", topic, *options, "--from-beginning")
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"a\n"
+    tools.output("topic", "delete", topic)
+    output, errors = process.communicate(timeout=LIMIT_S)
+    reason = f"tidelog: topic '{topic}' does not exist; 'tidelog topic list' shows the existing topics\n"
+    uncommitted = f"Topic {topic} was deleted, so no offsets were committed.\n" if options else ""
+    assert (process.returncode, output, errors.decode()) == (1, b"", uncommitted + reason)
+
+
 def test_a_second_ctrl_c_ends_a_member_whose_broker_does_not_answer(
     start: Callable[..., subprocess.Popen[bytes]], own_broker: BrokerProcess
 ) -> None:
