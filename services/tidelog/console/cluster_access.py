@@ -49,9 +49,9 @@ class ClusterAccess:
         self.viewers = 0
         self.has_ended = False
         self._connect = connect
-        silent = SilentBrokers(monotonic)
-        self.reader = ClusterReader(connect, wall, monotonic, silent)
-        self.groups = GroupReader(wall, monotonic, silent)
+        self._silent = SilentBrokers(monotonic)
+        self.reader = ClusterReader(connect, wall, monotonic, self._silent)
+        self.groups = GroupReader(wall, monotonic, self._silent)
         # One thread, because the client is not thread-safe, and so that a user asks one thing at a time.
         self._worker = ThreadPoolExecutor(1, "console-reader")
         self._sampler: HealthSampler | None = None
@@ -66,14 +66,15 @@ class ClusterAccess:
         """Runs a call of the readers in their thread. Raises what it raises, and AccessEndedError."""
         return await self._run_in(self._worker, call)
 
-    async def search(self, searchers: Executor, search: Callable[[Cluster], T]) -> T:
-        """Runs a search in another thread, with a connection of its own. Raises what it raises, and
-        AccessEndedError.
+    async def search(self, searchers: Executor, search: Callable[[Cluster, set[int]], T]) -> T:
+        """Runs a search in another thread, with a connection of its own and the brokers not to ask.
+
+        Raises what it raises, and AccessEndedError.
         """
 
         def run() -> T:
-            with self._connect(self.reader.known) as cluster:
-                return search(cluster)
+            with self._silent.asking() as silent, self._connect(self.reader.known) as cluster:
+                return search(cluster, silent)
 
         return await self._run_in(searchers, run)
 

@@ -24,7 +24,7 @@ from tidelog.console.readings import (
     TopicReading,
     TopicRow,
 )
-from tidelog.console.silent_brokers import SilentBrokers
+from tidelog.console.silent_brokers import SilentBrokers, ask_one
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition, topic_id_text
@@ -116,8 +116,9 @@ class ClusterReader:
             return self.run(lambda cluster: self._topic(cluster, name, silent))
 
     def settings(self, broker_id: int | None) -> SettingsReading:
-        """Returns the settings of a broker, by default of the one with the lowest id."""
-        return self.run(lambda cluster: _settings(cluster, broker_id))
+        """Returns the settings of a broker, by default of the first one that answers."""
+        with self._silent.asking() as silent:
+            return self.run(lambda cluster: _settings(cluster, broker_id, silent))
 
     # -- how they are read
 
@@ -280,8 +281,10 @@ def _topic_row(
     )
 
 
-def _settings(cluster: Cluster, broker_id: int | None) -> SettingsReading:
+def _settings(cluster: Cluster, broker_id: int | None, silent: set[int]) -> SettingsReading:
+    def ask(asked: int) -> list[ConfigEntry]:
+        return describe_configs(cluster, ConfigResource(ResourceType.BROKER, str(asked)))
+
     broker_ids = tuple(broker.broker_id for broker in cluster.describe().brokers)
-    chosen = broker_ids[0] if broker_id is None else broker_id
-    entries: list[ConfigEntry] = describe_configs(cluster, ConfigResource(ResourceType.BROKER, str(chosen)))
-    return SettingsReading(broker_ids, chosen, tuple(entries))
+    chosen, entries = ask_one(broker_ids if broker_id is None else (broker_id,), silent, ask)
+    return SettingsReading(broker_ids, chosen, tuple(entries), tuple(sorted(silent)))

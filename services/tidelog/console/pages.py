@@ -365,9 +365,9 @@ class Console:
             )
         values["query"] = query
 
-        def search(cluster: Cluster) -> RecordsFound:
+        def search(cluster: Cluster, silent: set[int]) -> RecordsFound:
             decode = self._schemas.of_topic(name)
-            return find_records(cluster, name, query, self._budget, self._monotonic, decode=decode)
+            return find_records(cluster, name, query, self._budget, self._monotonic, silent, decode=decode)
 
         found, error, status = await self._search(_access_of(request), search)
         if found is not None:
@@ -387,8 +387,9 @@ class Console:
             return await self._not_found(request, problem)
         partition, offset = query.partition, query.offset
 
-        def search(cluster: Cluster) -> ShownRecord | None:
-            return find_record(cluster, name, query, self._monotonic, decode=self._schemas.of_topic(name))
+        def search(cluster: Cluster, silent: set[int]) -> ShownRecord | None:
+            decode = self._schemas.of_topic(name)
+            return find_record(cluster, name, query, self._monotonic, silent, decode=decode)
 
         record, error, status = await self._search(_access_of(request), search)
         is_found = record is not None and record.offset == offset
@@ -406,7 +407,7 @@ class Console:
         return self._respond(request, "record.html", values, status)
 
     async def _search(
-        self, access: ClusterAccess, search: Callable[[Cluster], T]
+        self, access: ClusterAccess, search: Callable[[Cluster, set[int]], T]
     ) -> tuple[T | None, str | None, int]:
         """Runs a search on a connection of its own. Returns its result, an error and a status."""
         if self._searches >= MAX_SEARCHES:

@@ -147,3 +147,4 @@ class SettingsReading:
     broker_ids: tuple[int, ...]
     broker_id: int
     settings: tuple[ConfigEntry, ...]
+    silent: tuple[int, ...]

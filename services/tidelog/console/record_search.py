@@ -56,17 +56,19 @@ def find_records(
     query: RecordQuery,
     budget: Budget,
     clock: Callable[[], MonotonicMs],
+    silent: set[int],
     *,
     decode: Decode | None = None,
     is_whole: bool = False,
 ) -> RecordsFound:
     """Returns the records that a query finds within a budget, shortened unless `is_whole`. `decode` decodes
-    keys and values. Raises KafkaError, ClientError.
+    keys and values. Leaders in `silent` are not asked, and those that do not answer join them. Raises
+    KafkaError, ClientError.
     """
     began_ms = clock()
     topic = _searched(existing_topic(cluster, name), query)
     isolation_level = READ_COMMITTED if query.is_committed_only else READ_UNCOMMITTED
-    log_starts, starts, ends = _bounds(cluster, topic, query, isolation_level)
+    log_starts, starts, ends = _bounds(cluster, topic, query, isolation_level, silent)
     is_newest = query.start == "newest" and query.cursor is None
 
     def scanned(first: dict[int, int], last: dict[int, int], spent: Spent) -> RecordScan:
@@ -126,12 +128,11 @@ def _searched(topic: Topic, query: RecordQuery) -> Topic:
 
 
 def _bounds(
-    cluster: Cluster, topic: Topic, query: RecordQuery, isolation_level: int
+    cluster: Cluster, topic: Topic, query: RecordQuery, isolation_level: int, silent: set[int]
 ) -> tuple[dict[int, int], dict[int, int], dict[int, int]]:
     """Returns the log start offset, the first offset to read and the end of each partition whose leader
     answers.
     """
-    silent: set[int] = set()
     log_starts = _offsets(cluster, topic, EARLIEST_TIMESTAMP, silent)
     ends = _offsets(cluster, topic, LATEST_TIMESTAMP, silent, isolation_level)
     ends = {index: end for index, end in sorted(ends.items()) if index in log_starts}
@@ -174,6 +175,7 @@ def find_record(
     name: str,
     query: RecordQuery,
     clock: Callable[[], MonotonicMs],
+    silent: set[int],
     *,
     decode: Decode | None = None,
 ) -> ShownRecord | None:
@@ -181,7 +183,7 @@ def find_record(
     KafkaError, ClientError.
     """
     only_one = replace(query, limit=1)
-    found = find_records(cluster, name, only_one, Budget(), clock, decode=decode, is_whole=True)
+    found = find_records(cluster, name, only_one, Budget(), clock, silent, decode=decode, is_whole=True)
     if found.silent:
         raise NoAnswerError(f"no leader answers for partition {query.partition} of topic '{name}'")
     return found.records[0] if found.records else None

@@ -17,6 +17,7 @@ from tidelog.model.instants import WallMs
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
+FREEZE_TIMEOUT_S = 4
 Serve = Callable[..., Any]
 TIMEOUT_S = 60
 READS_OF_A_SAMPLE = 3
@@ -200,6 +201,31 @@ def test_pages_name_the_brokers_that_do_not_answer(
         assert answer.status == 200, path
         assert f"These brokers did not answer, or not completely: {frozen}." in answer.text
     assert "No open transaction was found." in answers["/transactions"].text
+
+
+def test_a_frozen_broker_delays_searches_and_settings_only_once(
+    tidelog_cluster: Callable[..., Cluster], serve_console: Serve
+) -> None:
+    """The settings were those of broker 1, and each search waited for it."""
+    cluster = tidelog_cluster(3)
+    cluster.create_topic("flights", 3)
+    cluster.produce("flights", *(b"%d" % number for number in range(9)))
+    led = next(each for each in range(3) if cluster.leader("flights", each) == 1)
+    console = serve_console(",".join(reversed(cluster.bootstrap.split(","))), timeout_s=FREEZE_TIMEOUT_S)
+    cluster.pause(1)
+    page = console.get("/settings").text
+    assert "Settings of broker 2" in page
+    assert "These brokers did not answer, or not completely: 1." in page
+    began_s = time.monotonic()
+    answers = [
+        console.get("/topics/flights/records"),
+        console.get(f"/topics/flights/records/{led}/0"),
+        console.get("/settings"),
+        console.get("/settings?broker=1"),
+    ]
+    assert time.monotonic() - began_s < FREEZE_TIMEOUT_S
+    cluster.resume(1)
+    assert [answer.status for answer in answers] == [200, 502, 200, 502]
 
 
 def test_the_number_of_viewers_is_bounded(

@@ -7,7 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from tidelog.client.cluster import Cluster, ClusterView
+from tidelog.client.address import Address
+from tidelog.client.cluster import Broker, Cluster, ClusterView
+from tidelog.client.configs import ConfigResource
 from tidelog.client.errors import ConnectionLostError, NoAnswerError
 from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
@@ -53,6 +55,31 @@ def test_all_pages_wait_for_a_frozen_broker_only_once(monkeypatch: pytest.Monkey
     clock.now_ms = SILENT_MS
     assert reader.topics().silent == (2,)
     assert waits == [2, 2]
+
+
+def test_settings_are_those_of_the_first_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def describe(cluster: Cluster, resource: ConfigResource) -> list[object]:
+        asked.append(resource.name)
+        if resource.name == "1":
+            raise NoAnswerError("no answer from 127.0.0.1:1 in 5 s")
+        return []
+
+    monkeypatch.setattr(cluster_reader, "describe_configs", describe)
+    brokers = tuple(Broker(each, Address("127.0.0.1", each), None) for each in (1, 2, 3))
+    clock = Clock()
+    reader, _ = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), clock)
+    for _ in range(2):
+        found = reader.settings(None)
+        assert (found.broker_ids, found.broker_id, found.silent) == ((1, 2, 3), 2, (1,))
+    assert asked == ["1", "2", "2"]
+    with pytest.raises(NoAnswerError, match="no answer from broker 1 lately"):
+        reader.settings(1)
+    assert asked == ["1", "2", "2"]
+    clock.now_ms = SILENT_MS
+    with pytest.raises(NoAnswerError, match=r"no answer from 127\.0\.0\.1:1"):
+        reader.settings(1)
 
 
 def test_a_broker_that_does_not_answer_leaves_the_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
+from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
+from tidelog.console.silent_brokers import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
 from tidelog.model.instants import MonotonicMs
 
 
@@ -35,3 +38,35 @@ def test_a_reading_that_fails_remembers_the_broker_too() -> None:
         raise ValueError("x")
     with brokers.asking() as silent:
         assert silent == {1}
+
+
+@given(
+    brokers=st.lists(st.integers(1, 9), min_size=1, max_size=6, unique=True).map(sorted),
+    known=st.sets(st.integers(1, 9)),
+    frozen=st.sets(st.integers(1, 9)),
+    error=st.sampled_from([NoAnswerError("no answer"), UnreachableError("no connection")]),
+)
+def test_one_of_several_brokers_is_asked_in_bounded_time(
+    brokers: list[int], known: set[int], frozen: set[int], error: ClientError
+) -> None:
+    asked: list[int] = []
+
+    def ask(broker_id: int) -> str:
+        asked.append(broker_id)
+        if broker_id in frozen:
+            raise error
+        return f"answer of {broker_id}"
+
+    silent = set(known)
+    try:
+        chosen, answer = ask_one(brokers, silent, ask)
+    except (NoAnswerError, UnreachableError):
+        assert set(asked) <= frozen
+        assert len(asked) == min(MAX_ASKED, len(set(brokers) - known))
+    else:
+        assert answer == f"answer of {chosen}"
+        assert asked[-1] == chosen
+        assert set(asked[:-1]) <= frozen
+    assert not known & set(asked)
+    assert silent == known | (frozen & set(asked))
+    assert asked == sorted(asked)
