@@ -125,7 +125,7 @@ def _show(
         plan = make(read_state(cluster))
     if output_format() is OutputFormat.JSON:
         add_facts(**_as_object(plan))
-    else:
+    elif plan.steps:
         print_table(
             ("#step", "action", "fewest in sync", "can't be written", "#bytes moved"),
             [

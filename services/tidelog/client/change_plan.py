@@ -78,7 +78,9 @@ class ChangePlan:
 
 def plan_kill(state: ClusterState, broker_id: int) -> ChangePlan:
     """Plans that a broker stops and may stay away."""
-    refusals = _unknown(state, broker_id)
+    if broker_id not in state.racks:
+        return ChangePlan((), (_unknown(state, broker_id),))
+    refusals: list[Refusal] = []
     waiting = interrupted(state.partitions, broker_id)
     if waiting:
         reason = (
@@ -91,6 +93,10 @@ def plan_kill(state: ClusterState, broker_id: int) -> ChangePlan:
 
 def plan_restart(state: ClusterState, broker_ids: Sequence[int] | None = None) -> ChangePlan:
     """Plans that brokers, by default all of them, restart one after the other as in the chart's roll."""
+    chosen = sorted(state.racks) if broker_ids is None else broker_ids
+    unknown = [each for each in chosen if each not in state.racks]
+    if unknown:
+        return ChangePlan((), tuple(_unknown(state, each) for each in unknown))
     refusals: list[Refusal] = []
     steps: list[Step] = []
     lacking = out_of_sync(state.partitions)
@@ -99,8 +105,8 @@ def plan_restart(state: ClusterState, broker_ids: Sequence[int] | None = None) -
     unled = leaderless(state.partitions)
     if unled:
         refusals.append(Refusal(f"partitions without a leader: {named(unled)}", tuple(unled)))
-    for broker_id in sorted(state.racks) if broker_ids is None else broker_ids:
-        refusals += [*_unknown(state, broker_id), *_needed(state, broker_id)]
+    for broker_id in chosen:
+        refusals += _needed(state, broker_id)
         steps.append(replace(_stop(state.partitions, broker_id), action=f"restart broker {broker_id}"))
     return ChangePlan(tuple(steps), tuple(refusals))
 
@@ -109,7 +115,7 @@ def plan_drain(state: ClusterState, broker_id: int) -> ChangePlan:
     """Plans that all replicas of a broker move to the others. New replicas are in sync before old ones go."""
     is_held = any(broker_id in replicas for replicas in state.assignment.values())
     if not is_held and broker_id not in state.racks:
-        return ChangePlan((), tuple(_unknown(state, broker_id)))
+        return ChangePlan((), (_unknown(state, broker_id),))
     return _plan_moves(state, state.racks, (broker_id,), f"move the replicas of broker {broker_id}")
 
 
@@ -178,11 +184,9 @@ def _plan_moves(
     return ChangePlan((step,), tuple(refusals), tuple(moves))
 
 
-def _unknown(state: ClusterState, broker_id: int) -> list[Refusal]:
-    if broker_id in state.racks:
-        return []
+def _unknown(state: ClusterState, broker_id: int) -> Refusal:
     known = ", ".join(map(str, sorted(state.racks)))
-    return [Refusal(f"broker {broker_id} is not registered; the live brokers are {known}")]
+    return Refusal(f"broker {broker_id} is not registered; the live brokers are {known}")
 
 
 def _needed(state: ClusterState, broker_id: int) -> list[Refusal]:

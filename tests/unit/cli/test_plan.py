@@ -48,6 +48,14 @@ def test_a_kill_is_refused_with_the_partitions_that_need_the_broker(cluster: Clu
     assert report["steps"][0]["fewest_in_sync"] == {"partition": "single-0", "in_sync": 0, "needed": 1}
 
 
+@pytest.mark.parametrize("command", ["kill", "drain", "remove", "restart"])
+def test_an_unknown_broker_is_refused_without_a_plan(cluster: Cluster, command: str) -> None:
+    """The table of a plan, or its heading, was printed before the refusal."""
+    refused = planned(cluster, command, 9)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert refused.stderr == "tidelog: not safe: broker 9 is not registered; the live brokers are 1, 2, 3\n"
+
+
 def test_a_drain_shows_the_bytes_that_move(cluster: Cluster) -> None:
     report = as_object(cluster, "drain", 1)
     assert report["is_safe"] is True
