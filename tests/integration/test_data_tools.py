@@ -53,7 +53,7 @@ def test_records_are_deleted_and_sizes_are_shown(
     rows = [{"topic": "sized", "partition": part, "offset": offset} for part, offset in ((0, -1), (1, 99))]
     file.write_text(json.dumps({"version": 1, "partitions": rows}))
     refusal, shown = tools.failed_rows("delete-records", "--offset-json-file", file)
-    assert "1 partitions were not deleted" in refusal
+    assert "1 partition were not deleted" in refusal
     assert shown[1:] == [
         ["sized", "0", "10", ""],
         ["sized", "1", "", "the offset is higher than the latest one"],

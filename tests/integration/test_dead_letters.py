@@ -154,8 +154,8 @@ def test_the_limit_of_deliveries_and_the_way_back(start_broker: Callable[..., Br
     ]
     dry = tools.output("dlq", "redrive", group, "--dry-run")
     assert dry == "topic\tpartition\trecords\norders\t0\t2\n"
-    assert "1 records sent back" in tools.output("dlq", "redrive", group, "--limit", 1)
-    assert "1 records sent back" in tools.output("dlq", "redrive", group)
+    assert "1 record sent back" in tools.output("dlq", "redrive", group, "--limit", 1)
+    assert "1 record sent back" in tools.output("dlq", "redrive", group)
     assert "0 records sent back" in tools.output("dlq", "redrive", group)
     back = read(bootstrap, topic, 4)[2:]
     offsets = [int(dict(headers_of(message))["__dlq.errors.offset"] or b"") for message in dead]

@@ -168,7 +168,7 @@ def test_a_member_whose_topic_was_deleted_ends(
     assert ended(process, signal.SIGINT) == (
         0,
         "",
-        f"Topic {topic} was deleted, so no offsets were committed.\n1 records read from {topic}.\n",
+        f"Topic {topic} was deleted, so no offsets were committed.\n1 record read from {topic}.\n",
     )
 
 
@@ -210,7 +210,7 @@ def test_a_second_ctrl_c_ends_a_member_whose_broker_does_not_answer(
         os.kill(own_broker.pid, signal.SIGCONT)
     assert exit_code == 130
     assert errors.splitlines()[-2:] == [
-        "1 records were printed, but their offsets were not committed: t-0.",
+        "1 record was printed, but the offsets of these partitions were not committed: t-0.",
         "tidelog: interrupted",
     ]
 

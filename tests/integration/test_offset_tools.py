@@ -112,7 +112,7 @@ def test_a_group_with_members_keeps_its_offsets(
     refusal, rows = tools.failed_rows(
         "group", "delete-offsets", group, "--topic", f"{filled}:0", "--topic", other
     )
-    assert "1 partitions were not deleted" in refusal
+    assert "1 partition were not deleted" in refusal
     assert {row[1]: row[3] for row in rows[1:]} == {
         filled: "kept, because a member subscribes to the topic",
         other: "deleted",

@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import note, say
+from tidelog.cli.output import counted, note, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect, sentence_of
 from tidelog.client.admin import create_topic, delete_topic
 from tidelog.client.cluster import Cluster, Topic
@@ -51,7 +51,7 @@ class _Check:
             ]
             for delivery in sent:
                 delivery.result()
-        return f"{RECORDS * len(self.written)} records to {len(self.written)} partitions, acks=all"
+        return f"{RECORDS * len(self.written)} records to {counted(len(self.written), 'partition')}, acks=all"
 
     def consume(self) -> str:
         self._expect(self.written, "read_uncommitted")

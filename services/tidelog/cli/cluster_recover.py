@@ -17,7 +17,7 @@ from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, ETCD
-from tidelog.cli.output import note, say
+from tidelog.cli.output import counted, note, say
 from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import etcd_options
@@ -223,7 +223,7 @@ def _tell(topics: Sequence[RebuiltTopic]) -> None:
     for topic in topics:
         replicas = max(map(len, topic.entry.assignments))
         say(
-            f"{topic.entry.name}: {len(topic.states)} partitions, {replicas} replicas",
+            f"{topic.entry.name}: {counted(len(topic.states), 'partition')}, {counted(replicas, 'replica')}",
             is_one_of_many=True,
             topic=topic.entry.name,
             partitions=len(topic.states),
@@ -234,7 +234,7 @@ def _tell(topics: Sequence[RebuiltTopic]) -> None:
             for state, assignment in zip(topic.states, topic.entry.assignments, strict=True)
         )
         if behind:
-            note(f"  {behind} partitions have replicas that must catch up")
+            note(f"  {counted(behind, 'partition', 'has', 'have')} replicas that must catch up")
         for index in topic.missing:
             note(f"  partition {index} is in no directory and will be empty")
         if topic.left_out:

@@ -13,7 +13,7 @@ from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD, Member
 from tidelog.cli.local_cluster.readiness import etcd_serves
 from tidelog.cli.local_cluster.report import ClusterReport, read_metadata
-from tidelog.cli.output import OutputFormat, Shown, add_facts, note, output_format, print_table
+from tidelog.cli.output import OutputFormat, Shown, add_facts, counted, note, output_format, print_table
 from tidelog.cli.tool_command import ToolCommand
 from tidelog.metadata.coordinators import GROUP, coordinator_ids, decode_coordinator
 from tidelog.metadata.entries import ALL_KEYS_PREFIX
@@ -55,7 +55,7 @@ def command(data_dir: Path) -> None:
     add_facts(partitions=len(report.states), degraded=len(troubled), degraded_partitions=[])
     if output_format() is not OutputFormat.JSON:
         click.echo()
-        click.echo(f"{len(report.states)} partitions, {len(troubled)} of them not fully in sync")
+        click.echo(f"{counted(len(report.states), 'partition')}, {len(troubled)} of them not fully in sync")
     if troubled:
         print_table(
             ("topic", "#partition", "leader", "replicas", "in sync"),

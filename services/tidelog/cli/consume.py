@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from tidelog.cli.group_consumption import print_with_group
-from tidelog.cli.output import note
+from tidelog.cli.output import counted, note
 from tidelog.cli.record_formats import (
     ColumnFormat,
     JsonFormat,
@@ -263,7 +263,7 @@ def command(
                 reading(cluster, name, positions, settings) as reader,
             ):
                 print_until_done(reader, printer, timeout_ms)
-    note(f"{printer.printed} records read from {name}.")
+    note(f"{counted(printer.printed, 'record')} read from {name}.")
 
 
 def _given_settings(properties: tuple[str, ...]) -> dict[str, str]:

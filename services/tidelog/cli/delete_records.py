@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import print_table
+from tidelog.cli.output import counted, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import (
@@ -91,4 +91,4 @@ def command(
     )
     failed = sum(1 for _, result in results if result.error is not ErrorCode.NONE)
     if failed:
-        raise ToolError(f"the records of {failed} partitions were not deleted")
+        raise ToolError(f"the records of {counted(failed, 'partition')} were not deleted")

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from tidelog.cli.output import Shown, add_facts, note, print_table, say
+from tidelog.cli.output import Shown, add_facts, counted, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
 from tidelog.client.dead_letters import (
@@ -135,8 +135,8 @@ def redrive(
     add_facts(group=group, is_dry_run=dry_run, missing=len(work.missing), records=sum(work.sent.values()))
     total = sum(work.sent.values())
     if work.missing:
-        note(f"{len(work.missing)} dead letters have no copy, and their records are gone.")
+        note(f"{counted(len(work.missing), 'dead letter', 'has', 'have')} no copy: the records are gone.")
     if dry_run:
-        note(f"{total} records would be sent back. Nothing was sent.")
+        note(f"{counted(total, 'record')} would be sent back. Nothing was sent.")
     else:
-        say(f"{total} records sent back; {REDRIVE_GROUP_PREFIX}{group} has the progress.")
+        say(f"{counted(total, 'record')} sent back; {REDRIVE_GROUP_PREFIX}{group} has the progress.")

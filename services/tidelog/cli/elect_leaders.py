@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import note, print_table
+from tidelog.cli.output import counted, note, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
@@ -74,7 +74,7 @@ def command(
         1 for _, found in results if found.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
     )
     if failed:
-        raise ToolError(f"{failed} partitions have no new leader")
+        raise ToolError(f"{counted(failed, 'partition', 'has', 'have')} no new leader")
 
 
 def outcome(election: Election) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.cli.interruption import noted_interruption
-from tidelog.cli.output import note
+from tidelog.cli.output import counted, note
 from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.client.cluster import Cluster
 from tidelog.client.core.delivery_errors import StaleMemberError
@@ -57,7 +57,8 @@ def _commit(cluster: Cluster, consumer: Consumer[bytes, bytes], topic: str, prin
             note(f"Topic {topic} was deleted, so no offsets were committed.")
     except KeyboardInterrupt:
         places = ", ".join(map(str, sorted(offsets)))
-        note(f"{printer.printed} records were printed, but their offsets were not committed: {places}.")
+        printed = f"{counted(printer.printed, 'record', 'was', 'were')} printed"
+        note(f"{printed}, but the offsets of these partitions were not committed: {places}.")
         raise
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.partition_file import read_text_file
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -230,8 +230,8 @@ def delete_group_offsets(
                 failed += code is not ErrorCode.NONE
     print_table(("group", "topic", "#partition", "status"), rows, name="partitions")
     if failed:
-        raise ToolError(f"the offsets of {failed} partitions were not deleted")
-    say(f"The offsets of {len(rows)} partitions were deleted.")
+        raise ToolError(f"the offsets of {counted(failed, 'partition')} were not deleted")
+    say(f"The offsets of {counted(len(rows), 'partition')} were deleted.")
 
 
 def _delete_offsets(

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import note, print_table, say
+from tidelog.cli.output import counted, note, print_table, say
 from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.record_formats import time_text
 from tidelog.cli.tool_command import (
@@ -134,7 +134,7 @@ def find_them(
         ],
     )  # fmt: skip
     if not found.hanging and not found.unjudged:
-        note(f"No transaction hangs in {len(places)} partitions.")
+        note(f"No transaction hangs in {counted(len(places), 'partition')}.")
     _fail_if_incomplete(found, leaderless)
 
 

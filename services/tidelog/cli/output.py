@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli.json_document import JsonDocument, Shown, is_named
+from tidelog.model.plurals import counted
 from tidelog.process.output_format import OutputFormat, format_option, is_terminal, output_format
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["OutputFormat", "Shown", "format_option", "is_terminal", "output_format"]
+__all__ = ["OutputFormat", "Shown", "counted", "format_option", "is_terminal", "output_format"]
 
 _DOCUMENT_KEY: Final = "tidelog.document"
 _LEAST_WIDTH: Final = 80
@@ -159,11 +160,6 @@ def finish(*, has_failed: bool = False) -> None:
     if document is None or (has_failed and document.is_empty):
         return
     click.echo(json.dumps(document.value(), indent=2, ensure_ascii=False))
-
-
-def counted(number: int, noun: str) -> str:
-    """Returns a number and its noun, whose plural ends with s: `1 move`, `2 moves`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def begin_document() -> None:

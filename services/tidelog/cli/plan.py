@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.output import OutputFormat, add_facts, note, output_format, print_table, say
+from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.availability import PartitionView, named
 from tidelog.client.change_plan import (
@@ -144,7 +144,8 @@ def _show(
     if output_format() is not OutputFormat.JSON:
         interrupted = {str(p) for step in plan.steps for p in step.unavailable}
         if interrupted:
-            note(f"The clients of {len(interrupted)} partitions have to wait while their broker is away.")
+            waiting = counted(len(interrupted), "partition")
+            note(f"The clients of {waiting} have to wait while their broker is away.")
         say("The plan is safe." + (f" To carry it out: {next_step}" if next_step else ""))
 
 

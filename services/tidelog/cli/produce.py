@@ -12,7 +12,7 @@ import click
 
 from tidelog.cli.line_records import LineFormat, LineSplitter
 from tidelog.cli.line_sender import LineSender
-from tidelog.cli.output import add_facts, note
+from tidelog.cli.output import add_facts, counted, note
 from tidelog.cli.producer_options import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -117,9 +117,9 @@ def command(
             try:
                 _send_lines(sender, line_format)
             except KeyboardInterrupt:
-                note(f"{sender.sent_records} records sent to {name}; the others are unknown.")
+                note(f"{counted(sender.sent_records, 'record')} sent to {name}; the others are unknown.")
                 raise
-    note(f"{sender.sent_records} records sent to {name}.")
+    note(f"{counted(sender.sent_records, 'record')} sent to {name}.")
     add_facts(topic=name, records=sender.sent_records)
 
 
@@ -128,7 +128,8 @@ def _existing_or_created(cluster: Cluster, name: str) -> Topic:
     is_new = name not in cluster.topics([name])
     topic = cluster.topic(name, creates=True)
     if is_new:
-        note(f"Topic {name} did not exist; the broker created it with {len(topic.partitions)} partitions.")
+        partitions = counted(len(topic.partitions), "partition")
+        note(f"Topic {name} did not exist; the broker created it with {partitions}.")
     return topic
 
 

@@ -181,7 +181,7 @@ def _generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[int], i
         return
     note("The current assignment, which undoes the moves:")
     note(current.rstrip())
-    note(f"The proposed assignment, which moves {len(moves)} partitions:")
+    note(f"The proposed assignment, which moves {counted(len(moves), 'partition')}:")
     click.echo(proposed, nl=False)
 
 
@@ -189,7 +189,7 @@ def _execute(cluster: Cluster, wanted: Assignment, throttle: int | None, *, is_a
     standing = standing_of(cluster)
     if standing.under_way and not is_additional:
         raise ToolError(
-            f"{len(standing.under_way)} partitions are already moving, which --list shows; "
+            f"{counted(len(standing.under_way), 'partition', 'is', 'are')} already moving, as --list shows; "
             "--additional starts more moves"
         )
     try:
@@ -217,12 +217,13 @@ def _verify(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
     if standing.under_way:
         moving = sum(1 for state in found.values() if state is Progress.MOVING)
         others = len(standing.under_way) - moving
-        note(f"{moving} partitions of the file and {others} others are moving; the throttle remains.")
+        of_file = f"{counted(moving, 'partition')} of the file"
+        note(f"{of_file} and {counted(others, 'other')} are moving; the throttle remains.")
     else:
         _remove_throttle(cluster, wanted, standing, keeps_throttle)
     left = sum(1 for state in found.values() if state is not Progress.FINISHED)
     if left:
-        raise ToolError(f"{left} partitions do not have the requested replicas")
+        raise ToolError(f"{counted(left, 'partition', 'does', 'do')} not have the requested replicas")
 
 
 def _progress(cluster: Cluster, wanted: Assignment) -> tuple[Standing, dict[PartitionKey, Progress]]:
@@ -241,7 +242,10 @@ def _cancel(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
     running = sorted(wanted.keys() & standing.under_way.keys())
     alter_reassignments(cluster, dict.fromkeys(running))
     if running:
-        say(f"{len(running)} moves were cancelled.", cancelled=len(running))
+        say(
+            f"{counted(len(running), 'move', 'was', 'were')} cancelled.",
+            cancelled=len(running),
+        )
     else:
         say("None of the moves is running.", cancelled=0)
     if standing.under_way.keys() <= wanted.keys():

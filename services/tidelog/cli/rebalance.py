@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from tidelog.cli.output import add_facts, note, print_table, say
+from tidelog.cli.output import add_facts, counted, note, print_table, say
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out, remove_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
@@ -106,7 +106,7 @@ def command(
             return
         if standing.under_way:
             raise ToolError(
-                f"{len(standing.under_way)} partitions are already moving; "
+                f"{counted(len(standing.under_way), 'partition', 'is', 'are')} already moving; "
                 "'tidelog rebalance --verify' shows them"
             )
         carry_out(
@@ -117,7 +117,7 @@ def command(
             timeout_s=timeout_s,
             tell=note,
         )
-    say(f"{len(moves)} partitions are where they should be.")
+    say(f"{counted(len(moves), 'partition', 'has', 'have')} the planned replicas.")
 
 
 def planned(standing: Standing, leaving: Sequence[int], *, evens_out: bool = True) -> list[Move]:
@@ -157,9 +157,8 @@ def _show(standing: Standing, moves: Sequence[Move]) -> None:
     before = replica_counts(standing.assignment, standing.racks)
     after = replica_counts(after_moves(standing.assignment, moves), standing.racks)
     copies = sum(len(move.adding) for move in moves)
-    note(
-        f"The plan copies {copies} replicas and reorders {sum(not move.adding for move in moves)} partitions."
-    )
+    reordered = sum(not move.adding for move in moves)
+    note(f"The plan copies {counted(copies, 'replica')} and reorders {counted(reordered, 'partition')}.")
     for broker, (replicas, leaders) in after.items():
         had_replicas, had_leaders = before.get(broker, (0, 0))
         note(
@@ -184,12 +183,14 @@ def _verify(cluster: Cluster) -> None:
         ]
         print_table(("topic", "#partition", "replicas", "adding", "removing"), rows, name="moving")
         raise ToolError(
-            f"{len(under_way)} partitions are moving; the throttle remains until they are finished"
+            f"{counted(len(under_way), 'partition', 'is', 'are')} moving; "
+            "the throttle remains until they are finished"
         )
     count = remove_throttle(cluster, cluster.topics())
     add_facts(moving=[])
+    removed = f"{counted(count, 'throttle', 'was', 'were')} removed" if count else "there is no throttle"
     say(
-        f"No partition is moving; {f'{count} throttles were removed' if count else 'there is no throttle'}.",
+        f"No partition is moving; {removed}.",
         throttles_removed=count,
     )
 
@@ -198,4 +199,7 @@ def _cancel(cluster: Cluster) -> None:
     under_way = list_reassignments(cluster)
     alter_reassignments(cluster, dict.fromkeys(under_way))
     remove_throttle(cluster, cluster.topics())
-    say(f"{len(under_way)} moves were cancelled, and the throttle was removed.", cancelled=len(under_way))
+    say(
+        f"{counted(len(under_way), 'move', 'was', 'were')} cancelled, and the throttle was removed.",
+        cancelled=len(under_way),
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
+from tidelog.cli.output import counted
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.cluster import Cluster
 from tidelog.client.configs import (
@@ -116,13 +117,17 @@ def carry_out(
             continue
         left = len(waiting) + len(under_way)
         if left != said:
-            tell(f"{len(moves) - min(left, len(moves))} of {len(moves)} partitions are finished")
+            tell(
+                f"{len(moves) - min(left, len(moves))} of "
+                f"{counted(len(moves), 'partition', 'is', 'are')} finished"
+            )
             said = left
         if not left:
             break
         if time.monotonic() > deadline_s:
             raise ToolError(
-                f"{left} partitions are not finished after {timeout_s:g} s. Started moves continue: "
+                f"{counted(left, 'partition', 'is', 'are')} not finished after {timeout_s:g} s. "
+                "Started moves continue: "
                 "'tidelog rebalance --verify' shows them and finally removes the throttle"
             )
         time.sleep(POLL_INTERVAL_S)

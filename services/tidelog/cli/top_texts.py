@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidelog.cli.output import counted
 from tidelog.client.cluster_rates import ClusterSummary
 
 
@@ -9,12 +10,13 @@ def summary_text(found: ClusterSummary) -> str:
     """Returns one line about the whole cluster."""
     faults = []
     if found.missing_replicas:
-        faults.append(f"{found.missing_replicas} replicas missing")
+        faults.append(f"{counted(found.missing_replicas, 'replica')} missing")
     if found.offline:
-        faults.append(f"{found.offline} partitions offline")
+        faults.append(f"{counted(found.offline, 'partition')} offline")
     return (
-        f"{found.brokers} brokers, controller {found.controller_id}, {found.topics} topics, "
-        f"{found.partitions} partitions, {', '.join(faults) or 'all replicas in sync'}, "
+        f"{counted(found.brokers, 'broker')}, controller {found.controller_id}, "
+        f"{counted(found.topics, 'topic')}, "
+        f"{counted(found.partitions, 'partition')}, {', '.join(faults) or 'all replicas in sync'}, "
         f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from tidelog.cli.output import OutputFormat, Shown, output_format, print_heading, print_table, say
+from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
 from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -134,7 +134,8 @@ def create(
     done = "could be created" if validate_only else "created"
     counts = ""
     if created.num_partitions > 0:
-        counts = f": {created.num_partitions} partitions, replication factor {created.replication_factor}"
+        partitions_text = counted(created.num_partitions, "partition")
+        counts = f": {partitions_text}, replication factor {created.replication_factor}"
     say(
         f"Topic {name} {done}{counts}.",
         topic=name,
@@ -229,7 +230,7 @@ def _show_topic(topic: Topic, overrides: Mapping[str, str | None]) -> None:
     if output_format() is not OutputFormat.PLAIN:
         print_heading(
             topic.name,
-            f"  id {encode_uuid(topic.topic_id)}, {len(topic.partitions)} partitions, "
+            f"  id {encode_uuid(topic.topic_id)}, {counted(len(topic.partitions), 'partition')}, "
             f"replication factor {replication_factor}{', ' + configs if configs else ''}",
             topic=topic.name,
             topic_id=encode_uuid(topic.topic_id),
@@ -288,7 +289,8 @@ def alter(
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         create_partitions(cluster, name, partitions)
     say(
-        f"Topic {name} now has {partitions} partitions. Keys may map to other partitions than before.",
+        f"Topic {name} now has {counted(partitions, 'partition')}. "
+        "Keys may map to other partitions than before.",
         topic=name,
         partitions=partitions,
     )

@@ -22,6 +22,7 @@ from tidelog.client.availability import (
     out_of_sync,
 )
 from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, plan_moves
+from tidelog.model.plurals import counted
 from tidelog.model.topics import TopicPartition
 
 
@@ -151,7 +152,8 @@ def _plan_moves(
 ) -> ChangePlan:
     if state.under_way:
         moving = named([TopicPartition(*key) for key in sorted(state.under_way)])
-        return ChangePlan((), (Refusal(f"{len(state.under_way)} partitions are already moving: {moving}"),))
+        partitions = counted(len(state.under_way), "partition", "is", "are")
+        return ChangePlan((), (Refusal(f"{partitions} already moving: {moving}"),))
     try:
         moves = plan_moves(state.assignment, racks, leaving, evens_out=not leaving)
     except PlanError as error:
@@ -179,7 +181,10 @@ def _plan_moves(
     replicas = sum(copied.values())
     under_min = tuple(p for p in state.partitions if p.is_under_min_isr)
     step = Step(
-        f"{action}: {replicas} replicas", _tightest(state.partitions), under_min, sum(incoming.values())
+        f"{action}: {counted(replicas, 'replica')}",
+        _tightest(state.partitions),
+        under_min,
+        sum(incoming.values()),
     )
     return ChangePlan((step,), tuple(refusals), tuple(moves))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -14,6 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tidelog.client.configs import CONFIG_SOURCES
 from tidelog.console.core.visible_text import visible
+from tidelog.model.plurals import counted
 
 HERE: Final = Path(__file__).parent
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -97,6 +99,7 @@ class Renderer:
         self._environment.filters.update(
             size=size_text,
             count=count_text,
+            counted=partial(counted, thousands=","),
             rate=rate_text,
             duration=duration_text,
             time=time_text,

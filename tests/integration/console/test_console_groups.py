@@ -87,7 +87,7 @@ def test_both_lags_are_shown_where_they_differ(tidelog: Cluster, serve_console: 
     assert "flights 0 1 6 5 1 " in page
     assert "spotters consumer Empty 5 1" in words(console.get("/groups").text).replace("classic", "consumer")
     page = words(console.get("/transactions").text)
-    assert re.search(r"1 open transactions .* writer Ongoing [\d.]+ m?s 1 min 0 s \d+ \d+ flights-0", page)
+    assert re.search(r"1 open transaction .* writer Ongoing [\d.]+ m?s 1 min 0 s \d+ \d+ flights-0", page)
     producer.commit_transaction(TIMEOUT_S)
 
 

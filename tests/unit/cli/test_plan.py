@@ -70,4 +70,4 @@ def test_a_restart_has_a_step_for_each_broker_and_names_whose_clients_wait(clust
     report = as_object(cluster, "restart")
     assert [step["unavailable"] for step in report["steps"]] == [[], [], ["single-0"]]
     done = planned(cluster, "restart")
-    assert (done.exit_code, "1 partitions have to wait" in done.stderr) == (0, True)
+    assert (done.exit_code, "of 1 partition have to wait" in done.stderr) == (0, True)

@@ -54,7 +54,7 @@ def test_durations(seconds: float | None, text: str) -> None:
 def test_the_summary_names_faults() -> None:
     rates = ClusterRates(snapshot(0, 10, 0), snapshot(1_000, 20, 5))
     assert summary_text(rates.summary()) == (
-        "1 brokers, controller 1, 1 topics, 1 partitions, 1 replicas missing, 10 records/s, 0B/s"
+        "1 broker, controller 1, 1 topic, 1 partition, 1 replica missing, 10 records/s, 0B/s"
     )
 
 
@@ -85,7 +85,7 @@ def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
                 table: DataTable[str] = app.query_one(f"#{name}", DataTable)
                 return [list(map(str, table.get_row_at(index))) for index in range(table.row_count)]
 
-            assert "1 replicas missing, - records/s" in await ask_again()
+            assert "1 replica missing, - records/s" in await ask_again()
             assert rows("groups") == [["billing", "classic", "Stable", "1", "10", "10", "-", "-"]]
             await pilot.press("p", "p")  # pause, and continue at once
             assert "The numbers are old: no connection" in await ask_again()

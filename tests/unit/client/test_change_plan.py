@@ -153,7 +153,7 @@ def test_a_broker_without_enough_free_bytes_is_a_reason_to_refuse() -> None:
 
 def test_running_moves_and_lost_partitions_are_reasons_to_refuse() -> None:
     moving = replace(state_of(WHOLE, 3), under_way=(("t", 0),))
-    assert plan_drain(moving, 1).refusals[0].reason == "1 partitions are already moving: t-0"
+    assert plan_drain(moving, 1).refusals[0].reason == "1 partition is already moving: t-0"
     assert plan_add(moving, 1).refusals
     lost = [replace(WHOLE[0], leader=-1, isr=frozenset())]
     (refusal,) = plan_drain(state_of(lost, 3), 1).refusals

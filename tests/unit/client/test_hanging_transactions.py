@@ -199,4 +199,4 @@ def test_the_command_names_partitions_that_it_could_not_search(monkeypatch: pyte
     cluster.places[1] = NO_LEADER
     done = cluster.run(monkeypatch, "--topic", "t")
     assert done.exit_code == 1 and "t-1" in done.stderr
-    assert "No transaction hangs in 1 partitions." in done.stderr
+    assert "No transaction hangs in 1 partition." in done.stderr

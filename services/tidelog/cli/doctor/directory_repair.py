@@ -42,6 +42,7 @@ from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.previous_life import life_of, with_life
 from tidelog.broker.log.recovery import LEFTOVER_SUFFIXES
 from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, PartitionReport
+from tidelog.cli.output import counted
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 
@@ -231,7 +232,7 @@ def _repair_checkpoints(report: DirectoryReport, copies: Copies, tell: Tell) -> 
             continue
         copies.keep([report.path / name])
         write_offsets(report.path / name, after)
-        tell(f"{report.path / name}: written again with {len(after)} partitions")
+        tell(f"{report.path / name}: written again with {counted(len(after), 'partition')}")
 
 
 def _mark_as_lost(directory: Path, cut: Iterable[TopicPartition], copies: Copies, tell: Tell) -> None:

@@ -19,7 +19,7 @@ from tidelog.cli.kubernetes.release_options import open_release, release_options
 from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
 from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
-from tidelog.cli.output import add_facts
+from tidelog.cli.output import add_facts, counted
 from tidelog.cli.rebalance import parse_ids, planned
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
@@ -131,7 +131,7 @@ def drain_brokers(
             if not held:
                 progress.tell(f"brokers {ids} hold no replicas and can be removed")
                 return
-            progress.tell(f"brokers {ids} hold {sum(held.values())} replicas: draining")
+            progress.tell(f"brokers {ids} hold {counted(sum(held.values()), 'replica')}: draining")
             carry_out(
                 cluster,
                 planned(standing, leaving, evens_out=False),

@@ -19,7 +19,7 @@ from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, 
 from tidelog.cli.kubernetes.release_options import open_release, release_options
 from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
 from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
-from tidelog.cli.output import add_facts, say
+from tidelog.cli.output import add_facts, counted, say
 from tidelog.cli.output import progress as say_progress
 from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
 from tidelog.client.cluster_look import look_at_cluster
@@ -102,7 +102,9 @@ def command(
     count = roll_brokers(found, entrances, progress)
     if count:
         _give_back_leaders(entrances, progress)
-    progress.end(f"rolled: {count} brokers replaced, all replicas are in sync", replaced_brokers=count)
+    progress.end(
+        f"rolled: {counted(count, 'broker')} replaced, all replicas are in sync", replaced_brokers=count
+    )
 
 
 @click.command(
@@ -209,7 +211,8 @@ def _tell_replacement(step: Replace, progress: Progress) -> None:
     if step.interrupted:
         names = ", ".join(str(partition) for partition in step.interrupted[:5])
         progress.tell(
-            f"{len(step.interrupted)} partitions need broker {step.broker.broker_id} ({names}); "
+            f"{counted(len(step.interrupted), 'partition', 'needs', 'need')} "
+            f"broker {step.broker.broker_id} ({names}); "
             "their clients wait until the broker is back"
         )
     progress.tell(f"replacing {step.broker.name}")
@@ -219,8 +222,10 @@ def _give_back_leaders(entrances: Entrances, progress: Progress) -> None:
     """Elects the preferred leaders, because each broker lost its leaders when it stopped."""
     try:
         with entrances.open("tidelog-roll") as cluster:
-            progress.tell(
-                f"{elect_preferred_leaders(cluster)} partitions are led by their preferred leaders again"
-            )
+            count = elect_preferred_leaders(cluster)
+        led = counted(
+            count, "partition", "is led by its preferred leader", "are led by their preferred leaders"
+        )
+        progress.tell(f"{led} again")
     except (ClientError, KafkaError) as error:
         progress.tell(f"the preferred leaders were not elected: {sentence_of(error)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tidelog.cli.output import counted
 from tidelog.client.availability import (
     PartitionView,
     endangered,
@@ -120,7 +121,7 @@ def _unhealed(view: ReleaseView) -> Wait | None:
     for broker in view.brokers:
         if (broker.under_replicated or 0) > _moving_in(view, broker.broker_id):
             return Wait(
-                f"broker {broker.broker_id} leads {broker.under_replicated} partitions "
+                f"broker {broker.broker_id} leads {counted(broker.under_replicated or 0, 'partition')} "
                 "whose replicas are not all in sync"
             )
     return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from tidelog.cli.output import counted
 from tidelog.client.rebalance_plan import Assignment
 
 
@@ -23,7 +24,7 @@ def refusal(held: dict[int, int], leaving: Collection[int]) -> str:
     ids = ",".join(map(str, sorted(leaving)))
     counts = ", ".join(f"broker {broker} {count}" for broker, count in held.items())
     return (
-        f"brokers {ids} would be removed with {sum(held.values())} replicas ({counts}): "
+        f"brokers {ids} would be removed with {counted(sum(held.values()), 'replica')} ({counts}): "
         f"run 'tidelog rebalance --without {ids} --execute' first, or set scaleIn.drain=true; "
         "nothing was changed"
     )

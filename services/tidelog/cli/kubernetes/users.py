@@ -31,6 +31,7 @@ from tidelog.cli.kubernetes.user_plan import (
     leaving,
     parse_wanted,
 )
+from tidelog.cli.output import counted
 from tidelog.cli.service_options import settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.cli.user import check_unchanged_by_saslprep
@@ -97,7 +98,8 @@ def command(
             ensure_user(cluster, objects, user, wanted, progress)
         apply_record(cluster, objects, wanted, progress)
     progress.end(
-        f"{len(wanted.users)} users can log in, and {len(wanted.acls)} ACLs are in place",
+        f"{counted(len(wanted.users), 'user')} can log in, "
+        f"and {counted(len(wanted.acls), 'ACL', 'is', 'are')} in place",
         users=[user.name for user in wanted.users],
         acls=len(wanted.acls),
     )

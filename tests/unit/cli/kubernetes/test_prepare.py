@@ -55,7 +55,7 @@ def test_an_earlier_roll_is_stopped(scripted: ScriptedRelease) -> None:
 def test_brokers_that_hold_replicas_are_not_removed(scripted: ScriptedRelease) -> None:
     result = prepare(scripted, brokers="0,1")
     assert result.exit_code == 1
-    assert "brokers 2 would be removed with 1 replicas (broker 2 1)" in result.stderr
+    assert "brokers 2 would be removed with 1 replica (broker 2 1)" in result.stderr
     assert "tidelog rebalance --without 2 --execute" in result.stderr
     assert writes(scripted) == []
 

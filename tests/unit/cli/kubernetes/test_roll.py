@@ -75,7 +75,7 @@ def test_an_isr_that_stays_short_ends_the_roll_with_its_reason(scripted: Scripte
 
 def test_metrics_of_leaders_have_precedence_over_metadata(scripted: ScriptedRelease) -> None:
     scripted.metrics["kafka_server_replicamanager_underreplicatedpartitions"] = 1
-    assert "leads 1 partitions whose replicas are not all in sync" in reason(scripted)
+    assert "leads 1 partition whose replicas are not all in sync" in reason(scripted)
     scripted.metrics.clear()
     assert "not serving metrics" in reason(scripted)
 
