@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import click
 
+from tidelog.process.limited_numbers import LimitedInt
+
 INT16_MAX: Final = 2**15 - 1
 """The greatest number of an int16 of Kafka's protocol. Settings have INT_MAX and LONG_MAX for longer ones."""
 
 
-class ProtocolInt(click.IntRange):
+class ProtocolInt(LimitedInt):
     """An integer from `min` to `limit`, which no field could exceed. The help shows only `min`."""
 
     def __init__(self, limit: int, *, min: int) -> None:  # noqa: A002 (as click.IntRange)

@@ -32,6 +32,7 @@ from tidelog.client.security import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.command_help import DescribedCommand, did_you_mean
+from tidelog.process.limited_numbers import LimitedFloat
 from tidelog.settings.setting import INT_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -150,7 +151,7 @@ class ToolCommand(DescribedCommand):
 def _watch_option() -> click.Option:
     return click.Option(
         ["--watch"],
-        type=click.FloatRange(min=LEAST_WATCH_INTERVAL_S),
+        type=LimitedFloat(min=LEAST_WATCH_INTERVAL_S),
         metavar="SECONDS",
         expose_value=False,
         callback=_note_watch,

@@ -8,11 +8,13 @@ from typing import Any, Final, NoReturn
 
 import click
 
+from tidelog.process.limited_numbers import with_limits_in_words
+
 MAX_SUGGESTIONS: Final = 3
 
 
 class DescribedCommand(click.Command):
-    """A command whose help ends with examples.
+    """A command whose help ends with examples, and whose numbers have LimitedInt and LimitedFloat as types.
 
     Each example is a line for a shell. A comment after `#` may say what it does.
     """
@@ -20,6 +22,8 @@ class DescribedCommand(click.Command):
     def __init__(self, *args: Any, examples: Sequence[str] = (), **options: Any) -> None:  # of click.Command
         super().__init__(*args, **options)
         self.examples = tuple(examples)
+        for parameter in self.params:
+            parameter.type = with_limits_in_words(parameter.type)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_epilog(ctx, formatter)

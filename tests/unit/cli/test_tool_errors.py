@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Iterator
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -111,6 +114,43 @@ def test_a_command_that_is_incomplete_is_answered_with_its_usage(arguments: list
     assert result.exit_code == 2
     assert part in result.stderr
     assert "--help" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["consume", "t", "--max-messages", "0"], "Expected an integer, at least 1, not '0'."),
+        (["consume", "t", "--max-messages", "many"], "Expected an integer, at least 1, not 'many'."),
+        (["plan", "add", "2000"], "Expected an integer, from 1 to 1000, not '2000'."),
+        (["topic", "list", "--request-timeout-ms", "x"], "Expected an integer, at least 1, not 'x'."),
+        (["topic", "list", "--watch", "0.1"], "Expected a number, at least 0.5, not '0.1'."),
+        (["console", "--interval-s", "x"], "Expected a number, from 0.5 to 3600, not 'x'."),
+    ],
+)
+def test_a_number_beyond_its_limits_is_answered_with_them(arguments: list[str], sentence: str) -> None:
+    """They were `x>=1`, and a text was not a valid `integer range`."""
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.endswith(f": {sentence}\n")
+
+
+def commands_below(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yields the names of all commands that are not groups."""
+    if not isinstance(command, click.Group):
+        yield path
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        yield from commands_below(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands_below(main)), ids=" ".join)
+def test_no_help_has_ranges_in_the_notation_of_click(path: tuple[str, ...]) -> None:
+    text = run(*path, "--help").stdout
+    assert "RANGE" not in text
+    assert not re.search(r"x[<>]", text)
 
 
 def test_an_error_of_the_broker_becomes_one_line() -> None:
