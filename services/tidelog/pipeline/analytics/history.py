@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pandas as pd
@@ -28,17 +29,34 @@ UNKNOWN_PARALLELISM: Final = 4
 _NULLABLE_NUMBERS: Final = ("broker", "partition")
 
 
-def from_prometheus(
-    spark: SparkSession, prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int | None = None
-) -> DataFrame:
-    """Reads the history from Prometheus. A `step_ms` of None means the scrape interval. Raises PipelineError
-    if Prometheus does not answer the first query.
+@dataclass(frozen=True, slots=True)
+class PrometheusHistory:
+    """A history in Prometheus, which has answered. `nodes` maps instances of brokers to their ids."""
+
+    prometheus: Prometheus
+    start_ms: int
+    end_ms: int
+    step_ms: int
+    nodes: Mapping[str, int]
+
+
+def find_history(
+    prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int | None = None
+) -> PrometheusHistory:
+    """Asks Prometheus for the brokers, without Spark. A `step_ms` of None means the scrape interval. Raises
+    PipelineError.
     """
     if step_ms is None:
         step_ms = prometheus.scrape_interval_ms(BUILD_INFO, end_ms) or DEFAULT_INTERVAL_MS
     nodes = _nodes(prometheus, start_ms, end_ms, step_ms)
+    return PrometheusHistory(prometheus, start_ms, end_ms, step_ms, nodes)
+
+
+def from_prometheus(spark: SparkSession, found: PrometheusHistory) -> DataFrame:
+    """Reads a history from Prometheus."""
+    prometheus, nodes = found.prometheus, found.nodes
     metrics = [metric for metric in ALL if metric != BUILD_INFO]
-    parts = slices_of(metrics, start_ms, end_ms, step_ms, LONGEST_SLICE_MS)
+    parts = slices_of(metrics, found.start_ms, found.end_ms, found.step_ms, LONGEST_SLICE_MS)
     tasks = min(len(parts), max(spark_parallelism(spark), len(parts) // _PARTS_A_TASK))
 
     def fetch(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

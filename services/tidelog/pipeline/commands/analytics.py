@@ -22,6 +22,7 @@ from tidelog.process.output_format import OutputFormat, output_format, with_form
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tidelog.pipeline.analytics.history import PrometheusHistory
     from tidelog.pipeline.analytics.job import Analysis, Wishes
 
 TOKEN_VARIABLE: Final = "TIDELOG_PROMETHEUS_TOKEN"
@@ -80,6 +81,7 @@ def command(**options: Any) -> None:  # see Options
     if start_ms >= end_ms:
         raise PipelineError(f"--since {options['since']} is not before --until {options['until']}")
     wishes = _wishes(options, end_ms - start_ms)
+    found = _prometheus_history(options, start_ms, end_ms) if options["prometheus"] else None
     from rich.console import Console
 
     from tidelog.pipeline.analytics.job import analyse, write_plan, write_tables
@@ -89,7 +91,7 @@ def command(**options: Any) -> None:  # see Options
     output.mkdir(parents=True, exist_ok=True)
     with Console(stderr=True).status("starting Spark") as status:
         spark = spark_session("tidelog analytics", master=options["master"])
-        facts = _facts(spark, options, start_ms, end_ms)
+        facts = _facts(spark, options, found, start_ms, end_ms)
         analysis = analyse(facts, wishes, status.update)
         status.update("writing tables")
         write_tables(spark, analysis, str((output / "tables").resolve()), options["table_format"])
@@ -121,19 +123,28 @@ def _wishes(options: Options, span_ms: int) -> Wishes:
     )
 
 
-def _facts(spark: SparkSession, options: Options, start_ms: int, end_ms: int) -> DataFrame:
-    from tidelog.pipeline.analytics import history
+def _prometheus_history(options: Options, start_ms: int, end_ms: int) -> PrometheusHistory:
+    """Finds the history of --prometheus. Raises PipelineError, before Spark starts."""
+    from tidelog.pipeline.analytics.history import find_history
     from tidelog.pipeline.analytics.prometheus import Prometheus, parse_matchers
 
-    if options["prometheus"]:
-        prometheus = Prometheus(
-            options["prometheus"],
-            options["remote_read"],
-            parse_matchers(options["match"]),
-            os.environ.get(TOKEN_VARIABLE),
-        )
-        step_ms = parse_span("--step", options["step"]) if options["step"] else None
-        return history.from_prometheus(spark, prometheus, start_ms, end_ms, step_ms)
+    prometheus = Prometheus(
+        options["prometheus"],
+        options["remote_read"],
+        parse_matchers(options["match"]),
+        os.environ.get(TOKEN_VARIABLE),
+    )
+    step_ms = parse_span("--step", options["step"]) if options["step"] else None
+    return find_history(prometheus, start_ms, end_ms, step_ms)
+
+
+def _facts(
+    spark: SparkSession, options: Options, found: PrometheusHistory | None, start_ms: int, end_ms: int
+) -> DataFrame:
+    from tidelog.pipeline.analytics import history
+
+    if found is not None:
+        return history.from_prometheus(spark, found)
     if options["segments"]:
         snapshots = history.read_snapshot_segments(spark, options["segments"], options["topic"])
     else:

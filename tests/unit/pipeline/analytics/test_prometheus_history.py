@@ -99,7 +99,8 @@ def test_a_rejected_query_and_a_missing_prometheus_are_reported_in_one_sentence(
 
 @pytest.fixture(scope="module")
 def analysis(spark: SparkSession, url: str) -> Analysis:
-    facts = history.from_prometheus(spark, Prometheus(url, reads_remotely=True), BEGAN_MS, END_MS)
+    found = history.find_history(Prometheus(url, reads_remotely=True), BEGAN_MS, END_MS)
+    facts = history.from_prometheus(spark, found)
     return analyse(facts, Wishes(span_ms=synthetic.LENGTH_MS), lambda _: None)
 
 
