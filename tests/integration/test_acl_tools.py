@@ -115,6 +115,29 @@ def test_kafkas_tool(java: JavaTools, bootstrap: str) -> None:
     assert "User:a" in java.check(*connection, "--list", "--transactional-id", "x")
 
 
+@pytest.mark.java
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--producer --topic t --transactional-id x --idempotent",
+        "--consumer --topic t- --group g --resource-pattern-type prefixed",
+        "--producer --consumer --topic t --group g --allow-host 10.0.0.1 --allow-host 10.0.0.2",
+        "--operation Read --topic t --deny-principal User:d --allow-host 10.0.0.1 --deny-host 10.0.0.2",
+    ],
+)
+def test_our_tool_adds_what_kafkas_adds(java: JavaTools, bootstrap: str, options: str) -> None:
+    given = ("--allow-principal", "User:a", *options.split())
+    java.check("AclCommand", "--bootstrap-server", bootstrap, "--add", *given)
+    kafkas = acl(bootstrap, "list").stdout
+    for principal in ("User:a", "User:d"):
+        acl(bootstrap, "delete", "--principal", principal)
+    assert len(acl(bootstrap, "list").stdout.splitlines()) == 1, "only the heading"
+    added = acl(bootstrap, "add", *given)
+    assert added.returncode == 0, added.stderr
+    assert acl(bootstrap, "list").stdout == kafkas
+    assert kafkas.count("User:a") >= 1
+
+
 def test_acls_survive_a_kill(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker(SETTINGS)
     acl(broker.bootstrap, "add", "--topic", "t", "--allow", "User:a", "--operation", "read")

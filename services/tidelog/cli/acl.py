@@ -8,11 +8,11 @@ from typing import Final, NamedTuple, TypeVar
 
 import click
 
+from tidelog.cli.acl_grants import Resources, grants_of_operations, grants_of_roles
 from tidelog.cli.output import counted, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.acls import create_acls, delete_acls, list_acls
 from tidelog.model.acl import (
-    CLUSTER_NAME,
     WILDCARD,
     AclBinding,
     AclFilter,
@@ -68,19 +68,26 @@ def _resource(
     topic: str | None, group: str | None, is_cluster: bool, transactional_id: str | None
 ) -> _Resource:
     """Returns the resource that the options name, ANY if they name none. Raises click.UsageError."""
-    named = [
-        _Resource(kind, name)
-        for kind, name in (
-            (ResourceType.TOPIC, topic),
-            (ResourceType.GROUP, group),
-            (ResourceType.CLUSTER, CLUSTER_NAME if is_cluster else None),
-            (ResourceType.TRANSACTIONAL_ID, transactional_id),
-        )
-        if name is not None
-    ]
+    named = Resources(topic, group, is_cluster, transactional_id).named()
     if len(named) > 1:
         raise click.UsageError("Give only one of --topic, --group, --cluster and --transactional-id.")
-    return named[0] if named else _Resource(ResourceType.ANY, None)
+    return _Resource(*named[0]) if named else _Resource(ResourceType.ANY, None)
+
+
+def _pattern_option(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002
+    return click.option(
+        "--resource-pattern-type", "pattern_name", type=click.Choice(names, case_sensitive=False), help=help
+    )
+
+
+def _chosen_pattern(pattern_name: str | None, shorthand: PatternType | None) -> PatternType | None:
+    """Returns the pattern of --resource-pattern-type or of its short form, None if neither was given. Raises
+    click.UsageError if they differ.
+    """
+    pattern = None if pattern_name is None else PatternType[pattern_name.upper()]
+    if pattern and shorthand and pattern is not shorthand:
+        raise click.UsageError(f"--resource-pattern-type {pattern_name} contradicts the other option.")
+    return pattern or shorthand
 
 
 @click.group(cls=SuggestingGroup)
@@ -101,6 +108,9 @@ def command() -> None:
 @click.option(
     "--matching", is_flag=True, help="Also show the prefixes and wildcards that contain the resource."
 )
+@_pattern_option(
+    "any", "match", "literal", "prefixed", help="Only ACLs of this kind of pattern.  [default: any]"
+)
 @cluster_options
 def list_command(
     topic: str | None,
@@ -109,6 +119,7 @@ def list_command(
     transactional_id: str | None,
     principal: str | None,
     matching: bool,
+    pattern_name: str | None,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
@@ -116,7 +127,7 @@ def list_command(
     resource = _resource(topic, group, is_cluster, transactional_id)
     wanted = AclFilter(
         resource.resource_type,
-        PatternType.MATCH if matching else PatternType.ANY,
+        _chosen_pattern(pattern_name, PatternType.MATCH if matching else None) or PatternType.ANY,
         resource.name,
         principal,
         None,
@@ -147,6 +158,7 @@ def list_command(
     examples=(
         "tidelog acl add --topic flights --allow User:alice --operation read",
         "tidelog acl add --topic team- --prefixed --allow User:bob --operation all",
+        "tidelog acl add --topic flights --group billing --consumer --allow User:carol",
     ),
 )
 @_resource_options
@@ -171,18 +183,25 @@ def list_command(
     "operations",
     type=_OperationName(),
     multiple=True,
-    required=True,
     help="An operation. Repeatable.",
 )
+@click.option("--producer", "produces", is_flag=True, help="What a producer to --topic needs.")
+@click.option("--consumer", "consumes", is_flag=True, help="What a consumer of --topic in --group needs.")
+@click.option("--idempotent", "is_idempotent", is_flag=True, help="With --producer: idempotent writes, too.")
+@_pattern_option("literal", "prefixed", help="How names of resources are meant.  [default: literal]")
 @click.option("--prefixed", is_flag=True, help="All resources whose names begin with the given one.")
 @click.option(
     "--host",
     "hosts",
     metavar="ADDRESS",
     multiple=True,
-    default=[_ANY_HOST],
-    show_default=True,
-    help="An address, or a range such as 10.0.0.0/8. Repeatable.",
+    help="An address, or a range such as 10.0.0.0/8. Repeatable.  [default: *]",
+)
+@click.option(
+    "--allow-host", "allow_hosts", metavar="ADDRESS", multiple=True, help="As --host, only for --allow."
+)
+@click.option(
+    "--deny-host", "deny_hosts", metavar="ADDRESS", multiple=True, help="As --host, only for --deny."
 )
 @cluster_options
 def add(
@@ -193,31 +212,54 @@ def add(
     allow: tuple[str, ...],
     deny: tuple[str, ...],
     operations: tuple[str, ...],
+    produces: bool,
+    consumes: bool,
+    is_idempotent: bool,
     prefixed: bool,
+    pattern_name: str | None,
     hosts: tuple[str, ...],
+    allow_hosts: tuple[str, ...],
+    deny_hosts: tuple[str, ...],
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Add ACLs: every principal, every operation, every host."""
-    resource = _resource(topic, group, is_cluster, transactional_id)
-    if resource.name is None:
-        raise click.UsageError("Give one of --topic, --group, --cluster and --transactional-id.")
+    """Add ACLs: every principal, every operation, every host.
+
+    --producer and --consumer stand for the operations of kafka-acls.
+    """
     if not allow and not deny:
         raise click.UsageError("Give --allow or --deny with a principal such as User:alice.")
+    if (allow_hosts and not allow) or (deny_hosts and not deny):
+        raise click.UsageError("--allow-host needs --allow, and --deny-host needs --deny.")
+    resources = Resources(topic, group, is_cluster, transactional_id)
+    pattern = _chosen_pattern(pattern_name, PatternType.PREFIXED if prefixed else None) or PatternType.LITERAL
+    if produces or consumes:
+        if operations or deny:
+            raise click.UsageError("Give neither --operation nor --deny with --producer and --consumer.")
+        grants = grants_of_roles(
+            resources, pattern, produces=produces, consumes=consumes, is_idempotent=is_idempotent
+        )
+    elif is_idempotent:
+        raise click.UsageError("--idempotent needs --producer.")
+    else:
+        grants = grants_of_operations(resources, pattern, [_OPERATIONS[each] for each in operations])
     bindings = [
         AclBinding(
-            resource.resource_type,
-            PatternType.PREFIXED if prefixed else PatternType.LITERAL,
-            resource.name,
+            grant.resource_type,
+            grant.pattern,
+            grant.resource_name,
             Principal(principal),
             host,
-            _OPERATIONS[operation],
+            grant.operation,
             permission,
         )
-        for permission, principals in ((PermissionType.ALLOW, allow), (PermissionType.DENY, deny))
+        for permission, principals, its_hosts in (
+            (PermissionType.ALLOW, allow, allow_hosts),
+            (PermissionType.DENY, deny, deny_hosts),
+        )
         for principal in principals
-        for operation in operations
-        for host in hosts
+        for grant in grants
+        for host in dict.fromkeys((*hosts, *its_hosts)) or (_ANY_HOST,)
     ]
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         create_acls(cluster, bindings)
@@ -231,6 +273,7 @@ def add(
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
 @click.option("--operation", type=_OperationName(), help="Only ACLs with exactly this operation.")
 @click.option("--prefixed", is_flag=True, help="Only ACLs of prefixes; without it, only literal ones.")
+@_pattern_option("any", "match", "literal", "prefixed", help="Only ACLs of this kind of pattern.")
 @cluster_options
 def delete(
     topic: str | None,
@@ -240,6 +283,7 @@ def delete(
     principal: str | None,
     operation: str | None,
     prefixed: bool,
+    pattern_name: str | None,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
@@ -247,10 +291,10 @@ def delete(
     resource = _resource(topic, group, is_cluster, transactional_id)
     if resource.name is None and principal is None:
         raise click.UsageError("Name a resource or a --principal.")
-    pattern = PatternType.PREFIXED if prefixed else PatternType.LITERAL
+    pattern = _chosen_pattern(pattern_name, PatternType.PREFIXED if prefixed else None)
     wanted = AclFilter(
         resource.resource_type,
-        PatternType.ANY if resource.name is None and not prefixed else pattern,
+        pattern or (PatternType.ANY if resource.name is None else PatternType.LITERAL),
         resource.name,
         principal,
         None,
