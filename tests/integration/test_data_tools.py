@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from brokerlab.command_line import InProcessTools
+from tidelog.client import Producer
 from tidelog.client.cluster import NO_LEADER
 from tidelog.testing import Cluster
 
@@ -61,6 +66,59 @@ def test_records_are_deleted_and_sizes_are_shown(
     assert "sized-7 does not exist" in tools.refusal(
         "delete-records", "sized", "--partition", 7, "--offset", 0
     )
+
+
+TIMES = st.lists(st.integers(0, 20), max_size=8)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(times=st.tuples(TIMES, TIMES), wanted=st.integers(0, 21), only_first=st.booleans())
+def test_records_before_a_time_are_deleted(
+    cluster: Cluster, tools: InProcessTools, times: tuple[list[int], list[int]], wanted: int, only_first: bool
+) -> None:
+    """Times are minutes after a recent moment, in any order. Records after the first late one stay."""
+    topic = f"timed-{uuid.uuid4().hex[:8]}"
+    cluster.create_topic(topic, 2)
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    with Producer[bytes, bytes](cluster.bootstrap) as producer:
+        for partition, minutes in enumerate(times):
+            for minute in minutes:
+                at_ms = int((began + timedelta(minutes=minute)).timestamp() * 1000)
+                producer.send(topic, b"x", partition=partition, timestamp=at_ms)
+        producer.flush()
+    moment = (began + timedelta(minutes=wanted)).strftime("%Y-%m-%dT%H:%M:%S.000")
+    given_partition = ("--partition", 0) if only_first else ()
+    rows = tools.rows("delete-records", topic, "--to-datetime", moment, *given_partition)
+    expected = [
+        next((offset for offset, minute in enumerate(minutes) if minute >= wanted), len(minutes))
+        for minutes in times
+    ]
+    asked = expected[:1] if only_first else expected
+    assert rows[1:] == [[topic, str(index), str(offset), ""] for index, offset in enumerate(asked)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("sized", "Give either --partition and --offset, or --to-datetime."),
+        ("sized --offset 1", "Give either --partition and --offset, or --to-datetime."),
+        ("sized --partition 0", "Give either --partition and --offset, or --to-datetime."),
+        ("sized --partition 0 --offset 1 --to-datetime 2026-01-31T08:00:00", "Give either --partition"),
+    ],
+)
+def test_an_offset_or_a_time_is_given(tools: InProcessTools, arguments: str, reason: str) -> None:
+    refused = tools.run("delete-records", *arguments.split())
+    assert (refused.exit_code, reason in refused.stderr) == (2, True)
+
+
+def test_a_wrong_time_or_partition_deletes_nothing(cluster: Cluster, tools: InProcessTools) -> None:
+    cluster.create_topic("whole")
+    cluster.produce("whole", b"a")
+    wrong = tools.refusal("delete-records", "whole", "--to-datetime", "yesterday")
+    assert "--to-datetime yesterday: expected YYYY-MM-DDThh:mm:ss.sss" in wrong
+    at = ("--to-datetime", "2100-01-31T08:00:00")
+    assert "whole-7 does not exist" in tools.refusal("delete-records", "whole", "--partition", 7, *at)
+    assert tools.rows("delete-records", "whole", *at)[1:] == [["whole", "0", "1", ""]]
 
 
 def test_the_preferred_leader_returns(cluster: Cluster, tools: InProcessTools) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.group_offsets import parse_datetime
 from tidelog.cli.output import counted, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
@@ -19,7 +20,14 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.admin import UP_TO_HIGH_WATERMARK, delete_records
+from tidelog.client.admin import (
+    LATEST_TIMESTAMP,
+    UP_TO_HIGH_WATERMARK,
+    delete_records,
+    list_offsets,
+    places_by_leader,
+)
+from tidelog.client.cluster import Cluster
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -37,15 +45,24 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
     cls=ToolCommand,
     examples=(
         "tidelog delete-records flights --partition 0 --offset 5000",
+        "tidelog delete-records flights --to-datetime 2026-01-31T08:00:00.000",
         "tidelog delete-records --offset-json-file offsets.json",
     ),
 )
 @topic_option
-@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="The partition.")
+@click.option(
+    "--partition", type=ProtocolInt(INT_MAX, min=0), help="The partition. --to-datetime means all without it."
+)
 @click.option(
     "--offset",
     type=ProtocolInt(LONG_MAX, min=UP_TO_HIGH_WATERMARK),
     help="Delete the records before this offset; -1 deletes all.",
+)
+@click.option(
+    "--to-datetime",
+    metavar="TIME",
+    help="Delete the records before the first one at or after a time: YYYY-MM-DDThh:mm:ss.sss, in UTC unless "
+    "it ends with a time zone.",
 )
 @click.option(
     "--offset-json-file",
@@ -60,23 +77,29 @@ def command(
     topic_option: str | None,
     partition: int | None,
     offset: int | None,
+    to_datetime: str | None,
     file: Path | None,
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete all records before an offset. They can't be restored."""
+    """Delete all records before an offset or a time. They can't be restored."""
+    offsets: dict[TopicPartition, int] = {}
     if file is not None:
-        if topic_name or topic_option or partition is not None or offset is not None:
+        if topic_name or topic_option or any(each is not None for each in (partition, offset, to_datetime)):
             raise click.UsageError("Give either --offset-json-file, or a topic, --partition and --offset.")
         source = f"--offset-json-file {file}"
         rows = parse_partition_rows(read_text_file("--offset-json-file", file), source, ("offset",))
-        offsets: dict[TopicPartition, int] = {place: row["offset"] for place, row in rows.items()}
+        offsets = {place: row["offset"] for place, row in rows.items()}
     else:
         name = chosen_topic(topic_name, topic_option)
-        if partition is None or offset is None:
-            raise click.UsageError("Give --partition and --offset.")
-        offsets = {TopicPartition(name, partition): offset}
+        if (offset is None) == (to_datetime is None) or (partition is None and offset is not None):
+            raise click.UsageError("Give either --partition and --offset, or --to-datetime.")
+        if partition is not None and offset is not None:
+            offsets = {TopicPartition(name, partition): offset}
+    time_ms = None if to_datetime is None else parse_datetime(to_datetime)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if time_ms is not None:
+            offsets = _offsets_at(cluster, name, partition, time_ms)
         results = sorted(delete_records(cluster, offsets).items())
     print_table(
         ("topic", "#partition", "#earliest", "error"),
@@ -92,3 +115,21 @@ def command(
     failed = sum(1 for _, result in results if result.error is not ErrorCode.NONE)
     if failed:
         raise ToolError(f"the records of {counted(failed, 'partition')} were not deleted")
+
+
+def _offsets_at(
+    cluster: Cluster, name: str, partition: int | None, time_ms: int
+) -> dict[TopicPartition, int]:
+    """Returns the offset of the first record at or after a time, by partition. Where there is none, it is the
+    end, as it was before the search, so that no newer record is deleted. Raises KafkaError, ClientError.
+    """
+    if partition is not None:
+        places_by_leader(cluster, [TopicPartition(name, partition)])  # raises KafkaError if it does not exist
+    topic = cluster.topic(name)
+    wanted = None if partition is None else [partition]
+    ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=wanted)
+    found = list_offsets(cluster, topic, time_ms, partitions=wanted)
+    return {
+        TopicPartition(name, index): end.offset if found[index].offset < 0 else found[index].offset
+        for index, end in ends.items()
+    }

@@ -60,7 +60,7 @@ _SECTIONS: Final = {
     },
     "Topics": {
         "topic": "List, create, describe, alter and delete topics.",
-        "delete-records": "Delete all records before an offset. They can't be restored.",
+        "delete-records": "Delete all records before an offset or a time. They can't be restored.",
         "config": "Show and change the settings of topics, brokers and groups.",
         "offsets": "Show the first and next offset of each partition, or the offset of a time.",
     },
