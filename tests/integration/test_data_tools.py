@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from brokerlab.command_line import InProcessTools
 from tidelog.client import Producer
+from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import NO_LEADER
 from tidelog.testing import Cluster
 
@@ -109,6 +111,22 @@ def test_records_before_a_time_are_deleted(
 def test_an_offset_or_a_time_is_given(tools: InProcessTools, arguments: str, reason: str) -> None:
     refused = tools.run("delete-records", *arguments.split())
     assert (refused.exit_code, reason in refused.stderr) == (2, True)
+
+
+def test_a_record_that_arrives_during_the_search_stays(
+    cluster: Cluster, tools: InProcessTools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("busy")
+    cluster.produce("busy", b"old")
+
+    def ask_while_records_arrive(*arguments: Any, **options: Any) -> Any:
+        found = list_offsets(*arguments, **options)
+        cluster.produce("busy", b"new")
+        return found
+
+    monkeypatch.setattr("tidelog.cli.delete_records.list_offsets", ask_while_records_arrive)
+    rows = tools.rows("delete-records", "busy", "--to-datetime", "2100-01-31T08:00:00")
+    assert rows[1:] == [["busy", "0", "1", ""]]
 
 
 def test_a_wrong_time_or_partition_deletes_nothing(cluster: Cluster, tools: InProcessTools) -> None:
