@@ -7,9 +7,10 @@ read_uncommitted one up to the high watermark. While a transaction is open, the 
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.shared import Group
@@ -31,16 +32,33 @@ from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps, run_in_slices
 
 INTERVAL_MS: Final = 5_000
 MAX_POSITIONS: Final = 200_000
 """The most positions of one lookup. The lag of further positions is not reported."""
+POSITIONS_OF_A_QUESTION: Final = 1_000
+"""The positions that the leaders are asked about in one turn of the event loop."""
 
+Committed = tuple[str, TopicPartition, int]
+"""A group, a partition and the offset that the group has committed for it."""
 CoreT = TypeVar("CoreT", bound=GroupCore | TransactionCore)
 
 
+class _Lookup(NamedTuple):
+    """The result of one lookup."""
+
+    committed: Sequence[Committed] = ()
+    found: Mapping[Position, PartitionOffsets] = {}
+    ended_ms: WallMs = WallMs(0)
+
+
 class LagReporter:
-    """The CoordinatorView that metrics show. `start` begins the lookups."""
+    """The CoordinatorView that metrics show. `start` begins the lookups.
+
+    A lookup may concern many positions. It is therefore a task that works in slices, and the lags themselves
+    are computed in the thread that reads them.
+    """
 
     def __init__(
         self, runtime: CoordinatorRuntime, questions: OffsetQuestions, clock: Clock, timer: DelayTimer
@@ -49,24 +67,32 @@ class LagReporter:
         self._questions = questions
         self._clock = clock
         self._timer = timer
-        self._lags: Sequence[GroupLag] = ()
+        self._last = _Lookup()
         self._groups: Sequence[GroupSummary] = ()
         self._transactions = TransactionsSummary()
         self._next: Cancellable | None = None
-        self._is_stopped = False
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins the lookups. Must be called on the event loop."""
-        self._look_up()
+        self._next = self._timer.add_after(self.start, INTERVAL_MS)
+        if self._task is None or self._task.done():  # an earlier lookup may still wait for a leader
+            self._task = asyncio.get_running_loop().create_task(self._look_up(), name="lag of groups")
 
     def stop(self) -> None:
-        self._is_stopped = True
         if self._next is not None:
             self._next.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     @property
     def lags(self) -> Sequence[GroupLag]:
-        return self._lags
+        committed, found, ended_ms = self._last
+        return [
+            lag_of(group, partition, offset, offsets, ended_ms)
+            for group, partition, offset in committed
+            if (offsets := found.get((partition, offset))) is not None
+        ]
 
     @property
     def groups(self) -> Sequence[GroupSummary]:
@@ -105,21 +131,43 @@ class LagReporter:
         shards = list(self._runtime.shards.values())
         return Counter((shard.shard_id.kind.value, shard.state.value) for shard in shards)
 
-    def _look_up(self) -> None:
-        if self._is_stopped:
-            return
-        self._next = self._timer.add_after(self._look_up, INTERVAL_MS)
-        committed: list[tuple[str, TopicPartition, int]] = []
+    async def _look_up(self) -> None:
+        committed, groups = await run_in_slices(self._committed())
+        self._groups = groups
+        self._transactions = transactions_of(self._serving(TransactionCore))
+        asked = await run_in_slices(_positions(committed))
+        told: list[asyncio.Future[Mapping[Position, PartitionOffsets]]] = []
+        for start in range(0, len(asked), POSITIONS_OF_A_QUESTION):
+            told.append(self._ask(asked[start : start + POSITIONS_OF_A_QUESTION]))
+            await asyncio.sleep(0)
+        found: dict[Position, PartitionOffsets] = {}
+        for answer in told:
+            found.update(await answer)
+        self._last = _Lookup(committed, found, self._clock.wall_ms())
+
+    def _committed(self) -> Steps[tuple[list[Committed], list[GroupSummary]]]:
+        committed: list[Committed] = []
         groups: list[GroupSummary] = []
-        for core in self._serving(GroupCore):
-            groups += [summary_of(group) for group in core.groups.by_id.values()]
+        for core in list(self._serving(GroupCore)):
+            for group in list(core.groups.by_id.values()):
+                groups.append(summary_of(group))
+                yield
             for key, offset in core.offsets.committed_offsets():
                 if len(committed) < MAX_POSITIONS:
                     committed.append((key.group_id, key.topic_partition, offset.offset))
-        self._groups = groups
-        self._transactions = transactions_of(self._serving(TransactionCore))
-        asked: list[Position] = list({(partition, offset) for _, partition, offset in committed})
-        self._questions.ask(asked, lambda found: self._set_lags(committed, found))
+                yield
+        return committed, groups
+
+    def _ask(self, positions: Sequence[Position]) -> asyncio.Future[Mapping[Position, PartitionOffsets]]:
+        answer: asyncio.Future[Mapping[Position, PartitionOffsets]]
+        answer = asyncio.get_running_loop().create_future()
+
+        def told(found: Mapping[Position, PartitionOffsets]) -> None:
+            if not answer.done():  # not cancelled
+                answer.set_result(found)
+
+        self._questions.ask(positions, told)
+        return answer
 
     def _serving(self, kind: type[CoreT]) -> Iterator[CoreT]:
         for shard in self._runtime.shards.values():
@@ -127,18 +175,14 @@ class LagReporter:
             if shard.state is ShardState.SERVING and isinstance(core, kind):
                 yield core
 
-    def _set_lags(
-        self,
-        committed: Sequence[tuple[str, TopicPartition, int]],
-        found: Mapping[Position, PartitionOffsets],
-    ) -> None:
-        now_ms = self._clock.wall_ms()
-        lags = []
-        for group, partition, offset in committed:
-            offsets = found.get((partition, offset))
-            if offsets is not None:
-                lags.append(lag_of(group, partition, offset, offsets, now_ms))
-        self._lags = lags
+
+def _positions(committed: Iterable[Committed]) -> Steps[list[Position]]:
+    """Returns the different positions."""
+    positions: dict[Position, None] = {}
+    for _, partition, offset in committed:
+        positions[partition, offset] = None
+        yield
+    return list(positions)
 
 
 def summary_of(group: Group) -> GroupSummary:

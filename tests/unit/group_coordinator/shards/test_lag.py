@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
 from tidelog.group_coordinator.metrics import TransactionsSummary
-from tidelog.group_coordinator.shards.lag import lag_of, transactions_of
+from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
+from tidelog.group_coordinator.shards import lag
+from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
+from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
+from tidelog.group_coordinator.shards.shard import ShardState
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.coordinator_session import PartitionOffsets
+from tidelog.rpc.coordinator_session import AskOffsets, Item, OffsetsTold, PartitionOffsets
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import SystemClock
+from tidelog.timing.slices import STEPS_BETWEEN_READINGS
+from tidelog.timing.timer import LoopTimer
 
 NOW_MS = WallMs(1_000_000)
 
@@ -85,3 +104,103 @@ def test_transactions_are_counted_by_state() -> None:
     assert found.counts["Ongoing"] == 2
     assert found.counts["Empty"] == 1
     assert found.counts["PrepareAbort"] == 0
+
+
+# -- lookups
+
+
+class Turns:
+    """The current turn of the event loop, and how often something happened in each."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.counts: Counter[int] = Counter()
+
+    def count(self, times: int = 1) -> None:
+        self.counts[self.number] += times
+
+    async def run(self) -> None:
+        while True:
+            self.number += 1
+            await asyncio.sleep(0)
+
+
+class Leader:
+    """A session with a broker that answers every question in the next turn."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.asked = turns
+        self.questions: OffsetQuestions
+
+    def send(self, item: Item) -> None:
+        assert isinstance(item, AskOffsets)
+        self.asked.count(len(item.positions))
+        told = tuple(PartitionOffsets(0, offset + 7, offset + 7, -1) for _, offset in item.positions)
+        asyncio.get_running_loop().call_soon(self.questions.received, OffsetsTold(item.call_id, told))
+
+    def close(self) -> None: ...
+
+
+def committed_core(groups: int, partitions: int, turns: Turns) -> GroupCore:
+    """Returns a core that counts the offsets that are read from it."""
+    core = GroupCore(BrokerSettings.parse({}), lambda: "id")
+    for number in range(groups * partitions):
+        key = GroupPartition(f"g{number // partitions}", "t", number % partitions)
+        record = offset_record(key, CommittedOffset(number, -1, "", NOW_MS))
+        core.replay(ReplayedRecord(*record, NOW_MS, None), number)
+    core.activate(ClusterImage(1, {}, {}), NOW_MS)
+    read_all = core.offsets.committed_offsets
+
+    def counted() -> Iterator[tuple[GroupPartition, CommittedOffset]]:
+        for one in read_all():
+            turns.count()
+            yield one
+
+    core.offsets.committed_offsets = counted  # type: ignore[method-assign]
+    return core
+
+
+def test_a_lookup_of_many_positions_is_spread_over_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
+    monkeypatch.setattr(lag, "POSITIONS_OF_A_QUESTION", 50)
+    groups, partitions = 4, 300
+
+    async def run() -> None:
+        read, asked = Turns(), Turns()
+        turning = [asyncio.create_task(turns.run()) for turns in (read, asked)]
+        core = committed_core(groups, partitions, read)
+        leader, timer = Leader(asked), LoopTimer(asyncio.get_running_loop())
+        leader.questions = OffsetQuestions(lambda partition: (1, leader), timer)
+        runtime: Any = SimpleNamespace(shards={0: SimpleNamespace(core=core, state=ShardState.SERVING)})
+        reporter = LagReporter(runtime, leader.questions, SystemClock(), timer)
+        reporter.start()
+        for _ in range(groups * partitions):
+            await asyncio.sleep(0)
+        assert {(found.group, found.partition, found.lag) for found in reporter.lags} == {
+            (f"g{group}", partition, 7) for group in range(groups) for partition in range(partitions)
+        }
+        assert [(group.group, group.members) for group in reporter.groups] == [
+            (f"g{group}", 0) for group in range(groups)
+        ]
+        assert sum(read.counts.values()) == sum(asked.counts.values()) == groups * partitions
+        assert max(read.counts.values()) <= 2 * STEPS_BETWEEN_READINGS
+        assert max(asked.counts.values()) <= 50
+        reporter.stop()
+        timer.close()
+        for task in turning:
+            task.cancel()
+
+    asyncio.run(run())
+
+
+def test_offsets_may_be_committed_and_deleted_during_a_lookup() -> None:
+    core = committed_core(3, 2, Turns())
+    seen = []
+    for key, _ in core.offsets.committed_offsets():
+        seen.append((key.group_id, key.partition))
+        if len(seen) == 1:
+            for gone in (GroupPartition("g0", "t", 1), GroupPartition("g1", "t", 0)):
+                core.replay(ReplayedRecord(offset_record(gone, None).key, None, NOW_MS, None), 100)
+            new = offset_record(GroupPartition("new", "t", 0), CommittedOffset(1, -1, "", NOW_MS))
+            core.replay(ReplayedRecord(*new, NOW_MS, None), 101)
+    assert seen == [("g0", 0), ("g0", 1), ("g1", 1), ("g2", 0), ("g2", 1)]

@@ -118,13 +118,21 @@ class OffsetTable:
         return [key for key in self._open_counts if key.group_id == group_id]
 
     def all(self) -> Iterator[tuple[GroupPartition, CommittedOffset]]:
-        for group_id, entries in self._groups.items():
-            for (topic, partition), entry in entries.items():
+        """Yields the offsets of each group as they are when the iteration reaches the group. They may change
+        meanwhile.
+        """
+        for group_id in list(self._groups):
+            for (topic, partition), entry in list(self.of_group(group_id).items()):
                 yield GroupPartition(group_id, topic, partition), entry.committed
 
     def keys_of_topics(self, topics: set[str]) -> set[GroupPartition]:
         """Returns the keys of all committed and pending offsets of these topics."""
-        found = {key for key, _ in self.all() if key.topic in topics}
+        found = {
+            GroupPartition(group_id, topic, partition)
+            for group_id, entries in self._groups.items()
+            for topic, partition in entries
+            if topic in topics
+        }
         return found | {key for key in self._open_counts if key.topic in topics}
 
     def has_open_transaction(self, producer_id: int) -> bool:
