@@ -337,7 +337,8 @@ class Coordinator:
             case ShardAttached() if item.attachment == shard.attachment:
                 shard.attached(item)
             case ShardRecords() if item.attachment == shard.attachment:
-                shard.records_read(item)
+                for _ in shard.records_read(item):
+                    pass
             case ShardCommitted() if item.attachment == shard.attachment:
                 shard.committed(item.high_watermark)
             case ShardLost() if item.attachment == shard.attachment:

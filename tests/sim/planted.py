@@ -183,13 +183,13 @@ def shard_loaded_to_high_watermark() -> Iterator[None]:
     """A new owner does not read records that may not be replicated yet, and appends after them."""
     records_read = Shard.records_read
 
-    def read_below(shard: Shard, item: ShardRecords) -> None:
+    def read_below(shard: Shard, item: ShardRecords) -> Iterator[None]:
         records = b"".join(
             item.records[position : position + header.size_bytes]
             for position, header in iterate_headers(item.records)
             if header.last_offset < shard.high_watermark
         )
-        records_read(shard, item._replace(records=records))
+        return records_read(shard, item._replace(records=records))
 
     with patch.object(Shard, "records_read", read_below):
         yield

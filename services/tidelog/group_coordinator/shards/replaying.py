@@ -9,6 +9,7 @@ positions.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import structlog
@@ -20,7 +21,6 @@ from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import end_transaction_marker, records_of, scan_records
 
 MAX_COLLECTED_KEYS: Final = 10_000
-"""The replay of so many records does not block the event loop for long."""
 
 CLAIM_KEY: Final = struct.pack(">h", 29801) + b"claim"
 """The key of claim records: `29801 int16, "claim"`.
@@ -59,8 +59,8 @@ def decode_claim(value: bytes | None) -> ShardClaim | None:
 class Replay:
     """The replay of one shard's log.
 
-    Call `read` for each piece of the log and then `finish`. `newest_claim` is the claim with the highest
-    shard epoch that was read.
+    Run `read` for each piece of the log and then `finish`. Both yield after each record, so that the caller
+    can interrupt them. `newest_claim` is the claim with the highest shard epoch that was read.
     """
 
     __slots__ = (
@@ -88,24 +88,24 @@ class Replay:
         self._first_skipped: tuple[int, str] | None = None
         """Offset and reason."""
 
-    def read(self, batches: bytes, from_offset: int) -> None:
+    def read(self, batches: bytes, from_offset: int) -> Iterator[None]:
         """Reads whole batches and ignores records below `from_offset`.
 
         Raises ValueError if the bytes are not batches.
         """
         for position, header in iterate_headers(batches):
             if header.is_control:
-                self._marker(batches, position, header)
+                yield from self._marker(batches, position, header)
             else:
-                self._records(batches, position, header, from_offset)
+                yield from self._records(batches, position, header, from_offset)
 
-    def finish(self) -> None:
+    def finish(self) -> Iterator[None]:
         """Replays what is left, and logs how many records of the whole log were skipped.
 
         The log of a shard of share states normally begins with updates whose snapshot was trimmed, possibly
         with many of them, so a load logs only the first one.
         """
-        self._replay_collected()
+        yield from self._replay_collected()
         if self._first_skipped is not None:
             offset, reason = self._first_skipped
             _log.warning(
@@ -116,26 +116,30 @@ class Replay:
                 first_reason=reason,
             )
 
-    def _replay_collected(self) -> None:
+    def _replay_collected(self) -> Iterator[None]:
         collected, self._collected = self._collected, {}
         for key, (value, timestamp_ms, offset) in collected.items():
             self._replay(ReplayedRecord(key, value, WallMs(timestamp_ms), None), offset)
+            yield
 
-    def _marker(self, batches: bytes, position: int, header: BatchHeader) -> None:
-        self._replay_collected()
+    def _marker(self, batches: bytes, position: int, header: BatchHeader) -> Iterator[None]:
+        yield from self._replay_collected()
         marker = end_transaction_marker(batches, position)
         if marker is not None:
             self._core.replay_marker(Producer(header.producer_id, header.producer_epoch), marker.is_commit)
 
-    def _records(self, batches: bytes, position: int, header: BatchHeader, from_offset: int) -> None:
+    def _records(
+        self, batches: bytes, position: int, header: BatchHeader, from_offset: int
+    ) -> Iterator[None]:
         producer = None
         if header.is_transactional:
-            self._replay_collected()
+            yield from self._replay_collected()
             producer = Producer(header.producer_id, header.producer_epoch)
         collected = self._collected
         body = records_of(batches, header, position)
         base_offset, base_timestamp = header.base_offset, header.base_timestamp
         for span in scan_records(body, header.record_count):
+            yield
             offset = base_offset + span.offset_delta
             if offset < from_offset or span.key_length < 0:
                 continue
@@ -155,7 +159,7 @@ class Replay:
             collected.pop(key, None)
             collected[key] = value, base_timestamp + span.timestamp_delta, offset
         if len(collected) > MAX_COLLECTED_KEYS:
-            self._replay_collected()
+            yield from self._replay_collected()
 
     def _replay(self, record: ReplayedRecord, offset: int) -> None:
         try:

@@ -7,6 +7,7 @@ each shard with decisions sends one append. Only the metadata store is ever wait
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -66,6 +67,8 @@ FIRST_ATTACH_RETRY_MS: Final = 20
 MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
+RECORDS_OF_A_TURN: Final = 2_000
+"""The records of loading shards that are read or replayed in one turn of the event loop."""
 DRAIN_TIMEOUT_MS: Final = 1_000
 RELEASE_RETRY_MS: Final = 500
 """The pause after an attempt to release a claim that etcd did not answer."""
@@ -253,6 +256,8 @@ class CoordinatorRuntime:
         self._by_attachment: dict[int, Shard] = {}
         self._attachments = 0
         self._retries: dict[ShardId, Cancellable] = {}
+        self._loads: deque[Iterator[None]] = deque()
+        """The replays of shards that load, of which the first is under way."""
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False
@@ -492,7 +497,9 @@ class CoordinatorRuntime:
                     self._forwarded(session, item)
                 elif isinstance(item, ShardCommitted):
                     self._committed(item)
-                elif isinstance(item, ShardAttached | ShardRecords | ShardLost):
+                elif isinstance(item, ShardRecords):
+                    self._records_read(item)
+                elif isinstance(item, ShardAttached | ShardLost):
                     self._attachment_changed(item)
                 elif isinstance(item, MarkersWritten):
                     self.markers.written(item)
@@ -522,14 +529,35 @@ class CoordinatorRuntime:
         if shard is not None:
             shard.committed(item.high_watermark)
 
-    def _attachment_changed(self, item: ShardAttached | ShardRecords | ShardLost) -> None:
+    def _records_read(self, item: ShardRecords) -> None:
+        """Queues the replay of these records. After a failure of a broker, many shards load at once."""
+        shard = self._by_attachment.get(item.attachment)
+        if shard is None:
+            return
+        if not self._loads:
+            self._call_soon(self._load_on)
+        self._loads.append(shard.records_read(item))
+
+    def _load_on(self) -> None:
+        """Replays records of the shards that load, as many as the event loop may be held for."""
+        for _ in range(RECORDS_OF_A_TURN):
+            try:
+                is_done = next(self._loads[0], True)
+            except Exception:  # noqa: BLE001 - a bug; the other shards must still be loaded
+                _log.exception("loading a shard failed")
+                is_done = True
+            if is_done:
+                self._loads.popleft()
+                if not self._loads:
+                    return
+        self._call_soon(self._load_on)
+
+    def _attachment_changed(self, item: ShardAttached | ShardLost) -> None:
         shard = self._by_attachment.get(item.attachment)
         if shard is None:
             return
         if isinstance(item, ShardAttached):
             shard.attached(item)
-        elif isinstance(item, ShardRecords):
-            shard.records_read(item)
         else:
             shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)
 

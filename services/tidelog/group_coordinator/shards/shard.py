@@ -14,9 +14,10 @@ core.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from enum import Enum
 from functools import cache, partial
+from itertools import chain
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -344,17 +345,22 @@ class Shard:
         else:
             self._read_on()
 
-    def records_read(self, item: ShardRecords) -> None:
-        if self.state is not ShardState.LOADING or self._replay is None:
+    def records_read(self, item: ShardRecords) -> Iterator[None]:
+        """Replays records. It yields after each of them and ends if the shard loses its attachment
+        meanwhile.
+        """
+        replay = self._replay
+        if self.state is not ShardState.LOADING or replay is None or item.attachment != self.attachment:
             return
         from_offset, is_end = self.log_end_offset, not item.records or item.next_offset >= item.log_end_offset
         self.log_end_offset = max(item.next_offset, from_offset)
         if not is_end:
             self._read_on()  # the broker reads the next records while the shard replays these
         try:
-            self._replay.read(item.records, from_offset)
-            if is_end:
-                self._replay.finish()
+            for _ in chain(replay.read(item.records, from_offset), replay.finish() if is_end else ()):
+                yield
+                if self._replay is not replay:
+                    return
         except Exception:  # noqa: BLE001 - any error means that this shard can't be served
             _log.exception(
                 "a shard can't be loaded; it will be loaded again",
@@ -363,7 +369,7 @@ class Shard:
             )
             self.lose("its log can't be read")
             return
-        claim = self._replay.newest_claim
+        claim = replay.newest_claim
         if claim is not None and claim.shard_epoch > self.shard_epoch:
             _log.warning(
                 "a newer owner has claimed the shard, so this coordinator closes it",

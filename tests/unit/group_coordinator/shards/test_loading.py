@@ -1,0 +1,178 @@
+"""The runtime loads many shards at once without holding the event loop for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
+from tidelog.group_coordinator.shard_core import ReplayedRecord
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.shard import BatchWriter, ShardState
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
+from tidelog.rpc.coordinator_session import AttachShard, Item, ShardAttached, ShardLost, ShardRecords
+from tidelog.settings.broker_settings import BrokerSettings
+
+BROKER = 1
+SHARDS = 3
+RECORDS = 3_000
+"""The records of each shard."""
+MOST_OF_A_TURN = 2_500
+NOW_MS = WallMs(1_000)
+
+
+class Line:
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def send(self, item: Item) -> None:
+        self.sent.append(item)
+
+    def close(self) -> None: ...
+
+
+class Sessions:
+    """One session with one broker."""
+
+    def __init__(self) -> None:
+        self.session: Any = SimpleNamespace(line=Line(), broker=SimpleNamespace(broker_id=BROKER))
+
+    def get(self, broker_id: int) -> Any:
+        return self.session
+
+    def __iter__(self) -> Any:
+        return iter([self.session])
+
+
+class Loads:
+    """A runtime whose SHARDS shards are attached and load. It counts the records that reach their cores."""
+
+    def __init__(self) -> None:
+        self.replayed = 0
+        self.soon: list[Callable[[], None]] = []
+        self.sessions = Sessions()
+        self.line: Line = self.sessions.session.line
+        unused: Any = SimpleNamespace(forget=lambda core: None)
+        clock: Any = SimpleNamespace(wall_ms=lambda: NOW_MS)
+        view: Any = SimpleNamespace(
+            leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0)
+        )
+        claims: Any = SimpleNamespace()
+        sessions: Any = self.sessions
+        timer: Any = SimpleNamespace(
+            monotonic_ms=lambda: MonotonicMs(0),
+            add_after=lambda callback, delay_ms: SimpleNamespace(cancel=lambda: None),
+        )
+        self.runtime = CoordinatorRuntime(
+            7,
+            {ShardKind.GROUP: self._new_core},
+            view=view,
+            claims=claims,
+            sessions=sessions,
+            markers=unused,
+            producer_ids=unused,
+            offset_questions=unused,
+            share_questions=unused,
+            tracing=None,
+            clock=clock,
+            timer=timer,
+            call_soon=self.soon.append,
+        )
+        for number in range(SHARDS):
+            self.runtime.claimed(ShardId(ShardKind.GROUP, number), 1)
+        self.attachments = [item.attachment for item in self.line.sent if isinstance(item, AttachShard)]
+        assert len(self.attachments) == SHARDS
+        self.receive(*(ShardAttached(at, 0, 0, RECORDS, RECORDS) for at in self.attachments))
+
+    def _new_core(self, shard: ShardId, epoch: int) -> GroupCore:
+        core = GroupCore(BrokerSettings.parse({}), lambda: "id")
+        replay = core.replay
+
+        def counted(record: ReplayedRecord, offset: int) -> None:
+            self.replayed += 1
+            replay(record, offset)
+
+        core.replay = counted  # type: ignore[method-assign]
+        return core
+
+    def receive(self, *items: Item) -> int:
+        """Returns the records that were replayed at once."""
+        before = self.replayed
+        self.runtime.items_received(self.sessions.session, items)
+        return self.replayed - before
+
+    def turn(self) -> int:
+        """Returns the records that were replayed in the next turn of the loop."""
+        before = self.replayed
+        due, self.soon[:] = list(self.soon), []
+        for callback in due:
+            callback()
+        return self.replayed - before
+
+    def states(self) -> list[ShardState]:
+        return [shard.state for shard in self.runtime.shards.values()]
+
+
+def log() -> bytes:
+    writer = BatchWriter()
+    writer.add(
+        [
+            offset_record(GroupPartition("g", "t", number), CommittedOffset(number, -1, "", NOW_MS))
+            for number in range(RECORDS)
+        ],
+        None,
+        NOW_MS,
+    )
+    batches = bytearray(writer.take())
+    offset = 0
+    for position, header in iterate_headers(bytes(batches)):
+        assign_offset_and_epoch(batches, position, offset, 0)
+        offset += header.last_offset_delta + 1
+    return bytes(batches)
+
+
+def test_shards_that_load_at_once_are_replayed_in_many_turns() -> None:
+    loads, records = Loads(), log()
+    replayed = [loads.receive(*(ShardRecords(at, 0, RECORDS, RECORDS, records) for at in loads.attachments))]
+    while loads.soon:
+        replayed.append(loads.turn())
+    assert sum(replayed) == SHARDS * RECORDS
+    assert max(replayed) <= MOST_OF_A_TURN
+    assert loads.states() == [ShardState.CLAIMING] * SHARDS
+    for shard in loads.runtime.shards.values():
+        assert isinstance(shard.core, GroupCore)
+        assert {key.partition for key, _ in shard.core.offsets.committed_offsets()} == set(range(RECORDS))
+
+
+def test_a_shard_that_is_lost_while_it_loads_is_not_replayed_further() -> None:
+    """Nor do records of the ended attachment reach the core of the next one."""
+    loads, records = Loads(), log()
+    first, _, third = loads.attachments
+    loads.receive(*(ShardRecords(at, 0, RECORDS, RECORDS, records) for at in loads.attachments))
+    loads.turn()
+    loads.receive(
+        ShardLost(first, ErrorCode.NOT_LEADER_OR_FOLLOWER, ""),
+        ShardLost(third, ErrorCode.NOT_LEADER_OR_FOLLOWER, ""),
+    )
+    shards = list(loads.runtime.shards.values())
+    for at in (0, 2):  # `third` had not begun to replay its records
+        loads.runtime.session_began(loads.sessions.session)
+        assert shards[at].attachment not in (first, third)
+        loads.receive(ShardAttached(shards[at].attachment, 1, 0, RECORDS, RECORDS))
+    while loads.soon:
+        loads.turn()
+    assert loads.states() == [ShardState.LOADING, ShardState.CLAIMING, ShardState.LOADING]
+    assert loads.replayed <= 2 * RECORDS
+    for at in (0, 2):
+        core = shards[at].core
+        assert isinstance(core, GroupCore)
+        assert not list(core.offsets.committed_offsets())
