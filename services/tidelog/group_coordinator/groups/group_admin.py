@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -27,6 +28,9 @@ from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, Li
 ABSENT_IS_ERROR_FROM: Final = 6
 """The version of DescribeGroups that answers GROUP_ID_NOT_FOUND for an absent group (KIP-1043)."""
 
+MAX_EXAMINED_AT_ONCE: Final = 500
+"""The groups and offsets after which an expiry pauses. All shards of a coordinator may expire at once."""
+
 
 class GroupAdmin:
     """The requests of administrators about groups of any kind."""
@@ -34,6 +38,8 @@ class GroupAdmin:
     def __init__(self, groups: Groups, share: ShareAdmin) -> None:
         self._groups = groups
         self._share = share
+        self._to_expire: deque[str] = deque()
+        """The groups that the expiry under way has not examined yet."""
 
     def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
         return answer(
@@ -94,14 +100,23 @@ class GroupAdmin:
             decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse()))
         return decision
 
-    def expire(self, now_ms: WallMs) -> ShardDecision:
-        """Deletes offsets whose retention time is over, then groups without members and offsets."""
-        decision = ShardDecision()
+    def expire(self, now_ms: WallMs, decision: ShardDecision) -> bool:
+        """Deletes offsets whose retention time is over, then groups without members and offsets.
+
+        Returns False if it has paused. The next call then examines the other groups.
+        """
         offsets = self._groups.offsets
-        for group in list(self._groups.by_id.values()):
-            offsets.expire(group, now_ms, decision)
+        if not self._to_expire:
+            offsets.forget_producers(now_ms)
+            self._to_expire.extend(self._groups.by_id)
+        examined = 0
+        while self._to_expire and examined < MAX_EXAMINED_AT_ONCE:
+            group = self._groups.by_id.get(self._to_expire.popleft())
+            if group is None:
+                continue  # deleted during a pause
+            examined += 1 + offsets.expire(group, now_ms, decision)
             if isinstance(group, ShareGroup) and not group.partitions.is_empty():
                 continue  # its progress is in the states of its share partitions
             if not group.has_members() and not offsets.has_offsets(group.group_id):
                 self._groups.delete(group, decision)
-        return decision
+        return not self._to_expire

@@ -59,6 +59,8 @@ MAX_MEMBER_METADATA_BYTES: Final = 1024 * 1024
 group has the metadata of all its members, and Kafka's default limit for a record is 1 MiB.
 """
 _EXPIRY_TIMER: Final = TimerKey("expiry", "check")
+EXPIRY_PAUSE_MS: Final = 100
+"""The pause of an expiry that has examined many offsets."""
 
 
 def _no_overrides(group_id: str) -> Mapping[str, str]:
@@ -220,8 +222,11 @@ class GroupCore:
     def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         timer = as_timer_key(key)
         if timer == _EXPIRY_TIMER:
-            decision = self._admin.expire(now_ms)
-            decision.timers.append(self._next_expiry())
+            decision = ShardDecision()
+            is_done = self._admin.expire(now_ms, decision)
+            decision.timers.append(
+                self._next_expiry() if is_done else SetTimer(_EXPIRY_TIMER, EXPIRY_PAUSE_MS)
+            )
             return decision
         return self._timer_owners[timer.owner].timer_fired(timer, now_ms)
 

@@ -135,8 +135,12 @@ class OffsetsOfGroups(Protocol):
         """Deletes all offsets of a group, committed and pending."""
         ...
 
-    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> None:
-        """Deletes the group's offsets whose retention time is over."""
+    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> int:
+        """Deletes the group's offsets whose retention time is over. Returns how many offsets it had."""
+        ...
+
+    def forget_producers(self, now_ms: WallMs) -> None:
+        """Forgets the producers that have been silent for long."""
         ...
 
 

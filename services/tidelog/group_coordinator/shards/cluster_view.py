@@ -66,6 +66,8 @@ class ClusterView:
         self.leaders: dict[TopicPartition, Leader] = {}
         self._racks: dict[int, str] = {}
         """The racks of all brokers ever seen, because brokers that are down come back."""
+        self._topic_images: dict[str, TopicImage] = {}
+        """The image of each topic that has not changed since."""
         self._is_image_stale = True
         self._image = ClusterImage(0, MappingProxyType({}), MappingProxyType({}))
 
@@ -111,6 +113,7 @@ class ClusterView:
         self.brokers.clear()
         self.topics.clear()
         self.leaders.clear()
+        self._topic_images.clear()
         self._is_image_stale = True
         for item in listing.items:
             self._take(item.key, item.value, item.create_revision)
@@ -139,6 +142,7 @@ class ClusterView:
             )
         elif isinstance(entry, TopicEntry):
             self.topics[entry.name] = entry
+            self._topic_images.pop(entry.name, None)
             self._is_image_stale = True
         elif isinstance(entry, BrokerEntry):
             self.brokers[entry.broker_id] = BrokerRegistration(
@@ -150,6 +154,7 @@ class ClusterView:
             )
             if entry.rack is not None and self._racks.get(entry.broker_id) != entry.rack:
                 self._racks[entry.broker_id] = entry.rack
+                self._topic_images.clear()
                 self._is_image_stale = True
 
     def _forget(self, key: str) -> None:
@@ -157,7 +162,9 @@ class ClusterView:
         if partition is not None:
             self.leaders.pop(TopicPartition(*partition), None)
         elif key.startswith(TOPIC_PREFIX):
-            if self.topics.pop(key[len(TOPIC_PREFIX) :], None) is not None:
+            name = key[len(TOPIC_PREFIX) :]
+            if self.topics.pop(name, None) is not None:
+                self._topic_images.pop(name, None)
                 self._is_image_stale = True
         elif key.startswith(BROKER_PREFIX) and key[len(BROKER_PREFIX) :].isdecimal():
             self.brokers.pop(int(key[len(BROKER_PREFIX) :]), None)
@@ -166,10 +173,13 @@ class ClusterView:
         """Returns the view for cores. It is built again only after a change of topics or racks."""
         if self._is_image_stale:
             self._is_image_stale = False
-            topics = {name: self._topic_image(topic) for name, topic in self.topics.items()}
+            images = self._topic_images
+            for name, topic in self.topics.items():
+                if name not in images:
+                    images[name] = self._topic_image(topic)
             names: dict[UUID, str] = {topic.topic_id: name for name, topic in self.topics.items()}
             self._image = ClusterImage(
-                self._image.version + 1, MappingProxyType(topics), MappingProxyType(names)
+                self._image.version + 1, MappingProxyType(images.copy()), MappingProxyType(names)
             )
         return self._image
 

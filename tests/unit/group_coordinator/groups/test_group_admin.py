@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from grouplab.shard_lab import GROUP, SESSION_MS, ShardLab, subscription
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, session_key
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
 from tidelog.group_coordinator.groups.shared import OffsetCommitter
 from tidelog.group_coordinator.shard_core import SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode
@@ -11,6 +16,9 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest
 from tidelog.wire.messages.list_groups import ListGroupsRequest
+
+MOST_DELETED_AT_ONCE = 600
+"""The tombstones that one decision of an expiry may contain."""
 
 
 def listed(lab: ShardLab, states: list[str], types: list[str]) -> dict[str, tuple[str, str, str]]:
@@ -83,6 +91,33 @@ def test_an_empty_group_without_offsets_expires() -> None:
     lab.pass_time(lab.settings.offsets_retention_check_interval_ms)
     assert GROUP not in lab.core.groups.by_id
     assert lab.log[-1].value is None
+
+
+def test_an_expiry_of_many_offsets_pauses() -> None:
+    groups, offsets_each = 600, 5
+    lab = ShardLab()
+    for group in range(groups):
+        for partition in range(offsets_each):
+            key = GroupPartition(f"g{group}", "orders", partition)
+            lab.log.append(offset_record(key, CommittedOffset(1, -1, "", lab.now_ms)))
+    lab.fail_over()
+    assert len(lab.core.groups.by_id) == groups
+    interval_ms = lab.settings.offsets_retention_check_interval_ms
+    lab.pass_time(lab.settings.offsets_retention_minutes * 60_000 - interval_ms)
+    assert len(list(lab.core.offsets.committed_offsets())) == groups * offsets_each
+    deleted: list[int] = []
+    lab.on_decision = lambda decision: deleted.append(len(decision.records))
+    while not sum(deleted):
+        lab.pass_time(50)
+    assert delete(lab, f"g{groups - 1}") == [ErrorCode.NONE]
+    lab.pass_time(2_000)
+    assert sum(deleted) == groups * offsets_each
+    assert max(deleted) <= MOST_DELETED_AT_ONCE
+    assert not lab.core.groups.by_id
+    assert not list(lab.core.offsets.committed_offsets())
+    before = len(deleted)
+    lab.pass_time(interval_ms)
+    assert len(deleted) == before + 1, "the next check comes after its interval, not after a pause"
 
 
 def check(group: ClassicGroup, member_id: str, generation: int, **how: object) -> ErrorCode:

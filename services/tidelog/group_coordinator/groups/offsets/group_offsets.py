@@ -260,18 +260,25 @@ class GroupOffsets:
         committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}
         self._delete(committed.union(self._table.open_keys(group_id)), decision)
 
-    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> None:
+    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> int:
         retention_ms = self._groups.settings.offsets_retention_minutes * 60_000
         expired = set()
-        for (topic, partition), entry in self._table.of_group(group.group_id).items():
-            key = GroupPartition(group.group_id, topic, partition)
+        offsets = self._table.of_group(group.group_id)
+        examined = len(offsets)
+        for (topic, partition), entry in offsets.items():
             since_ms = group.offsets_expire_from(topic, entry.committed.commit_timestamp_ms)
-            if since_ms is None or self._table.is_unstable(key):
+            if since_ms is None:
                 continue
             own_limit_ms = entry.committed.expire_timestamp_ms
             if (own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms) <= now_ms:
-                expired.add(key)
+                key = GroupPartition(group.group_id, topic, partition)
+                if not self._table.is_unstable(key):
+                    expired.add(key)
         self._delete(expired, decision)
+        return examined
+
+    def forget_producers(self, now_ms: WallMs) -> None:
+        """Forgets the producers that have been silent for long."""
         self._table.forget_producers(now_ms)
 
     def committed_offsets(self) -> Iterator[tuple[GroupPartition, CommittedOffset]]:
@@ -300,7 +307,8 @@ class GroupOffsets:
         deleted = {
             name
             for name, topic in before.topics.items()
-            if name not in after.topics or after.topics[name].topic_id != topic.topic_id
+            if (now := after.topics.get(name)) is not topic
+            and (now is None or now.topic_id != topic.topic_id)
         }
         decision = ShardDecision()
         if deleted:

@@ -1,0 +1,93 @@
+"""The coordinator's view of the topics: what each change costs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
+from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord, TopicImage
+from tidelog.group_coordinator.shards.cluster_view import ClusterView
+from tidelog.metadata.entries import TopicEntry
+from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.metadata.store import Put, WatchBatch
+from tidelog.model.instants import WallMs
+from tidelog.settings.broker_settings import BrokerSettings
+
+NOW_MS = WallMs(1_000)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+
+    def cluster_listed(self) -> None: ...
+
+    def cluster_changed(self, batch: WatchBatch) -> None:
+        self.changed.set()
+
+
+class CountedId(UUID):
+    """An id that counts its comparisons, which are slow."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedId.comparisons += 1
+        return super().__eq__(other)
+
+    __hash__ = UUID.__hash__
+
+
+def test_the_image_of_a_topic_that_has_not_changed_is_the_same_object(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
+        view, listener = ClusterView(store), Listener()
+
+        async def put(name: str, identity: int, partitions: int) -> ClusterImage:
+            entry = TopicEntry(name, UUID(int=identity), ((1,),) * partitions)
+            listener.changed.clear()
+            await store.txn([], [Put(entry.key, entry.encode())])
+            await listener.changed.wait()
+            return view.image()
+
+        await view.start(listener)
+        await put("a", 1, 1)
+        first = await put("b", 2, 1)
+        grown = await put("b", 2, 3)
+        recreated = await put("b", 3, 3)
+        for image in (grown, recreated):
+            assert image.topics["a"] is first.topics["a"]
+        assert [image.topics["b"].partition_count for image in (first, grown, recreated)] == [1, 3, 3]
+        assert recreated.topics["b"].topic_id == UUID(int=3)
+        assert recreated.topic_names == {UUID(int=1): "a", UUID(int=3): "b"}
+        assert list(first.topics) == ["a", "b"], "an earlier image does not change"
+        await view.stop()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_shard_looks_only_at_topics_that_changed() -> None:
+    def topic(name: str, identity: int) -> TopicImage:
+        return TopicImage(CountedId(int=identity), name, 1, ())
+
+    kept = {f"t{number}": topic(f"t{number}", number) for number in range(100)}
+    core = GroupCore(BrokerSettings.parse({}), lambda: "id")
+    for offset, name in enumerate(("t0", "gone", "again", "grown")):
+        record = offset_record(GroupPartition("g", name, 0), CommittedOffset(1, -1, "", NOW_MS))
+        core.replay(ReplayedRecord(*record, NOW_MS, None), offset)
+    before = {"gone": topic("gone", 200), "again": topic("again", 201), "grown": topic("grown", 202)}
+    core.activate(ClusterImage(1, {**kept, **before}, {}), NOW_MS)
+    after = {"again": topic("again", 301), "grown": topic("grown", 202)}
+    CountedId.comparisons = 0
+    decision = core.image_changed(ClusterImage(2, {**kept, **after}, {}), NOW_MS)
+    assert CountedId.comparisons == len(after)
+    assert [record.value for record in decision.records] == [None, None]
+    assert {key.topic for key, _ in core.offsets.committed_offsets()} == {"t0", "grown"}
