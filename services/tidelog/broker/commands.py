@@ -105,7 +105,7 @@ class CommandReceiver:
             metadata.apply(command)
             self._fetchers.brokers_changed()
             if command.feature_levels is not None:
-                self._hosting.features_changed()
+                await run_in_slices(self._hosting.features_changed())
             changed = command.topics
             if command.broker_configs is not None:
                 self._settings.apply(command.broker_configs)

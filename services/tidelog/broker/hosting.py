@@ -29,6 +29,7 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps
 
 _log = structlog.get_logger(__name__)
 
@@ -163,10 +164,11 @@ class Hosting:
         replica.step(EligibleLeadersSwitched(self._metadata.uses_elr))
         return replica
 
-    def features_changed(self) -> None:
+    def features_changed(self) -> Steps[None]:
         """Tells the replicas which features are on."""
-        for replica in self._hosted.replicas.values():
+        for replica in list(self._hosted.replicas.values()):
             replica.step(EligibleLeadersSwitched(self._metadata.uses_elr))
+            yield
 
     async def close(self, topic_partition: TopicPartition, *, delete: bool) -> None:
         """Stops hosting the partition. With `delete`, its files are deleted after `file.delete.delay.ms`.

@@ -46,6 +46,7 @@ from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock, SystemClock
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 
@@ -371,11 +372,8 @@ class Controller:
             self._channels,
             on_stale=partial(end.depose, "a broker knows a newer controller"),
             on_taken=partial(report_replicas, state, inbox),
-            everything_for=partial(
-                full_commands,
-                state,
-                controller_id=settings.node_id,
-                controller_epoch=office.controller_epoch,
+            everything_for=lambda broker_id: all_at_once(
+                full_commands(state, broker_id, settings.node_id, office.controller_epoch)
             ),
         )
         writer = RecordWriter(

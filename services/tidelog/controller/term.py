@@ -193,7 +193,8 @@ class Term:
         Raises DeposedError, StoreUnavailableError.
         """
         listing = await self._store.list_prefix(ALL_KEYS_PREFIX)
-        self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in listing.items)
+        items = ((i.key, i.value, i.create_revision, i.mod_revision) for i in listing.items)
+        await self._in_slices(self.state.load(items))
         self._revision = listing.revision
         self._begin_duty(self._watch(), "controller-watch")
         self._rules = rules_from(self._settings, self.state.broker_configs)

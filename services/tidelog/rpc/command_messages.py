@@ -1,19 +1,21 @@
 """Converts commands to the messages of protos/tidelog/rpc/v1/broker_commands.proto and back.
 
 The conversion loses nothing: it distinguishes None from an empty value. A full UpdateMetadata with thousands
-of partitions is converted on the broker's event loop, so partitions are converted directly, field by field.
+of partitions is converted on an event loop, so it is converted in steps, and partitions directly, field by
+field.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tidelog.metadata.entries import SecurityEntry, decode_entry
 from tidelog.model.features import FinalizedFeatures
+from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
     DeletedTopic,
@@ -32,7 +34,6 @@ from tidelog.rpc.cluster_messages import (
     topic_partition,
 )
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.peer_values import (
     broker_ids,
     known_or_none,
@@ -41,35 +42,41 @@ from tidelog.rpc.peer_values import (
     topic_ids,
     topic_name,
 )
+from tidelog.timing.slices import Steps
+
+if TYPE_CHECKING:
+    from tidelog.rpc.generated import cluster_pb2
 
 BrokerCommand: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
 _topic_of = attrgetter("topic", "topic_id")
 
 
-def command_message(command: BrokerCommand) -> pb.Command:
+def command_message(command: BrokerCommand) -> Steps[pb.Command]:
     """Returns a Command without its id and addressee, which the caller sets."""
+    message = pb.Command()
     match command:
         case LeaderAndIsr():
-            return pb.Command(leader_and_isr=_leader_and_isr_message(command))
+            yield from _fill_leader_and_isr(message.leader_and_isr, command)
         case UpdateMetadata():
-            return pb.Command(update_metadata=_update_metadata_message(command))
+            yield from _fill_update_metadata(message.update_metadata, command)
         case StopReplica():
-            return pb.Command(stop_replica=_stop_replica_message(command))
+            yield from _fill_stop_replica(message.stop_replica, command)
+    return message
 
 
-def command(message: pb.Command) -> BrokerCommand | None:
+def command(message: pb.Command) -> Steps[BrokerCommand | None]:
     """Returns the command, or None if its kind is unknown.
 
     Raises ValueError if a name or number is invalid (`peer_values`), or if an id does not have 16 bytes.
     """
     match message.WhichOneof("kind"):
         case "leader_and_isr":
-            return _leader_and_isr(message.leader_and_isr)
+            return (yield from _leader_and_isr(message.leader_and_isr))
         case "update_metadata":
-            return _update_metadata(message.update_metadata)
+            return (yield from _update_metadata(message.update_metadata))
         case "stop_replica":
-            return _stop_replica(message.stop_replica)
+            return (yield from _stop_replica(message.stop_replica))
         case _:
             return None
 
@@ -95,73 +102,79 @@ def command_result(message: pb.CommandResult) -> CommandResult:
     )
 
 
-def _leader_and_isr_message(command: LeaderAndIsr) -> pb.LeaderAndIsr:
-    return pb.LeaderAndIsr(
-        controller_id=command.controller_id,
-        controller_epoch=command.controller_epoch,
-        topics=[
-            _states_message(topic, topic_id, states)
-            for (topic, topic_id), states in groupby(command.partitions, _topic_of)
-        ],
-        topic_configs=_settings_messages(command.topic_configs),
-        is_full=command.is_full,
-    )
+def _fill_leader_and_isr(message: pb.LeaderAndIsr, command: LeaderAndIsr) -> Steps[None]:
+    message.SetInParent()
+    message.controller_id = command.controller_id
+    message.controller_epoch = command.controller_epoch
+    message.is_full = command.is_full
+    for (topic, topic_id), states in groupby(command.partitions, _topic_of):
+        yield from _fill_states(message.topics.add(), topic, topic_id, states)
+    for topic, configs in command.topic_configs.items():
+        message.topic_configs[topic].values.update(configs)
+        yield
 
 
-def _leader_and_isr(message: pb.LeaderAndIsr) -> LeaderAndIsr:
+def _leader_and_isr(message: pb.LeaderAndIsr) -> Steps[LeaderAndIsr]:
     partitions: list[PartitionState] = []
     for topic in message.topics:
-        partitions += _states(topic)
+        partitions += yield from _states(topic)
+    topic_configs: dict[str, dict[str, str]] = {}
+    for name, configs in message.topic_configs.items():
+        topic_configs[topic_name(name)] = dict(configs.values)
+        yield
     return LeaderAndIsr(
         not_negative("controller id", message.controller_id),
         not_negative("controller epoch", message.controller_epoch),
         tuple(partitions),
-        {topic_name(topic): dict(configs.values) for topic, configs in message.topic_configs.items()},
+        topic_configs,
         message.is_full,
     )
 
 
-def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
-    configs, features = command.broker_configs, command.feature_levels
-    return pb.UpdateMetadata(
-        controller_id=command.controller_id,
-        controller_epoch=command.controller_epoch,
-        brokers=[registration_message(broker) for broker in command.brokers],
-        topics=[
-            pb.TopicState(
-                partitions=_states_message(topic.name, topic.topic_id, topic.partitions),
-                configs=dict(topic.configs),
-            )
-            for topic in command.topics
-        ],
-        deleted_topics=[
-            pb.DeletedTopic(name=topic.name, topic_id=topic.topic_id.bytes)
-            for topic in command.deleted_topics
-        ],
-        broker_configs=None if configs is None else pb.BrokerConfigs(brokers=_settings_messages(configs)),
-        feature_levels=None
-        if features is None
-        else pb.FeatureLevels(levels=dict(features.levels), epoch=features.epoch),
-        is_full=command.is_full,
-        security=None if command.security is None else _security_message(command.security),
-    )
+def _fill_update_metadata(message: pb.UpdateMetadata, command: UpdateMetadata) -> Steps[None]:
+    message.SetInParent()
+    message.controller_id = command.controller_id
+    message.controller_epoch = command.controller_epoch
+    message.is_full = command.is_full
+    message.brokers.extend(registration_message(broker) for broker in command.brokers)
+    for topic in command.topics:
+        state = message.topics.add()
+        state.configs.update(topic.configs)
+        yield from _fill_states(state.partitions, topic.name, topic.topic_id, topic.partitions)
+    for deleted in command.deleted_topics:
+        message.deleted_topics.add(name=deleted.name, topic_id=deleted.topic_id.bytes)
+        yield
+    if command.broker_configs is not None:
+        message.broker_configs.SetInParent()
+        for broker, configs in command.broker_configs.items():
+            message.broker_configs.brokers[broker].values.update(configs)
+    if command.feature_levels is not None:
+        message.feature_levels.SetInParent()
+        message.feature_levels.levels.update(command.feature_levels.levels)
+        message.feature_levels.epoch = command.feature_levels.epoch
+    if command.security is not None:
+        yield from _fill_security(message.security, command.security)
 
 
-def _update_metadata(message: pb.UpdateMetadata) -> UpdateMetadata:
+def _update_metadata(message: pb.UpdateMetadata) -> Steps[UpdateMetadata]:
     has_configs, has_levels = message.HasField("broker_configs"), message.HasField("feature_levels")
+    topics: list[TopicState] = []
+    for topic in message.topics:
+        topics += [(yield from _topic_state(topic))]
+    deleted_topics: list[DeletedTopic] = []
+    for deleted in message.deleted_topics:
+        deleted_topics.append(DeletedTopic(topic_name(deleted.name), uuid.UUID(bytes=deleted.topic_id)))
+        yield
     return UpdateMetadata(
         not_negative("controller id", message.controller_id),
         not_negative("controller epoch", message.controller_epoch),
         tuple(registration(broker) for broker in message.brokers),
-        tuple(_topic_state(topic) for topic in message.topics),
-        tuple(
-            DeletedTopic(topic_name(topic.name), uuid.UUID(bytes=topic.topic_id))
-            for topic in message.deleted_topics
-        ),
+        tuple(topics),
+        tuple(deleted_topics),
         _settings(message.broker_configs.brokers) if has_configs else None,
         _features(message.feature_levels) if has_levels else None,
         message.is_full,
-        _security(message.security) if message.HasField("security") else None,
+        (yield from _security(message.security)) if message.HasField("security") else None,
     )
 
 
@@ -169,55 +182,68 @@ def _features(message: pb.FeatureLevels) -> FinalizedFeatures:
     return FinalizedFeatures(dict(message.levels), not_negative("epoch of features", message.epoch))
 
 
-def _security_message(update: SecurityUpdate) -> pb.SecurityUpdate:
-    return pb.SecurityUpdate(
-        revision=update.revision,
-        entries=[pb.SecurityEntry(key=entry.key, value=entry.encode()) for entry in update.entries],
-        removed=update.removed,
-    )
+def _fill_security(message: pb.SecurityUpdate, update: SecurityUpdate) -> Steps[None]:
+    message.SetInParent()
+    message.revision = update.revision
+    message.removed.extend(update.removed)
+    for entry in update.entries:
+        message.entries.add(key=entry.key, value=entry.encode())
+        yield
 
 
-def _security(message: pb.SecurityUpdate) -> SecurityUpdate:
+def _security(message: pb.SecurityUpdate) -> Steps[SecurityUpdate]:
     """Skips the entries of kinds that only a newer controller knows. Raises InvalidEntryError."""
-    decoded = (decode_entry(entry.key, entry.value) for entry in message.entries)
-    known = tuple(entry for entry in decoded if isinstance(entry, SecurityEntry))
-    return SecurityUpdate(message.revision, known, tuple(message.removed))
+    known: list[SecurityEntry] = []
+    for entry in message.entries:
+        decoded = decode_entry(entry.key, entry.value)
+        if isinstance(decoded, SecurityEntry):
+            known.append(decoded)
+        yield
+    return SecurityUpdate(message.revision, tuple(known), tuple(message.removed))
 
 
-def _stop_replica_message(command: StopReplica) -> pb.StopReplica:
-    return pb.StopReplica(
-        controller_id=command.controller_id,
-        controller_epoch=command.controller_epoch,
-        partitions=[partition_message(partition) for partition in command.partitions],
-        topic_ids={topic: topic_id.bytes for topic, topic_id in command.topic_ids.items()},
-        delete=command.delete,
-    )
+def _fill_stop_replica(message: pb.StopReplica, command: StopReplica) -> Steps[None]:
+    message.SetInParent()
+    message.controller_id = command.controller_id
+    message.controller_epoch = command.controller_epoch
+    message.delete = command.delete
+    for topic, topic_id in command.topic_ids.items():
+        message.topic_ids[topic] = topic_id.bytes
+        yield
+    for partition in command.partitions:
+        message.partitions.append(partition_message(partition))
+        yield
 
 
-def _stop_replica(message: pb.StopReplica) -> StopReplica:
+def _stop_replica(message: pb.StopReplica) -> Steps[StopReplica]:
+    partitions: list[TopicPartition] = []
+    for partition in message.partitions:
+        partitions.append(topic_partition(partition))
+        yield
     return StopReplica(
         not_negative("controller id", message.controller_id),
         not_negative("controller epoch", message.controller_epoch),
-        tuple(topic_partition(partition) for partition in message.partitions),
+        tuple(partitions),
         topic_ids(message.topic_ids),
         message.delete,
     )
 
 
-def _topic_state(message: pb.TopicState) -> TopicState:
+def _topic_state(message: pb.TopicState) -> Steps[TopicState]:
     states = message.partitions
     return TopicState(
         topic_name(states.topic),
         uuid.UUID(bytes=states.topic_id),
-        tuple(_states(states)),
+        tuple((yield from _states(states))),
         dict(message.configs),
     )
 
 
-def _states_message(
-    topic: str, topic_id: uuid.UUID, states: Iterable[PartitionState]
-) -> pb.TopicPartitionStates:
-    message = pb.TopicPartitionStates(topic=topic, topic_id=topic_id.bytes)
+def _fill_states(
+    message: pb.TopicPartitionStates, topic: str, topic_id: uuid.UUID, states: Iterable[PartitionState]
+) -> Steps[None]:
+    message.topic = topic
+    message.topic_id = topic_id.bytes
     add = message.partitions.add
     for state in states:
         if state.topic != topic or state.topic_id != topic_id:
@@ -236,34 +262,33 @@ def _states_message(
             adding_replicas=state.adding_replicas,
             removing_replicas=state.removing_replicas,
         )
-    return message
+        yield
 
 
-def _states(message: pb.TopicPartitionStates) -> Sequence[PartitionState]:
+def _states(message: pb.TopicPartitionStates) -> Steps[list[PartitionState]]:
     topic, topic_id = topic_name(message.topic), uuid.UUID(bytes=message.topic_id)
-    return [
-        PartitionState(
-            topic,
-            topic_id,
-            not_negative("partition", state.partition),
-            known_or_none("leader", state.leader),
-            known_or_none("leader epoch", state.leader_epoch),
-            broker_ids("ISR", state.isr),
-            broker_ids("list of replicas", state.replicas),
-            known_or_none("controller epoch", state.controller_epoch),
-            known_or_none("partition epoch", state.partition_epoch),
-            state.is_new,
-            broker_ids("ELR", state.elr),
-            broker_ids("last known ELR", state.last_known_elr),
-            broker_ids("list of adding replicas", state.adding_replicas),
-            broker_ids("list of removing replicas", state.removing_replicas),
+    states: list[PartitionState] = []
+    for state in message.partitions:
+        states.append(
+            PartitionState(
+                topic,
+                topic_id,
+                not_negative("partition", state.partition),
+                known_or_none("leader", state.leader),
+                known_or_none("leader epoch", state.leader_epoch),
+                broker_ids("ISR", state.isr),
+                broker_ids("list of replicas", state.replicas),
+                known_or_none("controller epoch", state.controller_epoch),
+                known_or_none("partition epoch", state.partition_epoch),
+                state.is_new,
+                broker_ids("ELR", state.elr),
+                broker_ids("last known ELR", state.last_known_elr),
+                broker_ids("list of adding replicas", state.adding_replicas),
+                broker_ids("list of removing replicas", state.removing_replicas),
+            )
         )
-        for state in message.partitions
-    ]
-
-
-def _settings_messages(settings: Mapping[str, Mapping[str, str]]) -> dict[str, cluster_pb2.Settings]:
-    return {name: cluster_pb2.Settings(values=dict(values)) for name, values in settings.items()}
+        yield
+    return states
 
 
 def _settings(messages: Mapping[str, cluster_pb2.Settings]) -> dict[str, dict[str, str]]:

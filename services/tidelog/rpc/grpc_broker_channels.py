@@ -27,6 +27,7 @@ from tidelog.rpc.command_messages import BrokerCommand, command_message, command
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
 from tidelog.rpc.peer_tls import PeerTls
+from tidelog.timing.slices import run_in_slices
 
 _COMMANDS: Final = f"/{pb.DESCRIPTOR.services_by_name['BrokerCommands'].full_name}/Commands"
 # Size of a command's id and addressee, which are not part of the measured bytes.
@@ -77,12 +78,17 @@ class _LastEncoded:
     def __init__(self) -> None:
         self._command: BrokerCommand | None = None
         self._bytes = b""
+        self._one_at_a_time = asyncio.Lock()
 
-    def encode(self, order: BrokerCommand) -> bytes:
+    async def encode(self, order: BrokerCommand) -> bytes:
         """Raises KafkaError(MESSAGE_TOO_LARGE)."""
-        if order is self._command:
-            return self._bytes
-        encoded = command_message(order).SerializeToString()
+        async with self._one_at_a_time:  # so that the first of the brokers encodes for all
+            if order is self._command:
+                return self._bytes
+            return await self._encode(order)
+
+    async def _encode(self, order: BrokerCommand) -> bytes:
+        encoded = (await run_in_slices(command_message(order))).SerializeToString()
         if len(encoded) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             raise KafkaError(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -137,7 +143,7 @@ class _LifeChannel:
 
     async def _send(self, order: BrokerCommand) -> CommandResult:
         async with self._one_at_a_time:
-            body = self._encoded.encode(order)
+            body = await self._encoded.encode(order)
             if self._is_closed:
                 raise ConnectionError(f"the channel to broker {self._broker.broker_id} is closed")
             if self._connection is None or self._connection.is_broken:

@@ -27,6 +27,7 @@ from tidelog.rpc.command_messages import BrokerCommand, command, result_message
 from tidelog.rpc.controller_location import elected_controller_epoch
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import add_BrokerCommandsServicer_to_server
+from tidelog.timing.slices import run_in_slices
 
 # Time for which a command waits if its broker epoch is newer than the known one. The controller may learn of
 # a registration before the broker has received the store's answer.
@@ -92,7 +93,7 @@ class BrokerCommandsService:
                 # The command was meant for an earlier registration.
                 return _answered(message, CommandResult(ErrorCode.STALE_BROKER_EPOCH))
             try:
-                order = command(message)
+                order = await run_in_slices(command(message))
             except ValueError as error:
                 return _failed(message, KafkaError(ErrorCode.INVALID_REQUEST, str(error)))
             if order is None:

@@ -6,13 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import Callable
 
 import pytest
 
 from controllerlab import Cluster
 from tidelog.controller import pushes
-from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry, partition_state_key
+from tidelog.controller.core.commands import full_commands
+from tidelog.controller.core.state import ClusterState
+from tidelog.metadata.entries import (
+    IsrChangeEntry,
+    PartitionStateEntry,
+    TopicEntry,
+    decode_entry,
+    partition_state_key,
+)
 from tidelog.metadata.store import Compare, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -253,3 +262,12 @@ def test_a_reassignment_over_the_store_from_request_to_completion(run_cluster: R
         assert len(mover.commands) < 20, "completed reassignments are collected"
 
     run_cluster(scenario)
+
+
+def test_the_full_state_is_read_and_sent_in_a_step_for_each_entry() -> None:
+    """A controller that takes office, or to which a broker comes, must not hold the event loop."""
+    topics = [TopicEntry(f"t{number}", uuid.UUID(int=number), ((1,),)) for number in range(200)]
+    state = ClusterState()
+    assert sum(1 for _ in state.load((topic.key, topic.encode(), 1, 1) for topic in topics)) == len(topics)
+    assert len(state.topics) == len(topics)
+    assert sum(1 for _ in full_commands(state, 1, 1, 1)) == 2 * len(topics)

@@ -60,7 +60,8 @@ class World:
     def next_term(self) -> None:
         self.epoch += 1
         self.state = ClusterState()
-        self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in self.space.items())
+        items = ((i.key, i.value, i.create_revision, i.mod_revision) for i in self.space.items())
+        all_at_once(self.state.load(items))
 
     def context(self) -> Context:
         rules = rules_from(BrokerSettings.parse({"min.insync.replicas": "2"}), {})

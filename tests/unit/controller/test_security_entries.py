@@ -66,13 +66,15 @@ def test_updates_lead_to_the_snapshot_of_all_entries(rounds: list[list[tuple[boo
                 expected[entry.key] = entry
         before = view.security
         for sent in all_at_once(commands_for(state, changes, 1, 1)).get(1, []):
-            received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
+            received = all_at_once(
+                command(pb.Command.FromString(all_at_once(command_message(sent)).SerializeToString()))
+            )
             assert isinstance(received, UpdateMetadata)
             view.apply(received)
         assert {**view.security.acls, **view.security.quotas} == expected
         assert changes.security or view.security is before
     full = MetadataView("c")
-    (*_, metadata) = full_commands(state, 1, 1, 1)
+    (*_, metadata) = all_at_once(full_commands(state, 1, 1, 1))
     assert isinstance(metadata, UpdateMetadata)
     full.apply(metadata)
     before = view.security
@@ -82,9 +84,11 @@ def test_updates_lead_to_the_snapshot_of_all_entries(rounds: list[list[tuple[boo
 
 
 def test_a_broker_skips_entries_that_only_a_newer_controller_knows() -> None:
-    message = command_message(UpdateMetadata(1, 1, (), security=SecurityUpdate(7, (acl_entry("a"),))))
+    message = all_at_once(
+        command_message(UpdateMetadata(1, 1, (), security=SecurityUpdate(7, (acl_entry("a"),))))
+    )
     message.update_metadata.security.entries.add(key="/later/x", value=b"{}")
-    received = command(message)
+    received = all_at_once(command(message))
     assert isinstance(received, UpdateMetadata)
     assert received.security == SecurityUpdate(7, (acl_entry("a"),))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
+from tidelog.metadata.entries import ClientQuotaEntry, GroupConfigEntry, QuotaEntity
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.features import FinalizedFeatures
@@ -28,6 +28,7 @@ from tidelog.rpc.cluster_messages import refusal, refusal_message, registration,
 from tidelog.rpc.command_messages import command, command_message, command_result, result_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated import cluster_pb2
+from tidelog.timing.slices import Steps, all_at_once
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=8)
 _topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,8}", fullmatch=True)
@@ -129,16 +130,71 @@ _results = st.builds(
 
 @given(_leader_and_isrs | _update_metadatas | _stop_replicas)
 def test_a_command_is_converted_without_loss(sent: Any) -> None:
-    encoded = command_message(sent).SerializeToString()
-    assert command(pb.Command.FromString(encoded)) == sent
+    encoded = all_at_once(command_message(sent)).SerializeToString()
+    assert all_at_once(command(pb.Command.FromString(encoded))) == sent
+
+
+def states(count: int, topic: str = "t") -> tuple[PartitionState, ...]:
+    topic_id = uuid.UUID(int=1)
+    return tuple(PartitionState(topic, topic_id, n, 1, 0, (1, 2), (1, 2), 1) for n in range(count))
+
+
+def large_commands(count: int) -> dict[str, Any]:
+    """Returns a command for each part of a message that may have `count` elements."""
+    topics = tuple(TopicState(f"t{n}", uuid.UUID(int=1), states(1, f"t{n}"), {}) for n in range(count))
+    acls = tuple(GroupConfigEntry(f"g{n}", {}) for n in range(count))
+    partitions = tuple(TopicPartition("t", n) for n in range(count))
+    return {
+        "partitions": LeaderAndIsr(1, 1, states(count), {}),
+        "settings of topics": LeaderAndIsr(1, 1, (), {f"t{n}": {"retention.ms": "1"} for n in range(count)}),
+        "topics": UpdateMetadata(1, 1, (), topics),
+        "partitions of a topic": UpdateMetadata(
+            1, 1, (), (TopicState("t", uuid.UUID(int=1), states(count), {}),)
+        ),
+        "deleted topics": UpdateMetadata(
+            1, 1, (), deleted_topics=tuple(DeletedTopic(f"t{n}", uuid.UUID(int=n)) for n in range(count))
+        ),
+        "security": UpdateMetadata(1, 1, (), security=SecurityUpdate(1, acls)),
+        "stopped partitions": StopReplica(1, 1, partitions, {}, delete=True),
+    }
+
+
+@pytest.mark.parametrize("part", large_commands(1))
+def test_a_command_is_converted_in_a_step_for_each_element(part: str) -> None:
+    """The conversion of a large command must not hold the event loop."""
+    count = 300
+    sent = large_commands(count)[part]
+    encoding = _Counted(command_message(sent))
+    message = all_at_once(encoding.steps())
+    decoding = _Counted(command(message))
+    assert all_at_once(decoding.steps()) == sent
+    assert encoding.count >= count
+    assert decoding.count >= count
+
+
+class _Counted:
+    """Counts the steps of long work."""
+
+    def __init__(self, work: Steps[Any]) -> None:
+        self._work = work
+        self.count = 0
+
+    def steps(self) -> Steps[Any]:
+        while True:
+            try:
+                next(self._work)
+            except StopIteration as ended:
+                return ended.value
+            self.count += 1
+            yield
 
 
 @given(_update_metadatas)
 def test_an_envelope_before_the_encoded_command_makes_one_message(sent: UpdateMetadata) -> None:
     envelope = pb.Command(id=7, broker_id=2, broker_epoch=99).SerializeToString()
-    received = pb.Command.FromString(envelope + command_message(sent).SerializeToString())
+    received = pb.Command.FromString(envelope + all_at_once(command_message(sent)).SerializeToString())
     assert (received.id, received.broker_id, received.broker_epoch) == (7, 2, 99)
-    assert command(received) == sent
+    assert all_at_once(command(received)) == sent
 
 
 @given(_results)
@@ -169,7 +225,9 @@ def test_absent_and_empty_values_are_distinguished() -> None:
     for absent_or_empty in cast("tuple[dict[str, Any] | None, ...]", (None, {})):
         features = None if absent_or_empty is None else FinalizedFeatures({}, 0)
         sent = UpdateMetadata(1, 2, (), broker_configs=absent_or_empty, feature_levels=features)
-        received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
+        received = all_at_once(
+            command(pb.Command.FromString(all_at_once(command_message(sent)).SerializeToString()))
+        )
         assert isinstance(received, UpdateMetadata)
         assert received.broker_configs == absent_or_empty
         assert received.feature_levels == features
@@ -178,11 +236,13 @@ def test_absent_and_empty_values_are_distinguished() -> None:
 def test_a_partition_in_another_topics_state_is_refused() -> None:
     stranger = PartitionState("b", uuid.UUID(int=2), 0, 1, 0, (1,), (1,), 1)
     with pytest.raises(ValueError, match="does not belong to topic 'a'"):
-        command_message(UpdateMetadata(1, 1, (), (TopicState("a", uuid.UUID(int=1), (stranger,), {}),)))
+        all_at_once(
+            command_message(UpdateMetadata(1, 1, (), (TopicState("a", uuid.UUID(int=1), (stranger,), {}),)))
+        )
 
 
 def test_a_command_of_an_unknown_kind_is_none() -> None:
-    assert command(pb.Command(id=1)) is None
+    assert all_at_once(command(pb.Command(id=1))) is None
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ import pytest
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc import grpc_broker_server
+from tidelog.rpc import grpc_broker_channels, grpc_broker_server
 from tidelog.rpc.broker_commands import (
     BrokerCommands,
     CommandResult,
+    DeletedTopic,
     LeaderAndIsr,
     PartitionState,
     StopReplica,
@@ -24,12 +25,13 @@ from tidelog.rpc.broker_commands import (
     UpdateMetadata,
 )
 from tidelog.rpc.callers import ServiceRole
-from tidelog.rpc.command_messages import command_message
+from tidelog.rpc.command_messages import BrokerCommand, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import BrokerCommandsStub
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
+from tidelog.timing.slices import Steps, all_at_once
 
 EPOCH = 100
 
@@ -271,7 +273,7 @@ def test_a_copy_that_arrives_after_later_commands_is_not_executed() -> None:
         async with opened(broker) as (server, channels):
             for number in (1, 2, 3):
                 await channels.channel(server.registration()).update_metadata(update(number))
-            late = command_message(update(1))
+            late = all_at_once(command_message(update(1)))
             late.id, late.broker_id, late.broker_epoch = 1, 1, EPOCH
             async with open_channel(server.address, None, ServiceRole.BROKER) as channel:
                 stream = BrokerCommandsStub(channel).Commands()
@@ -403,3 +405,34 @@ def test_commands_in_progress_fail_when_channels_are_closed() -> None:
             go_on.set()
 
     run(scenario())
+
+
+def test_the_metadata_for_several_brokers_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # so that the encoding is interrupted
+    encodings = 0
+
+    def counted(order: BrokerCommand) -> Steps[pb.Command]:
+        nonlocal encodings
+        encodings += 1
+        return command_message(order)
+
+    monkeypatch.setattr(grpc_broker_channels, "command_message", counted)
+
+    async def scenario() -> None:
+        deleted = tuple(DeletedTopic(f"t{number}", uuid.UUID(int=number)) for number in range(100))
+        order = UpdateMetadata(1, 1, (), deleted_topics=deleted)
+        brokers = [RecordingBroker() for _ in range(3)]
+        channels = GrpcBrokerChannels()
+        servers = [CommandServer(broker, number) for number, broker in enumerate(brokers, 1)]
+        for server in servers:
+            await server.open()
+        await asyncio.gather(
+            *(channels.channel(server.registration()).update_metadata(order) for server in servers)
+        )
+        assert [broker.commands for broker in brokers] == [[order]] * 3
+        await channels.close()
+        for server in servers:
+            await server.close()
+
+    run(scenario())
+    assert encodings == 1

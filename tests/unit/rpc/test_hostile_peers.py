@@ -33,6 +33,7 @@ from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as session_pb
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.session_messages import broker_items, coordinator_items
+from tidelog.timing.slices import all_at_once
 
 ID = uuid.UUID(int=7).bytes
 BROKER_ID, BROKER_EPOCH = 1, 100
@@ -106,16 +107,16 @@ def test_a_topic_name_that_leads_out_of_the_data_directory_is_refused() -> None:
     )
     for order in orders:
         with pytest.raises(ValueError, match="Topic name is invalid"):
-            command(command_message(order))
+            all_at_once(command(all_at_once(command_message(order))))
     state = pb.TopicPartitionStates(topic=evil, topic_id=ID, partitions=[pb.PartitionState()])
     with pytest.raises(ValueError, match="Topic name is invalid"):
-        command(pb.Command(leader_and_isr=pb.LeaderAndIsr(topics=[state])))
+        all_at_once(command(pb.Command(leader_and_isr=pb.LeaderAndIsr(topics=[state]))))
 
 
 @given(_commands)
 def test_a_command_is_refused_or_contains_only_valid_values(message: pb.Command) -> None:
     try:
-        order = command(message)
+        order = all_at_once(command(message))
     except ValueError:
         return
     assert isinstance(order, LeaderAndIsr | UpdateMetadata | StopReplica)
@@ -279,7 +280,7 @@ class EpochLab:
 
     async def send(self, controller_epoch: int) -> pb.CommandAnswer:
         self._id += 1
-        message = command_message(UpdateMetadata(1, controller_epoch, ()))
+        message = all_at_once(command_message(UpdateMetadata(1, controller_epoch, ())))
         message.MergeFrom(pb.Command(id=self._id, broker_id=BROKER_ID, broker_epoch=BROKER_EPOCH))
         return await self.service._answer(message)
 

@@ -29,6 +29,7 @@ from tidelog.rpc.generated import (
     coordinator_session_pb2,
 )
 from tidelog.rpc.session_messages import broker_items, broker_message, coordinator_items, coordinator_message
+from tidelog.timing.slices import all_at_once
 
 LAST_VERSION = Path(__file__).with_name("wire_of_the_last_version.json")
 FILES = (
@@ -124,11 +125,11 @@ def with_later_fields(frame: bytes) -> bytes:
 
 def test_additions_of_a_later_controller_are_skipped() -> None:
     order = UpdateMetadata(1, 2, (), is_full=True)
-    envelope = command_message(order)
+    envelope = all_at_once(command_message(order))
     envelope.update_metadata.MergeFromString(LATER_FIELD)
     encoded = envelope.SerializeToString() + LATER_FIELD
-    assert len(encoded) > len(command_message(order).SerializeToString()) + len(LATER_FIELD)
-    assert command(broker_commands_pb2.Command.FromString(encoded)) == order
+    assert len(encoded) > len(all_at_once(command_message(order)).SerializeToString()) + len(LATER_FIELD)
+    assert all_at_once(command(broker_commands_pb2.Command.FromString(encoded))) == order
 
 
 if __name__ == "__main__":

@@ -33,9 +33,10 @@ def commands_for(
     commands: dict[int, list[Command]] = {broker_id: [] for broker_id in sorted(state.brokers)}
     registered = changes.registered & state.brokers.keys()
     if registered:
-        metadata = _full_metadata(state, term)
+        metadata = yield from _full_metadata(state, term)
         for broker_id in sorted(registered):
-            commands[broker_id] += [_all_partitions_of(state, broker_id, term), metadata]
+            partitions = yield from _all_partitions_of(state, broker_id, term)
+            commands[broker_id] += [partitions, metadata]
     others = state.brokers.keys() - registered
     if others and not changes.is_empty:
         stops = yield from _stops(state, changes, term)
@@ -50,10 +51,11 @@ def commands_for(
 
 def full_commands(
     state: ClusterState, broker_id: int, controller_id: int, controller_epoch: int
-) -> list[Command]:
+) -> Steps[list[Command]]:
     """Returns the commands with the full state for a broker."""
     term = _Term(controller_id, controller_epoch)
-    return [_all_partitions_of(state, broker_id, term), _full_metadata(state, term)]
+    partitions = yield from _all_partitions_of(state, broker_id, term)
+    return [partitions, (yield from _full_metadata(state, term))]
 
 
 class _Term(NamedTuple):
@@ -61,10 +63,11 @@ class _Term(NamedTuple):
     controller_epoch: int
 
 
-def _all_partitions_of(state: ClusterState, broker_id: int, term: _Term) -> LeaderAndIsr:
+def _all_partitions_of(state: ClusterState, broker_id: int, term: _Term) -> Steps[LeaderAndIsr]:
     partitions: list[PartitionState] = []
     configs = {}
     for name, topic in state.topics.items():
+        yield
         if any(broker_id in replicas for replicas in topic.assignments):
             partitions += [p for p in state.topic_state(name).partitions if broker_id in p.replicas]
             configs[name] = state.configs_of(name)
@@ -147,11 +150,15 @@ class _Stops:
         }
 
 
-def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
+def _full_metadata(state: ClusterState, term: _Term) -> Steps[UpdateMetadata]:
+    topics = []
+    for name in state.topics:
+        topics.append(state.topic_state(name))
+        yield
     return UpdateMetadata(
         *term,
         brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
-        topics=tuple(state.topic_state(name) for name in state.topics),
+        topics=tuple(topics),
         broker_configs=dict(state.broker_configs),
         feature_levels=state.features,
         security=SecurityUpdate(state.security_revision, tuple(state.security_entries())),

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog.controller.core.decision import Steps
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
@@ -262,13 +263,14 @@ class ClusterState:
 
     # -- changes
 
-    def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> None:
+    def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> Steps[None]:
         """Starts from (key, value, create_revision, mod_revision) of every key."""
         ignored = ChangeSet()
         for key, value, create_revision, mod_revision in items:
             entry = decode_entry(key, value)
             if entry is not None:
                 self.apply(entry, create_revision, mod_revision, ignored)
+            yield
 
     def apply(
         self,
