@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,6 +21,7 @@ from tidelog.metadata.entries import PartitionStateEntry, broker_key, partition_
 from tidelog.metadata.store import MAX_TXN_OPERATIONS
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock
+from tidelog.timing.slices import STEPS_BETWEEN_READINGS
 
 LEADER = 1
 EPOCH = 4
@@ -114,6 +116,37 @@ def test_a_fault_in_one_replica_does_not_end_the_writing() -> None:
             lab.propose(replica, proposal(lab.stand(partition, (1, 2)), (1,)))
         await lab.writer.until_idle()
         assert all(replica.told for replica in sound[many:])
+
+    run(scenario)
+
+
+def test_the_outcomes_of_a_transaction_are_told_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is logged, which takes long."""
+    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
+    turn = 0
+    told: Counter[int] = Counter()
+
+    class Counting(StubReplica):
+        def step(self, event: Event) -> None:
+            super().step(event)
+            told[turn] += 1
+
+    async def count_turns() -> None:
+        nonlocal turn
+        while True:
+            turn += 1
+            await asyncio.sleep(0)
+
+    async def scenario(lab: WriterLab) -> None:
+        turns = asyncio.create_task(count_turns())
+        replicas = [Counting(partition) for partition in range(MAX_TXN_OPERATIONS)]
+        for replica in replicas:
+            partition = replica.topic_partition.partition
+            lab.propose(replica, proposal(lab.stand(partition, (1, 2)), (1,)))
+        await lab.writer.until_idle()
+        turns.cancel()
+        assert all(isinstance(*replica.told, IsrWritten) for replica in replicas)
+        assert max(told.values()) <= 2 * STEPS_BETWEEN_READINGS
 
     run(scenario)
 

@@ -33,6 +33,7 @@ from tidelog.metadata.store import (
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps, run_in_slices
 
 GROUPS_AT_A_TIME: Final = 4
 """The transactions that are in flight at the same time."""
@@ -190,14 +191,7 @@ class IsrWriter:
             ],
         )
         if result.succeeded:
-            for pending, state in current:
-                _log.info(
-                    "ISR changed",
-                    partition=str(pending.replica.topic_partition),
-                    before=state.isr,
-                    isr=pending.proposal.isr,
-                )
-                self._tell(pending, IsrWritten(pending.proposal, result.revision))
+            await run_in_slices(self._settle_written(current, result.revision))
             return
         alive = dict(zip(added, result.reads[len(current) :], strict=True))
         for (pending, _), item in zip(current, result.reads[: len(current)], strict=True):
@@ -205,6 +199,19 @@ class IsrWriter:
                 self._settle_moved(pending, item, _state(item))
             elif not all(_is_alive(alive[member[0]], member[1]) for member in pending.proposal.added):
                 self._refuse(pending, _state(item), item.mod_revision)
+
+    def _settle_written(
+        self, current: Sequence[tuple[_Pending, PartitionStateEntry]], revision: int
+    ) -> Steps[None]:
+        for pending, state in current:
+            _log.info(
+                "ISR changed",
+                partition=str(pending.replica.topic_partition),
+                before=state.isr,
+                isr=pending.proposal.isr,
+            )
+            self._tell(pending, IsrWritten(pending.proposal, revision))
+            yield
 
     def _settle_moved(
         self, pending: _Pending, item: KeyValue | None, state: PartitionStateEntry | None
