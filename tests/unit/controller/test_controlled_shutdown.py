@@ -18,7 +18,7 @@ MakeCore = type[Core]
 
 def _shut_down(cluster: Core, broker_id: int) -> tuple[TopicPartition, ...]:
     epoch = cluster.state.brokers[broker_id].broker_epoch
-    decision = controlled_shutdown(cluster.state, cluster.context(), broker_id, epoch)
+    decision = all_at_once(controlled_shutdown(cluster.state, cluster.context(), broker_id, epoch))
     cluster.write(decision)
     return decision.reply
 
@@ -82,5 +82,12 @@ def test_a_stale_broker_epoch_is_refused(core: MakeCore) -> None:
         (5, 99, ErrorCode.BROKER_ID_NOT_REGISTERED),
     ):
         with pytest.raises(KafkaError) as raised:
-            controlled_shutdown(cluster.state, cluster.context(), broker_id, epoch)
+            all_at_once(controlled_shutdown(cluster.state, cluster.context(), broker_id, epoch))
         assert raised.value.code is code
+
+
+def test_a_shutdown_is_decided_in_a_step_for_each_partition(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    cluster.make("t", *([1, 2] for _ in range(200)))
+    epoch = cluster.state.brokers[1].broker_epoch
+    assert sum(1 for _ in controlled_shutdown(cluster.state, cluster.context(), 1, epoch)) == 200

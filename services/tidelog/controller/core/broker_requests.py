@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.controller.core.decision import Context, ControllerDecision, NoteShutdown, Record, Write
+from tidelog.controller.core.decision import (
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    NoteShutdown,
+    Record,
+    Write,
+)
 from tidelog.controller.core.elections import call_roll, eligible_after, min_isr_without_elr
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, ProducerIdBlockEntry
@@ -40,7 +47,7 @@ def check_broker_epoch(state: ClusterState, broker_id: int, broker_epoch: int) -
 
 def controlled_shutdown(
     state: ClusterState, context: Context, broker_id: int, broker_epoch: int
-) -> ControllerDecision[tuple[TopicPartition, ...]]:
+) -> DecisionSteps[tuple[TopicPartition, ...]]:
     """Moves leadership away from a broker and removes it from ISRs. The reply names the partitions that it
     still leads because no other replica is in sync. The broker may ask again.
 
@@ -51,6 +58,7 @@ def controlled_shutdown(
     records: list[Record] = [NoteShutdown(broker_id, broker_epoch)]
     remaining: list[TopicPartition] = []
     for topic, partition, stored in state.all_partitions():
+        yield
         if broker_id not in stored.state.isr:
             continue
         entry = _without(state, context, topic.assignments[partition], stored, broker_id)
