@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 REMOVE_FILES_INTERVAL_MS: Final = 1_000
 DEAD_LETTERS_INTERVAL_MS: Final = 5_000
+REPLICAS_OF_A_TURN: Final = 500
+"""The replicas that a duty looks at in one turn of the event loop."""
 
 _log = structlog.get_logger(__name__)
 
@@ -96,7 +98,9 @@ class Housekeeping:
         are closed meanwhile are skipped.
         """
         replicas = self._hosted.replicas
-        for topic_partition, replica in list(replicas.items()):
+        for number, (topic_partition, replica) in enumerate(list(replicas.items()), 1):
+            if number % REPLICAS_OF_A_TURN == 0:
+                await asyncio.sleep(0)
             if replicas.get(topic_partition) is not replica:
                 continue
             try:
