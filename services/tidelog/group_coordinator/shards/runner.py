@@ -67,6 +67,8 @@ FIRST_ATTACH_RETRY_MS: Final = 20
 MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
+SHARDS_OF_A_TURN: Final = 10
+"""The shards that learn of a change of topics in one turn of the event loop."""
 RECORDS_OF_A_TURN: Final = 2_000
 """The records of loading shards that are read or replayed in one turn of the event loop."""
 DRAIN_TIMEOUT_MS: Final = 1_000
@@ -263,6 +265,8 @@ class CoordinatorRuntime:
         self._has_serving_changed = False
         self._is_flush_due = False
         self._image_due: Cancellable | None = None
+        self._outdated: deque[Shard] = deque()
+        """The shards that do not have the newest image yet."""
         self._is_stopping = False
         self._drained = asyncio.Event()
         self._releases: set[asyncio.Task[None]] = set()
@@ -355,9 +359,18 @@ class CoordinatorRuntime:
         self._send_image()
 
     def _send_image(self) -> None:
+        is_under_way = bool(self._outdated)
+        self._outdated = deque(self.shards.values())
+        if not is_under_way:
+            self._send_image_on()
+
+    def _send_image_on(self) -> None:
+        """Gives the image to some shards. Each of them looks through all topics and its offsets."""
         image = self._view.image()
-        for shard in list(self.shards.values()):
-            shard.image_changed(image)
+        for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
+            self._outdated.popleft().image_changed(image)
+        if self._outdated:
+            self._call_soon(self._send_image_on)
 
     # -- claims
 

@@ -1,10 +1,15 @@
-"""The runtime loads many shards at once without holding the event loop for long."""
+"""The runtime loads many shards at once, and tells them of new topics, without holding the event loop for
+long.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.offsets.offset_table import (
@@ -12,9 +17,9 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     GroupPartition,
     offset_record,
 )
-from tidelog.group_coordinator.shard_core import ReplayedRecord
+from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
-from tidelog.group_coordinator.shards.shard import BatchWriter, ShardState
+from tidelog.group_coordinator.shards.shard import BatchWriter, Shard, ShardState
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
@@ -27,6 +32,7 @@ SHARDS = 3
 RECORDS = 3_000
 """The records of each shard."""
 MOST_OF_A_TURN = 2_500
+MOST_SHARDS_OF_A_TURN = 15
 NOW_MS = WallMs(1_000)
 
 
@@ -46,6 +52,8 @@ class Sessions:
     def __init__(self) -> None:
         self.session: Any = SimpleNamespace(line=Line(), broker=SimpleNamespace(broker_id=BROKER))
 
+    def brokers_changed(self, brokers: object) -> None: ...
+
     def get(self, broker_id: int) -> Any:
         return self.session
 
@@ -58,15 +66,18 @@ class Loads:
 
     def __init__(self) -> None:
         self.replayed = 0
+        self.image = ClusterImage(1, {}, {})
         self.soon: list[Callable[[], None]] = []
         self.sessions = Sessions()
         self.line: Line = self.sessions.session.line
         unused: Any = SimpleNamespace(forget=lambda core: None)
         clock: Any = SimpleNamespace(wall_ms=lambda: NOW_MS)
         view: Any = SimpleNamespace(
-            leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0)
+            leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0),
+            brokers={},
+            image=lambda: self.image,
         )
-        claims: Any = SimpleNamespace()
+        claims: Any = SimpleNamespace(shards_changed=lambda: None)
         sessions: Any = self.sessions
         timer: Any = SimpleNamespace(
             monotonic_ms=lambda: MonotonicMs(0),
@@ -176,3 +187,22 @@ def test_a_shard_that_is_lost_while_it_loads_is_not_replayed_further() -> None:
         core = shards[at].core
         assert isinstance(core, GroupCore)
         assert not list(core.offsets.committed_offsets())
+
+
+def test_shards_learn_of_new_topics_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, shards = Loads(), 50
+    for number in range(SHARDS, shards):
+        loads.runtime.claimed(ShardId(ShardKind.GROUP, number), 1)
+    told: list[tuple[Shard, int]] = []
+    monkeypatch.setattr(Shard, "image_changed", lambda shard, image: told.append((shard, image.version)))
+    loads.image = ClusterImage(2, {}, {})
+    loads.runtime.cluster_listed()
+    counts = [len(told)]
+    loads.image = ClusterImage(3, {}, {})
+    loads.runtime.shards.pop(ShardId(ShardKind.GROUP, shards - 1))
+    while loads.soon:
+        loads.turn()
+        counts.append(len(told))
+    assert max(after - before for before, after in pairwise([0, *counts])) <= MOST_SHARDS_OF_A_TURN
+    assert {shard.shard_id.partition for shard, _ in told} >= set(range(shards - 1))
+    assert told[-1][1] == 3, "later shards receive the newest image"
