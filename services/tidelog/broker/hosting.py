@@ -29,7 +29,7 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps
+from tidelog.timing.slices import Steps, run_in_slices
 
 _log = structlog.get_logger(__name__)
 
@@ -242,13 +242,19 @@ class Hosting:
         await self._fetchers.stop()
         await self._log_cleaner.stop()
         self._hosted.close_failed()
-        snapshots: dict[TopicPartition, bytes] = {}
-        for topic_partition, replica in list(self._hosted.replicas.items()):
-            self._log_directory.high_watermarks[topic_partition] = replica.core.high_watermark
-            snapshots[topic_partition] = replica.core.producers.snapshot()
-            self._hosted.close(topic_partition)
+        snapshots = await run_in_slices(self._close_replicas())
         await asyncio.to_thread(
             self._log_directory.close,
             broker_epoch=self._identity.broker_epoch,
             producer_snapshots=snapshots,
         )
+
+    def _close_replicas(self) -> Steps[dict[TopicPartition, bytes]]:
+        """Stops hosting all partitions. Returns their snapshots of producers."""
+        snapshots: dict[TopicPartition, bytes] = {}
+        for topic_partition, replica in list(self._hosted.replicas.items()):
+            self._log_directory.high_watermarks[topic_partition] = replica.core.high_watermark
+            snapshots[topic_partition] = replica.core.producers.snapshot()
+            self._hosted.close(topic_partition)
+            yield
+        return snapshots
