@@ -9,6 +9,8 @@ still frees a frozen object when its last reference ends, unless it is part of a
 from __future__ import annotations
 
 import gc
+import resource
+import sys
 from typing import Final, Literal
 
 FULL_COLLECTION_OBJECTS: Final = 20_000
@@ -17,12 +19,10 @@ YOUNG_OBJECTS: Final = 700
 """The number of new objects after which the youngest generation is collected; Python's default."""
 YOUNG_COLLECTIONS: Final = 10
 """The collections of the youngest generation after which the middle one is collected; Python's default."""
-MIN_THAW_OBJECTS: Final = 500_000
-"""Frozen cycles can become garbage. All objects are visited again, once, when their number has doubled since
-the last time and has grown by this many.
+MIN_THAW_BYTES: Final = 256 * 1024 * 1024
+"""Frozen cycles can become garbage. All objects are visited again, once, when the process needs twice the
+memory that it needed the last time, and at least this much more.
 """
-COUNTED_COLLECTIONS: Final = 16
-"""The full collections after which the frozen objects are counted, 10 ms for a million objects."""
 
 
 class Freezer:
@@ -30,24 +30,25 @@ class Freezer:
 
     def __init__(self) -> None:
         self._is_thawed = True
-        self._thaw_at = 0
-        self._collections_to_count = 0
+        self._thaw_at_bytes = 0
 
     def __call__(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
         if phase == "start" or info["generation"] < 2:
             return
         gc.freeze()
-        self._collections_to_count -= 1
+        peak_bytes = peak_memory_bytes()
         if self._is_thawed:  # every object was visited
             self._is_thawed = False
-            kept = gc.get_freeze_count()
-            self._thaw_at = kept + max(kept, MIN_THAW_OBJECTS)
-            self._collections_to_count = COUNTED_COLLECTIONS
-        elif self._collections_to_count <= 0:
-            self._collections_to_count = COUNTED_COLLECTIONS
-            if gc.get_freeze_count() >= self._thaw_at:
-                self._is_thawed = True
-                gc.unfreeze()
+            self._thaw_at_bytes = peak_bytes + max(peak_bytes, MIN_THAW_BYTES)
+        elif peak_bytes >= self._thaw_at_bytes:
+            self._is_thawed = True
+            gc.unfreeze()
+
+
+def peak_memory_bytes() -> int:
+    """Returns the most memory that this process has used."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def bound_collection_pauses() -> None:

@@ -1,4 +1,4 @@
-"""Full collections of garbage visit only new objects, and frozen garbage is collected when it has piled up.
+"""Full collections of garbage visit only new objects, and the others when the process has grown.
 
 Each test is a process of its own, because the collector belongs to a process.
 """
@@ -56,23 +56,25 @@ print(gc.collect())
     assert int(printed) >= 2_000
 
 
-def test_frozen_garbage_is_collected_when_the_objects_have_doubled() -> None:
+def test_frozen_garbage_is_collected_when_the_memory_has_doubled() -> None:
     printed = run("""
-garbage_collection.MIN_THAW_OBJECTS = 1_000
+memory_bytes = 100
+garbage_collection.peak_memory_bytes = lambda: memory_bytes
+garbage_collection.MIN_THAW_BYTES = 10
 garbage_collection.bound_collection_pauses()
-at_start = most = gc.get_freeze_count()
-for _ in range(50):
-    for _ in range(at_start // 10):
-        node = Node()
+counts = []
+for memory_bytes in (150, 199, 200, 200, 399, 400, 400):
+    nodes = [Node() for _ in range(1_000)]
+    for node in nodes:
         node.next = node
-        gc.freeze()  # as if a collection had visited the node while it was in use
-        del node
-    gc.collect()
-    most = max(most, gc.get_freeze_count())
-print(most / at_start)
+    if gc.get_freeze_count():
+        gc.freeze()  # as if a collection had visited the nodes while they were in use
+    del node, nodes
+    counts.append(gc.collect() >= 1_000)
+print(*counts)
 """)
-    # The objects of a node: itself and its attributes. The frozen ones are counted every 16 collections.
-    assert 2 < float(printed) < 8
+    # The collection that finds the memory doubled thaws the objects, and the next one visits them.
+    assert printed.split() == ["False", "False", "False", "True", "False", "False", "True"]
 
 
 def test_the_collector_runs_before_there_is_much_to_visit() -> None:
