@@ -11,7 +11,7 @@ to the end, so base offset and leader epoch can be set without computing it agai
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -114,14 +114,14 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
-def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
-    """Returns the batch of `header` and the compressed `payload`. It computes length and CRC."""
-    batch = bytearray(BATCH_HEADER_BYTES)
+def assemble_batch(header: BatchHeader, *payload: Buffer) -> bytearray:
+    """Returns the batch of `header` and the pieces of the compressed `payload`, with its length and CRC."""
+    batch = bytearray().join((bytes(BATCH_HEADER_BYTES), *payload))
     _HEADER.pack_into(
         batch,
         0,
         header.base_offset,
-        BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
+        len(batch) - LOG_OVERHEAD_BYTES,
         header.partition_leader_epoch,
         CURRENT_MAGIC,
         0,
@@ -134,13 +134,12 @@ def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
         header.base_sequence,
         header.record_count,
     )
-    batch += payload
     _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
     return batch
 
 
 def wrap_records(
-    body: Buffer,
+    body: Sequence[Buffer],
     record_count: int,
     *,
     base_timestamp: int,
@@ -152,7 +151,8 @@ def wrap_records(
 ) -> bytearray:
     """Returns a batch as a producer sends it: of encoded records from offset 0 on, without gaps.
 
-    `attributes` state how `body` is compressed. Timestamps are in milliseconds since 1970.
+    `body` has the pieces of the records, and `attributes` state how it is compressed. Timestamps are in
+    milliseconds since 1970.
     """
     header = BatchHeader(
         base_offset=0,
@@ -169,7 +169,7 @@ def wrap_records(
         base_sequence=base_sequence,
         record_count=record_count,
     )
-    return assemble_batch(header, body)
+    return assemble_batch(header, *body)
 
 
 def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
@@ -28,7 +29,15 @@ from tidelog.records.record import (
     records_of,
     scan_records,
 )
-from tidelog.records.record_writer import append_record, headers_size_bound
+from tidelog.records.record_writer import (
+    MAX_RECORD_OVERHEAD_BYTES,
+    NO_HEADERS,
+    RecordPieces,
+    append_encoded,
+    append_record,
+    counted_headers,
+    headers_size_bound,
+)
 
 CODECS = st.sampled_from(list(Compression))
 NULLABLE = st.none() | st.binary(max_size=200)
@@ -186,3 +195,48 @@ def test_the_size_of_headers_is_bounded(headers: tuple[tuple[str, bytes | None],
     append_record(with_headers, timestamp_delta=0, offset_delta=0, key=None, value=None, headers=headers)
     append_record(without, timestamp_delta=0, offset_delta=0, key=None, value=None)
     assert len(with_headers) - len(without) <= headers_size_bound(headers) + MAX_COUNT_BYTES
+
+
+parts_of_records = st.tuples(
+    st.none() | st.binary(max_size=8),
+    st.none() | st.binary(max_size=8) | st.integers(500, 530).map(bytes) | st.just(bytes(5_000)),
+    st.sampled_from([NO_HEADERS, counted_headers((("name", b"content"),))]),
+)
+
+
+@given(st.lists(parts_of_records, max_size=8))
+def test_pieces_are_the_records_that_append_writes(
+    records: list[tuple[bytes | None, bytes | None, bytes]],
+) -> None:
+    pieces, whole = RecordPieces(), bytearray()
+    for offset, (key, value, headers) in enumerate(records):
+        pieces.append(5, offset, key, value, headers)
+        append_encoded(whole, 5, offset, key, value, headers)
+        assert pieces.size_bytes == len(whole)
+    assert b"".join(pieces.pieces()) == whole
+
+
+@given(st.lists(st.none() | st.integers(0, 900).map(bytes), max_size=8), st.integers(0, 3_000))
+def test_values_are_appended_up_to_the_limit(values: list[bytes | None], max_bytes: int) -> None:
+    pieces, single = RecordPieces(), RecordPieces()
+    count = pieces.append_values(0, 0, values, 0, max_bytes)
+    for offset, value in enumerate(values[:count]):
+        single.append(0, offset, None, value, NO_HEADERS)
+    assert b"".join(pieces.pieces()) == b"".join(single.pieces())
+    assert pieces.size_bytes <= max_bytes or count == 0
+    if count < len(values):
+        size = len(values[count] or b"") + MAX_RECORD_OVERHEAD_BYTES
+        assert pieces.size_bytes + size > max_bytes
+
+
+@pytest.mark.parametrize(
+    "key, value", [("text", bytes(600)), ("text", b""), (None, "x" * 600), (None, 5), (b"", [1])]
+)
+def test_a_record_that_is_not_bytes_changes_nothing(key: Any, value: Any) -> None:
+    pieces = RecordPieces()
+    pieces.append(0, 0, b"key", b"value", NO_HEADERS)
+    before = b"".join(pieces.pieces())
+    with pytest.raises(TypeError):
+        pieces.append(0, 1, key, value, NO_HEADERS)
+    assert b"".join(pieces.pieces()) == before
+    assert pieces.size_bytes == len(before)

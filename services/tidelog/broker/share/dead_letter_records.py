@@ -148,4 +148,4 @@ def _encoded(letter: DeadLetter, origin: Origin, offset_delta: int) -> bytearray
 
 
 def _wrapped(payload: bytearray, record_count: int, now_ms: WallMs) -> bytearray:
-    return wrap_records(payload, record_count, base_timestamp=now_ms, max_timestamp=now_ms)
+    return wrap_records((payload,), record_count, base_timestamp=now_ms, max_timestamp=now_ms)

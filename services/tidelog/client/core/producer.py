@@ -269,7 +269,7 @@ class ProducerCore:
         if waiting:
             batch = waiting[-1]
             if batch.state is _OPEN:
-                if batch.payload_bytes() + size <= self._batch_limit:
+                if batch.records.size_bytes + size <= self._batch_limit:
                     batch.append(timestamp, key, value, headers)
                     return batch
                 batch.close()

@@ -22,8 +22,7 @@ from tidelog.records.record import iterate_records
 from tidelog.records.record_writer import (
     NO_HEADERS,
     Header,
-    append_encoded,
-    append_values,
+    RecordPieces,
     counted_headers,
 )
 
@@ -59,7 +58,7 @@ class ProducerBatch:
 
     __slots__ = (
         "_body",
-        "_payload",
+        "_body_bytes",
         "attempts",
         "base_offset",
         "base_sequence",
@@ -76,10 +75,10 @@ class ProducerBatch:
         "not_before_ms",
         "ordinal",
         "parts",
-        "payload_bytes",
         "place",
         "producer_epoch",
         "producer_id",
+        "records",
         "reserved_bytes",
         "state",
         "whole",
@@ -116,10 +115,9 @@ class ProducerBatch:
         """The batches that have the records now, because this one was too large for the broker."""
         self.whole: ProducerBatch | None = None
         """The batch of which this one is a part."""
-        self._payload = bytearray()
-        self._body: Buffer = b""
-        self.payload_bytes: Callable[[], int] = self._payload.__len__
-        """Returns the bytes of the records before compression. It is called for each record."""
+        self.records: RecordPieces = RecordPieces()
+        self._body: Sequence[Buffer] = ()
+        self._body_bytes = 0
 
     def __repr__(self) -> str:
         return f"<batch {self.place} {self.state.value} sequence {self.base_sequence} +{self.count}>"
@@ -127,7 +125,7 @@ class ProducerBatch:
     @property
     def wire_bytes(self) -> int:
         """The bytes of a batch that is not OPEN, in a request."""
-        return BATCH_HEADER_BYTES + len(self._body)
+        return BATCH_HEADER_BYTES + self._body_bytes
 
     @property
     def is_done(self) -> bool:
@@ -136,8 +134,7 @@ class ProducerBatch:
     def append(
         self, timestamp: int, key: bytes | None, value: bytes | None, headers: tuple[Header, ...]
     ) -> None:
-        append_encoded(
-            self._payload,
+        self.records.append(
             timestamp - self.base_timestamp,
             self.count,
             key,
@@ -154,8 +151,8 @@ class ProducerBatch:
         """Adds records without keys and headers, with `values` from index `start` on, while the batch has no
         more than `max_bytes`. Returns the number of records.
         """
-        count = append_values(
-            self._payload, timestamp - self.base_timestamp, self.count, values, start, max_bytes
+        count = self.records.append_values(
+            timestamp - self.base_timestamp, self.count, values, start, max_bytes
         )
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
@@ -185,7 +182,13 @@ class ProducerBatch:
     def close(self) -> None:
         """Compresses the records. No more records are accepted."""
         self.move_to(BatchState.CLOSED)
-        self._body = compress(self.compression, self._payload)
+        pieces = self.records.pieces()
+        self._body = (
+            pieces
+            if self.compression is Compression.NONE
+            else (compress(self.compression, b"".join(pieces)),)
+        )
+        self._body_bytes = sum(map(len, self._body))
 
     def number(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Sets the numbers by which the broker recognises a repetition."""
@@ -211,11 +214,11 @@ class ProducerBatch:
         This batch stays SENT until both are DONE. It must have more than one record.
         """
         records = list(iterate_records(self.encode(is_transactional=False)))
-        half_bytes = len(self._payload) / 2
+        half_bytes = self.records.size_bytes / 2
         parts: list[ProducerBatch] = []
         for index, record in enumerate(records):
             is_last = index == len(records) - 1
-            if not parts or (len(parts) == 1 and (is_last or parts[0].payload_bytes() >= half_bytes)):
+            if not parts or (len(parts) == 1 and (is_last or parts[0].records.size_bytes >= half_bytes)):
                 part = ProducerBatch(self.place, record.timestamp, self.compression, self.created_ms, 0)
                 part.whole = self
                 part.attempts, part.ordinal = self.attempts, self.ordinal
@@ -228,7 +231,7 @@ class ProducerBatch:
             part.close()
             part.move_to(BatchState.SENT)
             part.move_to(BatchState.RETRYING)
-        self._payload, self._body = bytearray(), b""
+        self._forget_records()
         self.parts = tuple(parts)
         return self.parts
 
@@ -250,7 +253,12 @@ class ProducerBatch:
         """Sets the outcome and releases the records."""
         self.move_to(BatchState.DONE)
         self.base_offset, self.error = base_offset, error
-        self._payload, self._body = bytearray(), b""
+        self._forget_records()
+
+    def _forget_records(self) -> None:
+        self.records = RecordPieces()
+        self._body = ()
+        self._body_bytes = 0
 
 
 def following_sequence(sequence: int, count: int) -> int:

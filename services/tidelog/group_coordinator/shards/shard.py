@@ -242,7 +242,7 @@ class BatchWriter:
         if self._count:
             producer = self._producer
             batch = wrap_records(
-                self._payload,
+                (self._payload,),
                 self._count,
                 base_timestamp=self._timestamp_ms,
                 max_timestamp=self._timestamp_ms,
