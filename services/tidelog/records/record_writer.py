@@ -109,9 +109,9 @@ class RecordPieces:
 
     def __init__(self) -> None:
         self._pieces: list[bytes | bytearray] = []
-        self._tail = bytearray()
+        self._tail: bytearray = bytearray()
         """The end of the records, with short values."""
-        self.size_bytes = 0
+        self.size_bytes: int = 0
 
     def append(
         self,

@@ -117,7 +117,7 @@ class ProducerBatch:
         """The batch of which this one is a part."""
         self.records: RecordPieces = RecordPieces()
         self._body: Sequence[Buffer] = ()
-        self._body_bytes = 0
+        self._body_bytes: int = 0
 
     def __repr__(self) -> str:
         return f"<batch {self.place} {self.state.value} sequence {self.base_sequence} +{self.count}>"
