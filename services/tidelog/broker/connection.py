@@ -88,6 +88,7 @@ class Connection(RequestSource):
         "_barriers",
         "_frames",
         "_is_processing",
+        "_is_resume_due",
         "_max_waiting",
         "_outbox",
         "_paused",
@@ -120,6 +121,7 @@ class Connection(RequestSource):
         self._unmute: asyncio.TimerHandle | None = None  # while the client is above a quota
         self._turn = listener.turn
         self._is_processing = False
+        self._is_resume_due = False  # `_resume` will be called
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
 
@@ -282,13 +284,20 @@ class Connection(RequestSource):
             return
         self._paused = False
         self._process()
+        if self._pool.is_exhausted and not self.is_closed:
+            self._await_memory()
         if not self._paused and not self.is_closed and self._transport is not None:
             self._transport.resume_reading()
 
     def _resume_soon(self) -> None:
         """Calls `_resume` later, because the caller may be serving a request of another connection."""
-        if self._paused and not self.is_closed:
-            self.loop.call_soon(self._resume)
+        if self._paused and not self.is_closed and not self._is_resume_due:
+            self._is_resume_due = True
+            self.loop.call_soon(self._resume_now)
+
+    def _resume_now(self) -> None:
+        self._is_resume_due = False
+        self._resume()
 
     def start_barrier(self) -> None:
         """Holds back later requests until `end_barrier`. There may be several barriers."""

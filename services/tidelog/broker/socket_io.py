@@ -71,7 +71,7 @@ class BufferPool:
         self.in_use_bytes = 0
         self._free: list[bytearray] = []
         self._free_bytes = 0
-        self._waiting: deque[Callable[[], bool]] = deque()
+        self._waiting: deque[tuple[object, Callable[[], bool]]] = deque()
         self._overdrawn_by: object = None
 
     def first_size(self, frame_bytes: int) -> int:
@@ -99,7 +99,8 @@ class BufferPool:
         if self.in_use_bytes <= self.max_bytes:
             self._overdrawn_by = None
             while self._waiting:
-                self._waiting.popleft()()
+                _, resume = self._waiting.popleft()
+                resume()
 
     @property
     def is_exhausted(self) -> bool:
@@ -114,7 +115,7 @@ class BufferPool:
             self._overdrawn_by = connection
         if self._overdrawn_by is connection:
             return False
-        self._waiting.append(resume)
+        self._waiting.append((connection, resume))
         return True
 
     def frame_ended(self, connection: object) -> None:
@@ -122,7 +123,9 @@ class BufferPool:
         if self._overdrawn_by is connection:
             self._overdrawn_by = None
             while self._waiting:
-                if self._waiting.popleft()():
+                waiting, resume = self._waiting.popleft()
+                if resume():
+                    self._overdrawn_by = waiting
                     break
 
 

@@ -12,6 +12,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -303,6 +304,24 @@ def test_a_connection_that_used_its_time_lets_others_go_first(lab: Lab) -> None:
     assert lab.transport.is_reading
 
 
+def test_a_connection_has_one_turn_at_a_time_however_many_answers_leave(lab: Lab) -> None:
+    lab.feed("park:a", "park:b", "slow:0", *(f"slow:{number}" for number in range(1, 8)))
+    assert lab.script.started == ["a", "b", "0"]
+    lab.script.answer("a")
+    lab.script.answer("b")
+    counts = []
+
+    async def observe() -> None:
+        for _ in range(12):
+            counts.append(len(lab.script.started))
+            await asyncio.sleep(0)
+
+    lab.runner.run(observe())
+    assert counts[-1] == 10
+    assert max(after - before for before, after in pairwise(counts)) == 1
+    assert lab.answers() == ["a", "b", *map(str, range(8))]
+
+
 actions = st.one_of(
     st.tuples(
         st.just("feed"), st.lists(st.sampled_from(["now", "slow", "park", "task"]), min_size=1, max_size=7)
@@ -518,6 +537,22 @@ def test_connections_wait_for_each_other_when_memory_is_short(lab: Lab) -> None:
     assert waits
     assert most_bytes <= len(connections) * socket_io.FIRST_ALLOCATION_BYTES + 2 * size
     assert lab.pool.in_use_bytes == 0
+
+
+def test_a_connection_that_completes_its_frames_in_a_later_turn_wakes_the_others(lab: Lab) -> None:
+    lab.pool.max_bytes = 70_000
+    first, second, third = lab.connection, lab.connect()[0], lab.connect()[0]
+    lab.feed("slow:a", *(f"now:{'x' * 2_000}" for _ in range(60)), connection=first)
+    part = struct.pack(">i", 200_000) + bytes(1_000)
+    for connection in (second, third):
+        lab.feed_bytes(part, connection)
+        assert connection.is_held_back
+    lab.turn()
+    assert len(lab.script.started) == 61
+    assert [connection.is_held_back for connection in (first, second, third)] == [False, False, True]
+    second.close()
+    lab.turn()
+    assert not third.is_held_back
 
 
 def test_a_closed_connection_does_not_keep_the_others_waiting(lab: Lab) -> None:
