@@ -166,7 +166,7 @@ class LagReporter:
             if not answer.done():  # not cancelled
                 answer.set_result(found)
 
-        self._questions.ask(positions, told)
+        self._questions.ask_for_lag(positions, told)
         return answer
 
     def _serving(self, kind: type[CoreT]) -> Iterator[CoreT]:

@@ -17,6 +17,8 @@ MAX_IN_CALL: Final = 2_000
 
 MAX_OPEN_CALLS: Final = 250
 """The calls after which further questions wait. See share_questions.MAX_OPEN."""
+MAX_OPEN_CALLS_OF_LAG: Final = 200
+"""The calls after which further questions about the lag of groups wait. Shards do not wait for these."""
 
 Position = tuple[TopicPartition, int]
 """A partition and the offset that a group has committed for it."""
@@ -51,6 +53,7 @@ class OffsetQuestions:
         self._next_call_id = 0
         self._calls: dict[int, _Call] = {}
         self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting_for_lag: deque[Callable[[], None]] = deque()
 
     def ask(self, positions: Sequence[Position], then: Found) -> None:
         """Calls `then` once with the answers that arrive within TIMEOUT_MS after the question has begun. It
@@ -59,9 +62,16 @@ class OffsetQuestions:
         self._waiting.append(partial(self._begin, positions, then))
         self._begin_waiting()
 
+    def ask_for_lag(self, positions: Sequence[Position], then: Found) -> None:
+        """Asks as `ask` does, after the questions of shards."""
+        self._waiting_for_lag.append(partial(self._begin, positions, then))
+        self._begin_waiting()
+
     def _begin_waiting(self) -> None:
         while self._waiting and len(self._calls) < MAX_OPEN_CALLS:
             self._waiting.popleft()()
+        while self._waiting_for_lag and len(self._calls) < MAX_OPEN_CALLS_OF_LAG:
+            self._waiting_for_lag.popleft()()
 
     def _begin(self, positions: Sequence[Position], then: Found) -> None:
         question = _Question(then)

@@ -366,11 +366,13 @@ class CoordinatorRuntime:
 
     def _send_image_on(self) -> None:
         """Gives the image to some shards. Each of them looks through all topics and its offsets."""
-        image = self._view.image()
-        for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
-            self._outdated.popleft().image_changed(image)
-        if self._outdated:
-            self._call_soon(self._send_image_on)
+        try:
+            image = self._view.image()
+            for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
+                self._outdated.popleft().image_changed(image)
+        finally:
+            if self._outdated:
+                self._call_soon(self._send_image_on)
 
     # -- claims
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +20,11 @@ from tidelog.group_coordinator.metrics import TransactionsSummary
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards import lag
 from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
-from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
+from tidelog.group_coordinator.shards.offset_questions import (
+    MAX_OPEN_CALLS_OF_LAG,
+    OffsetQuestions,
+    Position,
+)
 from tidelog.group_coordinator.shards.shard import ShardState
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
@@ -204,3 +208,24 @@ def test_offsets_may_be_committed_and_deleted_during_a_lookup() -> None:
             new = offset_record(GroupPartition("new", "t", 0), CommittedOffset(1, -1, "", NOW_MS))
             core.replay(ReplayedRecord(*new, NOW_MS, None), 101)
     assert seen == [("g0", 0), ("g0", 1), ("g1", 1), ("g2", 0), ("g2", 1)]
+
+
+def test_questions_of_shards_do_not_wait_for_those_about_the_lag() -> None:
+    sent: list[Item] = []
+    line: Any = SimpleNamespace(send=sent.append)
+    timer: Any = SimpleNamespace(add_after=lambda call, delay_ms: SimpleNamespace(cancel=lambda: None))
+    questions = OffsetQuestions(lambda partition: (1, line), timer)
+    told: list[Mapping[Position, PartitionOffsets]] = []
+    for number in range(MAX_OPEN_CALLS_OF_LAG + 10):
+        questions.ask_for_lag([(TopicPartition("t", number), 0)], told.append)
+    assert len(sent) == MAX_OPEN_CALLS_OF_LAG
+    questions.ask([(TopicPartition("of a shard", 0), 0)], told.append)
+    last = sent[-1]
+    assert isinstance(last, AskOffsets)
+    assert last.positions[0][0].topic == "of a shard"
+    questions.received(OffsetsTold(last.call_id, (PartitionOffsets(0, 5, 5, -1),)))
+    assert len(told) == 1
+    questions.session_ended(1)
+    assert len(told) == MAX_OPEN_CALLS_OF_LAG + 1
+    questions.session_ended(1)
+    assert len(told) == MAX_OPEN_CALLS_OF_LAG + 11
