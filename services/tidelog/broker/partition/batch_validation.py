@@ -330,7 +330,7 @@ def _check_body(records: memoryview, header: BatchHeader) -> None:
                 ErrorCode.INVALID_RECORD,
                 f"The batch states {header.record_count} records in {body_bytes} bytes",
             )
-    elif not _begins_as(records, header.compression):
+    elif not body_bytes or not _begins_as(records, header.compression):
         codec = Compression(header.compression).name.lower()
         raise KafkaError(ErrorCode.INVALID_RECORD, f"The records of the batch are not compressed by {codec}")
 

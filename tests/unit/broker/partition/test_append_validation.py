@@ -233,3 +233,9 @@ def test_the_quick_check_and_the_ordered_checks_agree(
         assert validate(batch, rules) == expected == parse_header(batch)
     else:
         assert code_of(batch, rules) == expected
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_a_batch_without_the_records_that_it_states_is_refused(compression: Compression) -> None:
+    empty = assemble_batch(parse_header(GOOD)._replace(attributes=int(compression)))
+    assert code_of(empty) is ErrorCode.INVALID_RECORD
