@@ -38,6 +38,8 @@ BACKGROUND, PANEL, TEXT, GRID = "#111217", "#181b1f", "#d0d2d8", "#2c3036"
 LINES = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#fa6400", "#37872d"]
 COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c"}
 MOST_LEGENDS, MOST_LINES_OF_A_TABLE = 8, 8
+LEGEND_ROW_SHARE = 0.09
+"""The part of a panel's height that two names take. No line is drawn there."""
 
 
 def main() -> None:
@@ -161,8 +163,11 @@ def _draw_lines(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) ->
         label = name if index < MOST_LEGENDS else None
         axes.plot(times, values, color=colour, linewidth=0.9, label=label)
     axes.set_xlim(0, WATCHED_S)
+    low, high = axes.get_ylim()
     if panel["fieldConfig"]["defaults"].get("min") == 0:
-        axes.set_ylim(0, axes.get_ylim()[1] * 1.2 if axes.get_ylim()[1] > 0.06 else 1)
+        low, high = 0, high if high > 0.06 else 1
+    legend_share = LEGEND_ROW_SHARE * math.ceil(min(len(drawn), MOST_LEGENDS) / 2)
+    axes.set_ylim(low, low + (high - low) / (1 - legend_share))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
     axes.yaxis.set_major_formatter(lambda value, _: quantity(value, unit))
     axes.yaxis.set_major_locator(pyplot.MaxNLocator(5))

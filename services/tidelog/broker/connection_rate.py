@@ -37,8 +37,8 @@ class WaitingConnections(Generic[C]):
     """The connections above `max.connection.creation.rate`, which wait until they are served.
 
     Addresses take turns. An address that opens connections faster than the rate therefore delays another
-    one by one turn for each connection of that other one. A connection that ends while it waits takes no
-    turn.
+    one by one turn for each connection of that other one. A connection that the broker closes while it waits
+    takes no turn. That a client has closed one is noticed only in its turn, because nothing is read before.
     """
 
     def __init__(self) -> None:
@@ -54,10 +54,12 @@ class WaitingConnections(Generic[C]):
         return False
 
     def forget(self, connection: C, host: str) -> None:
-        """Forgets a connection that ended."""
-        waiting = self._by_host.get(host)
-        if waiting is not None and waiting.pop(connection, ...) is None and not waiting:
-            del self._by_host[host]
+        """Forgets a connection that ended, if it waits."""
+        waiting = self._by_host.get(host, {})
+        if connection in waiting:
+            del waiting[connection]
+            if not waiting:
+                del self._by_host[host]
 
     def take_due(self, rate: float, now: float) -> list[C]:
         """Returns the connections whose turn has come. They wait no longer."""

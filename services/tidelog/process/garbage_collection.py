@@ -14,14 +14,14 @@ import sys
 from typing import Final, Literal
 
 FULL_COLLECTION_OBJECTS: Final = 20_000
-"""The number of new objects after which a full collection is due. It takes about 10 ms."""
+"""About the number of new objects after which a full collection is due. It takes about 10 ms."""
 YOUNG_OBJECTS: Final = 700
 """The number of new objects after which the youngest generation is collected; Python's default."""
 YOUNG_COLLECTIONS: Final = 10
 """The collections of the youngest generation after which the middle one is collected; Python's default."""
 MIN_THAW_BYTES: Final = 256 * 1024 * 1024
-"""Frozen cycles can become garbage. All objects are visited again, once, when the process needs twice the
-memory that it needed the last time, and at least this much more.
+"""A frozen cycle that became garbage stays in memory. Therefore all objects are visited again when the peak
+of the process's memory has doubled since the last such visit, and has grown by at least this.
 """
 
 
@@ -29,7 +29,7 @@ class Freezer:
     """A callback of Python's garbage collector, which freezes what survives a full collection."""
 
     def __init__(self) -> None:
-        self._is_thawed = True
+        self._visits_all = True  # the collection that runs next
         self._thaw_at_bytes = 0
 
     def __call__(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
@@ -37,11 +37,11 @@ class Freezer:
             return
         gc.freeze()
         peak_bytes = peak_memory_bytes()
-        if self._is_thawed:  # every object was visited
-            self._is_thawed = False
+        if self._visits_all:
+            self._visits_all = False
             self._thaw_at_bytes = peak_bytes + max(peak_bytes, MIN_THAW_BYTES)
         elif peak_bytes >= self._thaw_at_bytes:
-            self._is_thawed = True
+            self._visits_all = True
             gc.unfreeze()
 
 
