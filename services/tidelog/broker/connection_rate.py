@@ -55,8 +55,8 @@ class WaitingConnections(Generic[C]):
 
     def forget(self, connection: C, host: str) -> None:
         """Forgets a connection that ended, if it waits."""
-        waiting = self._by_host.get(host, {})
-        if connection in waiting:
+        waiting = self._by_host.get(host)
+        if waiting is not None and connection in waiting:
             del waiting[connection]
             if not waiting:
                 del self._by_host[host]

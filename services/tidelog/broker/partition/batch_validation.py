@@ -336,9 +336,10 @@ def _check_body(records: memoryview, header: BatchHeader) -> None:
 
 
 def _begins_as(records: memoryview, codec: int) -> bool:
-    """Returns whether the records begin with the magic bytes of the codec. Snappy has none."""
+    """Returns whether there are records and they begin with the magic bytes of the codec. Snappy has none."""
     magic = _MAGIC_OF_CODEC[codec] if codec <= _ZSTD else b""
-    return records[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + len(magic)] == magic
+    body = records[BATCH_HEADER_BYTES:]
+    return len(body) > 0 and body[: len(magic)] == magic
 
 
 def _check_timestamp_fields(
