@@ -38,6 +38,8 @@ BACKGROUND, PANEL, TEXT, GRID = "#111217", "#181b1f", "#d0d2d8", "#2c3036"
 LINES = ["#73bf69", "#f2cc0c", "#5794f2", "#ff9830", "#f2495c", "#b877d9", "#8ab8ff", "#fa6400", "#37872d"]
 COLOURS = {"green": "#73bf69", "orange": "#ff9830", "red": "#f2495c"}
 MOST_LEGENDS, MOST_LINES_OF_A_TABLE = 8, 8
+MOST_LEGEND_CHARS = 36
+"""A longer name keeps its end, and two of them fit beside each other."""
 LEGEND_ROW_SHARE = 0.09
 """The part of a panel's height that two names take. No line is drawn there."""
 
@@ -122,7 +124,8 @@ def _asked(target: Any) -> str:
 def _legend(template: str, labels: Mapping[str, str]) -> str:
     if template == "__auto":
         return ""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), template).strip()
+    text = re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), template).strip()
+    return text if len(text) <= MOST_LEGEND_CHARS else "…" + text[1 - MOST_LEGEND_CHARS :]
 
 
 def _axes(figure: Figure, box: Any) -> Axes:
@@ -309,7 +312,7 @@ def quantity(value: float, unit: str) -> str:
     if unit in ("s", "ms"):
         return _duration(value if unit == "s" else value / 1000)
     suffix = {"ops": "/s", "reqps": "/s", "wps": "/s", "rps": "/s"}.get(unit, "")
-    if abs(value) >= 10_000:
+    if abs(value) >= 999.5:
         return f"{value / 1000:.3g} k{suffix}"
     return f"{value:.3g}{suffix}"
 
