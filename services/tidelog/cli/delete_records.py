@@ -86,7 +86,10 @@ def command(
     offsets: dict[TopicPartition, int] = {}
     if file is not None:
         if topic_name or topic_option or any(each is not None for each in (partition, offset, to_datetime)):
-            raise click.UsageError("Give either --offset-json-file, or a topic, --partition and --offset.")
+            raise click.UsageError(
+                "Give either --offset-json-file, or a topic and --to-datetime, or a topic, --partition and "
+                "--offset."
+            )
         source = f"--offset-json-file {file}"
         rows = parse_partition_rows(read_text_file("--offset-json-file", file), source, ("offset",))
         offsets = {place: row["offset"] for place, row in rows.items()}

@@ -429,7 +429,9 @@ def parse_choice(text: str) -> PartitionChoice:
 
 
 def parse_datetime(text: str) -> int:
-    """Returns milliseconds since 1970. A time without a zone is in UTC. Raises ToolError."""
+    """Returns milliseconds since 1970, at least 0, because ListOffsets gives negative numbers other meanings.
+    A time without a zone is in UTC. Raises ToolError.
+    """
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -441,7 +443,10 @@ def parse_datetime(text: str) -> int:
         )
     if parsed.tzinfo is None:
         parsed = parsed.replace(tzinfo=UTC)
-    return (parsed - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    time_ms = (parsed - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if time_ms < 0:
+        raise ToolError(f"--to-datetime {text}: the time must not be before 1970-01-01T00:00:00Z")
+    return time_ms
 
 
 def parse_duration_ms(text: str) -> int:

@@ -26,7 +26,6 @@ ROWS = [("g", TopicPartition("t", 0), 5), ("g", TopicPartition("u", 2), 0)]
         ("1970-01-01T00:00:01.500Z", 1_500),
         ("1970-01-01T01:00:00.000+01:00", 0),
         ("1970-01-01T00:00:00-02:30", 9_000_000),
-        ("1969-12-31T23:59:59.999", -1),
     ],
 )
 def test_times_are_in_utc_unless_they_have_a_zone(text: str, milliseconds: int) -> None:
@@ -38,6 +37,14 @@ def test_times_are_in_utc_unless_they_have_a_zone(text: str, milliseconds: int) 
 )
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(ToolError, match="--to-datetime"):
+        parse_datetime(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["1969-12-31T23:59:59.999", "1970-01-01T00:59:59.999+01:00", "0001-01-01T00:00:00.000"]
+)
+def test_a_time_before_1970_is_refused_because_it_could_mean_the_end(text: str) -> None:
+    with pytest.raises(ToolError, match="must not be before 1970-01-01T00:00:00Z"):
         parse_datetime(text)
 
 
