@@ -9,10 +9,20 @@ import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError
+from tidelog.client.core.producer import ProducerIdReceived
+from tidelog.client.handshake import Reply
+from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.delivery import BatchDelivery
 from tidelog.client.shell.producer import Producer
-from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.records.record import iterate_records
+from tidelog.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 
 class OvertakenLock:
@@ -82,4 +92,86 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
                     await send()
 
     monkeypatch.setattr(shell, "_request_metadata", answer)
+    asyncio.run(scenario())
+
+
+class Line:
+    """A connection whose broker stores all batches of each request. It checks that they can be read."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[TopicPartition, list[bytes | None]]] = []
+
+    def version_for(self, request: ProduceRequest, **versions: int) -> int:
+        return 12
+
+    def send(self, request: ProduceRequest, version: int, timeout_s: float) -> asyncio.Future[Reply]:
+        self.send_unanswered(request, version)
+        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        reply.set_result(Reply(1, memoryview(b"")))
+        return reply
+
+    def send_unanswered(self, request: ProduceRequest, version: int) -> None:
+        for topic in request.topic_data:
+            for row in topic.partition_data:
+                values = [record.value for record in iterate_records(bytes(row.records or b""))]
+                self.written.append((TopicPartition(topic.name, row.index), values))
+
+    def decode(self, request: ProduceRequest, version: int, reply: Reply) -> ProduceResponse:
+        return ProduceResponse(
+            [
+                TopicProduceResponse(
+                    topic.name,
+                    partition_responses=[PartitionProduceResponse(row.index) for row in topic.partition_data],
+                )
+                for topic in request.topic_data
+            ]
+        )
+
+
+@pytest.mark.parametrize("acks", ["all", "0"])
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+@pytest.mark.parametrize("how", ["one expires", "all expire", "aborted"])
+def test_batches_that_end_while_they_wait_for_a_connection_are_not_written(
+    how: str, compression: str, acks: str
+) -> None:
+    """They have no records any more. Brokers stored an empty body that claimed records, and no consumer could
+    read the partition beyond it.
+    """
+    settings = {
+        "linger.ms": 10_000,
+        "compression.type": compression,
+        "acks": acks,
+        "enable.idempotence": acks == "all",
+    }
+    producer = Producer[bytes, bytes]("127.0.0.1:1", settings)
+    shell = cast("Any", producer)
+    core, line = shell._core, Line()
+
+    async def scenario() -> None:
+        shell._tasks.start()
+        start_ms = now_ms()
+        topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),) * 2)
+        core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), start_ms)
+        core.step(ProducerIdReceived(7, 0), start_ms)
+        first = core.append("t", 0, 0, None, b"first", (), start_ms - 100_000)
+        second = core.append("t", 1, 0, None, b"second", (), start_ms - 95_000)
+        (request,) = core.poll(start_ms - 80_000)
+        assert request.batches == (first, second)
+        match how:
+            case "one expires":
+                core.poll(start_ms + 20_000)
+            case "all expire":
+                core.poll(start_ms + 25_000)
+            case _:
+                core.fail_all(KafkaError(ErrorCode.NETWORK_EXCEPTION, "aborted"))
+        left = [batch for batch in request.batches if not batch.is_done]
+        assert len(left) == (how == "one expires")
+        shell._write(request, line)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert line.written == [(TopicPartition("t", 1), [b"second"])] * len(left)
+        assert all(batch.is_done and batch.error is None for batch in left)
+        assert not core.pending_batches() and not core._requests, "the request is still in flight"
+        await shell._tasks.stop()
+
     asyncio.run(scenario())

@@ -124,6 +124,13 @@ class SendProduce(NamedTuple):
     node_id: int
     batches: tuple[ProducerBatch, ...]
 
+    @property
+    def unfinished(self) -> tuple[ProducerBatch, ...]:
+        """The batches to write. The others ended while the request waited for a connection, because of
+        `delivery.timeout.ms` or an abort, and have no records any more.
+        """
+        return tuple(batch for batch in self.batches if not batch.is_done)
+
 
 class RequestMetadata(NamedTuple):
     """Ask any broker for these topics. It may create those that records wait for."""

@@ -196,7 +196,8 @@ class ProducerBatch:
         self.base_sequence = base_sequence
 
     def encode(self, *, is_transactional: bool) -> bytearray:
-        """Returns the bytes of a closed batch with its current numbers."""
+        """Returns the bytes of a closed batch with its current numbers. It must still have its records."""
+        assert self._body, f"{self} has no records"
         return wrap_records(
             self._body,
             self.count,

@@ -728,8 +728,12 @@ class Producer(Generic[K, V]):
             self._write(waiting.popleft(), connection)
 
     def _write(self, effect: SendProduce, connection: AsyncConnection) -> None:
+        batches = effect.unfinished
+        if not batches:
+            self._later(ProduceFailed(effect.request_id, False, "all batches ended before the request"))
+            return
         try:
-            request, version = self._produce_request(connection, effect.batches)
+            request, version = self._produce_request(connection, batches)
         except ClientError as error:
             self._later(ProduceFailed(effect.request_id, False, str(error), is_permanent=True))
             return
@@ -743,7 +747,7 @@ class Producer(Generic[K, V]):
             self._later(ProduceFailed(effect.request_id, True, str(error)))
             return
         stored = PartitionAnswer(ErrorCode.NONE, UNKNOWN_OFFSET, -1, None, None)
-        self._later(ProduceAnswered(effect.request_id, {batch.place: stored for batch in effect.batches}))
+        self._later(ProduceAnswered(effect.request_id, {batch.place: stored for batch in batches}))
 
     def _later(self, event: Event) -> None:
         """Gives the core an event after the effects that it has just returned."""

@@ -237,3 +237,17 @@ def test_a_request_that_was_never_written_uses_up_no_retry() -> None:
     assert not batch.is_done
     core.step(ProduceFailed(request.request_id, True, "lost"), 11)
     assert batch.is_done and batch.error is not None
+
+
+def test_a_batch_without_its_records_is_never_encoded() -> None:
+    core = producer(linger_ms=0)
+    core.step(METADATA, 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    batch = core.append("t", 0, 0, None, b"v", (), 0)
+    assert batch is not None
+    (request,) = sent(core.poll(0))
+    assert request.unfinished == (batch,)
+    core.poll(200_000)
+    assert batch.is_done and not request.unfinished
+    with pytest.raises(AssertionError, match="has no records"):
+        batch.encode(is_transactional=False)
