@@ -63,6 +63,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
+        """The requests without a response, also those whose callers were cancelled."""
+        self._answered_all = asyncio.Event()
         self._correlation_id = 0
         self._failure: ClientError | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -168,7 +170,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
             return
         async with self._renewal:
             while self._waiting:
-                await asyncio.wait([self._waiting[-1].reply])
+                self._answered_all.clear()
+                await self._answered_all.wait()
             if not self._ends_soon:
                 return
             try:
@@ -291,6 +294,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         waiting = self._waiting.popleft()
         if not waiting.reply.done():
             waiting.reply.set_result(Reply(waiting.correlation_id, frame))
+        if not self._waiting:
+            self._answered_all.set()
         self.last_used_s = self._loop.time()
 
     def _check_deadline(self) -> None:
@@ -315,3 +320,4 @@ class AsyncConnection(asyncio.BufferedProtocol):
             waiting = self._waiting.popleft()
             if not waiting.reply.done():
                 waiting.reply.set_exception(error)
+        self._answered_all.set()
