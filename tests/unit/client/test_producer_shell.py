@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any, cast
 
 import pytest
@@ -90,6 +91,41 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
                         await send()
                 else:
                     await send()
+
+    monkeypatch.setattr(shell, "_request_metadata", answer)
+    asyncio.run(scenario())
+
+
+def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The response to a refresh arrived first, and the send failed with the refusal from before the ACL."""
+    producer = Producer[bytes, bytes]("127.0.0.1:1")
+    shell = cast("Any", producer)
+    other = TopicView("other", uuid.UUID(int=1), (PartitionLeader(1, 0),))
+    refused = TopicView("t", ZERO_TOPIC_ID, (), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    permitted = TopicView("t", uuid.UUID(int=2), (PartitionLeader(1, 0),))
+    asked: list[tuple[str, ...]] = []
+
+    async def answer(known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        asked.append(wanted)
+        if wanted:
+            shell._step(MetadataReceived((Node(1, "h", 1),), (other, permitted)))
+
+    async def scenario() -> None:
+        shell._tasks.start()
+        shell._core.partition_count("t")
+        shell._core.step(MetadataReceived((Node(1, "h", 1),), (other, refused)), 0)
+        shell._core._needs_metadata = True
+        shell._pump()  # a refresh is on its way, which does not name the topic
+        await asyncio.sleep(0)
+        assert asked == [()]
+        sending = asyncio.create_task(producer.send("t", b"v"))
+        await asyncio.sleep(0)
+        shell._step(MetadataReceived((Node(1, "h", 1),), (other,)))
+        async with asyncio.timeout(5):
+            await sending
+        assert asked == [(), ("t",)]
 
     monkeypatch.setattr(shell, "_request_metadata", answer)
     asyncio.run(scenario())

@@ -228,8 +228,8 @@ class ProducerCore:
         self._metadata_attempts = 0
         self._metadata_not_before_ms = 0
         self._metadata_expires_ms: int | None = None
-        self.metadata_count: int = 0
-        """The number of Metadata responses so far."""
+        self._answer_counts: dict[str, int] = {}
+        """The number of Metadata responses so far that name a topic."""
         self._batch_limit = min(settings.batch_size, settings.max_request_size - REQUEST_OVERHEAD_BYTES)
         self._is_idempotent = settings.enable_idempotence
         self._is_transactional = settings.transactional_id is not None
@@ -347,6 +347,10 @@ class ProducerCore:
         """Returns the error for which a topic has no partitions, None if there was none."""
         code = self.view.errors.get(topic)
         return None if code is None else request_error(code, f"topic '{topic}'")
+
+    def answer_count(self, topic: str) -> int:
+        """Returns the number of Metadata responses so far that name a topic."""
+        return self._answer_counts.get(topic, 0)
 
     def pending_batches(self) -> list[ProducerBatch]:
         """Returns the batches that are neither acknowledged nor failed."""
@@ -568,8 +572,9 @@ class ProducerCore:
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
         self._is_metadata_requested = False
-        self.metadata_count += 1
         self.view.update(event)
+        for answer in event.topics:
+            self._answer_counts[answer.name] = self.answer_count(answer.name) + 1
         self._metadata_expires_ms = now_ms + self.settings.metadata_max_age_ms
         for name, topic in self.view.topics.items():
             if not topic.partitions:
@@ -591,7 +596,7 @@ class ProducerCore:
                 PartitionQueue(TopicPartition(name, index)) for index in range(len(found.queues), found.count)
             ]
         # A send that still waits asks for its topic again, unless the error is permanent.
-        refused = [name for name in self._wanted if name in self.view.errors]
+        refused = {answer.name for answer in event.topics} & self._wanted.keys() & self.view.errors.keys()
         for name in refused:
             del self._wanted[name]
         is_incomplete = bool(self._wanted) or any(

@@ -601,7 +601,7 @@ class Producer(Generic[K, V]):
     async def _until_done(self, topic: str, attempt: Callable[[], T | None]) -> T:
         """Repeats an attempt when the core has made progress, for at most `max.block.ms`."""
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
-        known_count = self._core.metadata_count
+        known_count = self._core.answer_count(topic)
         self._core.blocked_count += 1
         try:
             while (found := attempt()) is None:
@@ -612,7 +612,7 @@ class Producer(Generic[K, V]):
 
     async def _partition_count(self, topic: str) -> int:
         deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
-        known_count = self._core.metadata_count
+        known_count = self._core.answer_count(topic)
         while True:
             with self._lock:
                 count = self._core.partition_count(topic)
@@ -622,13 +622,13 @@ class Producer(Generic[K, V]):
 
     async def _wait(self, topic: str, deadline_s: float, known_count: int) -> None:
         """Waits until the core made progress. Raises the error of the topic at the deadline, or before it if
-        the error is permanent and came after the first `known_count` Metadata responses.
+        the error is permanent and came after the first `known_count` Metadata responses about the topic.
         """
         if self._is_closed:
             raise ClosedError("the producer is closed")
         left_s = deadline_s - time.monotonic()
         error = self._core.topic_error(topic)
-        is_new = self._core.metadata_count > known_count
+        is_new = self._core.answer_count(topic) > known_count
         if error is not None and (left_s <= 0 or (is_new and not error.is_retriable)):
             raise error
         if left_s <= 0:

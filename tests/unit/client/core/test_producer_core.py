@@ -251,3 +251,16 @@ def test_a_batch_without_its_records_is_never_encoded() -> None:
     assert batch.is_done and not request.unfinished
     with pytest.raises(AssertionError, match="has no records"):
         batch.encode(is_transactional=False)
+
+
+def test_an_answer_about_other_topics_leaves_a_refused_topic_wanted() -> None:
+    core = producer()
+    refused = TopicView("u", uuid.UUID(int=0), (), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    core.append("u", None, 0, None, b"v", (), 0)
+    core.poll(0)
+    core.step(METADATA._replace(topics=(*METADATA.topics, refused)), 1)
+    assert core.answer_count("u") == 1
+    core.append("u", None, 0, None, b"v", (), 1_000)
+    core.step(METADATA, 1_001)
+    assert core.answer_count("u") == 1 and core.answer_count("t") == 2
+    assert core.poll(3_000) == [RequestMetadata(("t",), ("u",))]
