@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from tidelog.client.handshake import Reply
 from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.delivery import BatchDelivery
 from tidelog.client.shell.producer import Producer
+from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.record import iterate_records
@@ -64,6 +66,53 @@ def test_a_record_that_a_thread_adds_during_a_close_has_an_outcome(how: str) -> 
         assert not shell._core.pending_batches()
 
     asyncio.run(scenario())
+
+
+class PreemptedLock:
+    """A lock after whose first release the thread stands still until the producer has ended."""
+
+    def __init__(self, producer: Producer[bytes, bytes], thread: LoopThread) -> None:
+        self._lock = threading.Lock()
+        self._producer: Producer[bytes, bytes] | None = producer
+        self._thread = thread
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._thread.call(producer.close(flushes=False))
+            self._thread.stop()
+
+
+@pytest.mark.parametrize("how", ["one", "many", "many with keys"])
+def test_a_record_that_a_thread_adds_before_a_close_has_an_outcome(how: str) -> None:
+    """The thread then called a loop that was closed, and `send` raised a plain RuntimeError."""
+    producer = Producer[bytes, bytes]("127.0.0.1:1")
+    shell = cast("Any", producer)
+    thread = LoopThread("test")
+    delivery = BatchDelivery()
+
+    async def begin() -> None:
+        shell._tasks.start()
+        topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
+        shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+
+    thread.call(begin())
+    shell._lock = PreemptedLock(producer, thread)
+    if how == "one":
+        added = producer.append("t", 0, 0, None, b"v", ())
+        assert added is not None
+        delivery.add_one(added)
+    else:
+        keys = [b"k"] if how == "many with keys" else None
+        assert producer.append_batch(delivery, "t", 0, 0, (keys, [b"v"], None), 0) == 1
+    ((_, error),) = delivery.errors()
+    assert str(error) == "the producer was closed"
+    with pytest.raises(ClosedError):
+        producer.append("t", 0, 0, None, b"v", ())
 
 
 @pytest.mark.parametrize("is_still_refused", [True, False])

@@ -487,8 +487,8 @@ class Producer(Generic[K, V]):
                 self._transaction.has_content = True
                 batch, count = found
                 delivery.add(batch, batch.count - count, count)
-        if core.is_due and not self._is_pump_scheduled:
-            self._schedule()
+            if core.is_due and not self._is_pump_scheduled:
+                self._schedule()
         return 0 if found is None else found[1]
 
     def _append_each(
@@ -505,12 +505,12 @@ class Producer(Generic[K, V]):
         core, partitioner = self._core, self._partitioner
         at_ms = time.monotonic_ns() // 1_000_000
         count = 0
-        try:
-            with self._lock:
-                if self._is_closed:
-                    raise ClosedError("the producer is closed")
-                if self._transaction_calls is not None:
-                    self._transaction.check_open()
+        with self._lock:
+            if self._is_closed:
+                raise ClosedError("the producer is closed")
+            if self._transaction_calls is not None:
+                self._transaction.check_open()
+            try:
                 num_partitions = None if partition is not None else core.partition_count(topic)
                 for index in range(start, min(len(values), start + MAX_ROWS_AT_ONCE)):
                     key, value, place = None if keys is None else keys[index], values[index], partition
@@ -525,9 +525,9 @@ class Producer(Generic[K, V]):
                     if self._interceptors:
                         self.watch(Delivery(batch, batch.count - 1, timestamp), None)
                     count += 1
-        finally:
-            if core.is_due and not self._is_pump_scheduled:
-                self._schedule()
+            finally:
+                if core.is_due and not self._is_pump_scheduled:
+                    self._schedule()
         return count
 
     async def append_batch_later(
@@ -575,8 +575,8 @@ class Producer(Generic[K, V]):
             if batch is not None:
                 self._transaction.has_content = True
                 delivery = Delivery(batch, batch.count - 1, timestamp)
-        if core.is_due and not self._is_pump_scheduled:
-            self._schedule()
+            if core.is_due and not self._is_pump_scheduled:
+                self._schedule()
         return delivery
 
     def _partition_of(self, topic: str, key: bytes | None, value: bytes | None) -> int | None:
@@ -652,7 +652,9 @@ class Producer(Generic[K, V]):
     # -- the core's effects
 
     def _schedule(self) -> None:
-        """Runs the pump soon. It may be called from any thread."""
+        """Runs the pump soon. Any thread may call this while it holds the lock, so that a close waits and the
+        loop is still open. It cannot deadlock, because the calls of the loop only add to its queue.
+        """
         if self._tasks.loop is None:
             raise ClosedError("the producer was not started: use `async with`, or await `start`")
         self._is_pump_scheduled = True
