@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import NO_LEADER, Cluster, ClusterView, Topic
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
-from tidelog.client.errors import ClientError, NoAnswerError
+from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
@@ -72,10 +72,14 @@ class ClusterReader:
             self._cluster.close()
             self._cluster = None
 
-    def run(self, read: Callable[[Cluster], T]) -> T:
+    def run(self, read: Callable[[Cluster], T], silent: set[int] | None = None) -> T:
         """Runs a call, and runs it again with a new connection if the old one has ended meanwhile. Raises
         ClientError, KafkaError.
+
+        If the first attempt cannot connect to a broker, `silent` loses the brokers that this attempt added.
+        The second attempt asks them again, at the addresses that it then knows.
         """
+        before = frozenset(silent or ())
         if self._cluster is not None:
             try:
                 return read(self._cluster)
@@ -83,7 +87,9 @@ class ClusterReader:
                 # The broker would not answer the second time either, and all pages wait. Its connection is
                 # closed. The others are kept, because a new bootstrap could begin with this broker.
                 raise
-            except ClientError:
+            except ClientError as error:
+                if silent is not None and isinstance(error, UnreachableError):
+                    silent &= before
                 self.close()
         self._cluster = self._connect(self._known)
         try:
@@ -108,17 +114,17 @@ class ClusterReader:
     def topics(self) -> TopicList:
         """Returns all topics with sizes and rates, in the order of their names."""
         with self._silent.asking() as silent:
-            return self.run(lambda cluster: self._topics(cluster, silent))
+            return self.run(lambda cluster: self._topics(cluster, silent), silent)
 
     def topic(self, name: str) -> TopicReading:
         """Returns a topic with its partitions and settings. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION."""
         with self._silent.asking() as silent:
-            return self.run(lambda cluster: self._topic(cluster, name, silent))
+            return self.run(lambda cluster: self._topic(cluster, name, silent), silent)
 
     def settings(self, broker_id: int | None) -> SettingsReading:
         """Returns the settings of a broker, by default of the first one that answers."""
         with self._silent.asking() as silent:
-            return self.run(lambda cluster: _settings(cluster, broker_id, silent))
+            return self.run(lambda cluster: _settings(cluster, broker_id, silent), silent)
 
     # -- how they are read
 

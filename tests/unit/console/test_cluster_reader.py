@@ -10,7 +10,7 @@ import pytest
 from tidelog.client.address import Address
 from tidelog.client.cluster import Broker, Cluster, ClusterView
 from tidelog.client.configs import ConfigResource
-from tidelog.client.errors import ConnectionLostError, NoAnswerError
+from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnreachableError
 from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
 from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
@@ -80,6 +80,28 @@ def test_settings_are_those_of_the_first_broker_that_answers(monkeypatch: pytest
     clock.now_ms = SILENT_MS
     with pytest.raises(NoAnswerError, match=r"no answer from 127\.0\.0\.1:1"):
         reader.settings(1)
+
+
+def test_a_broker_without_a_connection_is_asked_again_with_the_next_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second attempt left it out, so the user read that it did not answer lately, and not why."""
+    asked: list[str] = []
+
+    def describe(cluster: Cluster, resource: ConfigResource) -> list[object]:
+        asked.append(resource.name)
+        raise UnreachableError("no connection to 127.0.0.1:1: connection refused")
+
+    monkeypatch.setattr(cluster_reader, "describe_configs", describe)
+    brokers = (Broker(1, Address("127.0.0.1", 1), None),)
+    reader, connected = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), Clock())
+    reader.open()
+    with pytest.raises(UnreachableError, match="connection refused"):
+        reader.settings(1)
+    assert (asked, len(connected)) == (["1", "1"], 2)
+    with pytest.raises(NoAnswerError, match="no answer from broker 1 lately"):
+        reader.settings(1)
+    assert asked == ["1", "1"], "other pages leave it out for a while"
 
 
 def test_a_broker_that_does_not_answer_leaves_the_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
