@@ -59,7 +59,9 @@ class ClusterView:
         """The error codes of topics for which the last response had no partitions."""
         self.names_by_id: dict[UUID, str] = {}
         self.ended_topics: int = 0
-        """The number of topics that were deleted, or replaced by others of their names."""
+        """The number of topics that the view has forgotten. It forgets those that were deleted or replaced by
+        others of their names, and those for which a leader answered ListOffsets with an error.
+        """
 
     def update(self, received: MetadataReceived) -> None:
         self.nodes = {node.node_id: node for node in received.nodes}
