@@ -351,11 +351,14 @@ class Line:
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
+        self.joined = asyncio.Event()
 
     async def renew_login(self, timeout_s: float) -> None: ...
 
     async def call(self, request: ConsumerGroupHeartbeatRequest, timeout_s: float, **versions: int) -> Any:
         self.epochs.append(request.member_epoch)
+        if request.member_epoch == JOIN_EPOCH:
+            self.joined.set()
         return ConsumerGroupHeartbeatResponse()
 
 
@@ -388,7 +391,8 @@ def test_a_member_that_leaves_and_joins_again_says_so_in_this_order(
         shell._perform(core.poll(1_000_000))
         (lost,) = (each for each in core.begin_poll(1_000_001) if isinstance(each, RevokePartitions))
         shell._perform(core.step(RevocationDone(lost.step), 1_000_002))
-        await asyncio.sleep(0.01)
+        async with asyncio.timeout(5):
+            await line.joined.wait()
         await shell._tasks.stop()
 
     for name in ("_request_metadata", "_look_up_committed", "_fetch", "_check_positions"):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from grouplab.cpu_time import least_cpu_s
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.transactions import queries
@@ -398,11 +397,15 @@ def test_a_pattern_takes_a_bounded_time_for_long_ids(lab: TransactionLab, patter
     """A client without rights sends the pattern, which is compared with the ids of others."""
     for number in range(4):
         begin(lab, "ab" * 2_000 + str(number))
-    begun = time.process_time()
-    told = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern=pattern))
-    assert time.process_time() - begun < 0.2
-    assert told.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-    assert told.transaction_states == []
+    asked = ListTransactionsRequest(transactional_id_pattern=pattern)
+
+    def ask() -> None:
+        queries._compiled.cache_clear()
+        told = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked)
+        assert told.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+        assert told.transaction_states == []
+
+    assert least_cpu_s(ask) < 0.2
     few = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="(ab)+[01]"))
     assert len(few.transaction_states) == 2
 

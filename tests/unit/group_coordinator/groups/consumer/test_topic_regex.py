@@ -12,6 +12,7 @@ import re2
 
 import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
+from grouplab.cpu_time import ATTEMPTS, cpu_s, least_cpu_s
 from grouplab.kafka_answers import ask_java
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, TopicRegex
@@ -100,16 +101,6 @@ def test_no_expression_takes_more_than_linear_time() -> None:
     assert time.process_time() - begun < 1
 
 
-@pytest.mark.parametrize(
-    "expression", ["(?i)" + "\\pN" * 3_000, "(?i)[^\\pL\\pN\\pM\\pS]{1000}", "[^a]{1000}", "." * 10_000]
-)
-def test_compiling_takes_a_bounded_time(expression: str) -> None:
-    begun = time.process_time()
-    with contextlib.suppress(KafkaError):
-        TopicRegex(expression)
-    assert time.process_time() - begun < 0.1
-
-
 COSTLY = (
     "(.?){1000}" * 30 + "z",
     "(.?){1000}(.?){999}z",
@@ -122,25 +113,36 @@ COSTLY = (
 )
 
 
+@pytest.mark.parametrize(
+    "expression",
+    ["(?i)" + "\\pN" * 3_000, "(?i)[^\\pL\\pN\\pM\\pS]{1000}", "[^a]{1000}", "." * 10_000, *COSTLY],
+)
+def test_compiling_takes_a_bounded_time(expression: str) -> None:
+    def compile_() -> None:
+        with contextlib.suppress(KafkaError):
+            TopicRegex(expression)
+
+    assert least_cpu_s(compile_) < 0.1
+
+
 @pytest.mark.parametrize("expression", COSTLY)
 def test_a_step_takes_a_bounded_time(expression: str) -> None:
     """RE2 executes each instruction for each character if its automaton has too many states."""
     seed = 20261127
     names = ["".join(random.Random(seed + n).choices("ab", k=249)) for n in range(40)]
-    begun = time.process_time()
-    try:
+
+    def longest_step_s() -> float:
         compiled = {expression: TopicRegex(expression)}
+        sweep = RegexSweep(compiled, compiled, names, 1)
+        longest_s = 0.0
+        while not sweep.is_complete:
+            longest_s = max(longest_s, cpu_s(lambda: list(sweep.advance(MATCHES_AT_ONCE))))
+        return longest_s
+
+    try:  # 45 ms on a quiet machine
+        assert any(longest_step_s() < 0.15 for _ in range(ATTEMPTS)), f"seed {seed}"
     except KafkaError as error:
         assert error.code is ErrorCode.INVALID_REGULAR_EXPRESSION
-        assert time.process_time() - begun < 0.1
-        return
-    sweep = RegexSweep(compiled, compiled, names, 1)
-    longest_s = 0.0
-    while not sweep.is_complete:
-        begun = time.process_time()
-        list(sweep.advance(MATCHES_AT_ONCE))
-        longest_s = max(longest_s, time.process_time() - begun)
-    assert longest_s < 0.15, f"seed {seed}"  # 45 ms on a quiet machine
 
 
 def test_a_long_list_of_topics_is_an_expression() -> None:
