@@ -41,6 +41,8 @@ REQUEST_TIMEOUT_MS = 1_000
 LATE_MS = 600
 """A request whose connection was closed arrives at most this much later, which is less than a retry takes."""
 
+MAX_CONNECT_MS = 5_000
+
 
 @dataclass
 class StoredBatch:
@@ -110,6 +112,8 @@ class Faults:
     replaced: float = 0.0
     """A leader that stores a batch and is replaced before the batch is acknowledged."""
     slow: float = 0.0
+    unconnected: float = 0.0
+    """A request that waits until its connection is open, and all later ones to the broker with it."""
     most_records: int | None = None
     """A batch with more records is too large for the brokers."""
 
@@ -130,6 +134,7 @@ class ModelCluster(VirtualTime):
         self.partitions = [ModelPartition(leader=1 + index % 3) for index in range(partition_count)]
         self.core = make_core(settings, choose=self.chance.randrange, jitter=self.chance.random)
         self.completed: list[ProducerBatch] = []
+        self._connection_open_ms: dict[int, int] = {}
         self._connection_free_ms: dict[int, int] = {}
         self._response_free_ms: dict[int, int] = {}
         self._producer_ids = 100
@@ -193,8 +198,21 @@ class ModelCluster(VirtualTime):
         self.step(ProducerIdReceived(self._producer_ids, 0))
 
     def _send(self, effect: SendProduce) -> None:
+        open_ms = self._connection_open_ms.get(effect.node_id, -1)
+        if open_ms < self.now_ms and self._happens(self.faults.unconnected):
+            open_ms = self.now_ms + self.chance.randint(1, MAX_CONNECT_MS)
+            self._connection_open_ms[effect.node_id] = open_ms
+        if open_ms < self.now_ms:
+            self._write(effect)
+        else:
+            self.at(open_ms - self.now_ms, lambda: self._write(effect))
+
+    def _write(self, effect: SendProduce) -> None:
         node_id = effect.node_id
-        data = [(batch.place, bytes(batch.encode(is_transactional=False))) for batch in effect.batches]
+        data = [(batch.place, bytes(batch.encode(is_transactional=False))) for batch in effect.unfinished]
+        if not data:
+            self.step(ProduceFailed(effect.request_id, False, "all batches ended before the request"))
+            return
         delay_ms = self.chance.randint(1, 30)
         if self._happens(self.faults.slow):
             delay_ms += self.chance.randint(0, LATE_MS)

@@ -40,6 +40,7 @@ FAULTS = st.builds(
     leader_moves=PROBABILITY,
     replaced=PROBABILITY,
     slow=PROBABILITY,
+    unconnected=PROBABILITY,
     most_records=st.sampled_from([None, None, 1, 3]),
 )
 
