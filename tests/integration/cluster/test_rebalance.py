@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -112,13 +113,13 @@ def test_copying_is_throttled_and_the_throttle_is_removed_at_its_end(
     under_way = rebalance(three, "--verify")
     assert (under_way.exit_code, "the throttle remains" in under_way.stderr) == (1, True), under_way.output
     again = rebalance(three, "--topic", big_topic, "--execute")
-    assert "are already moving" in again.stderr
+    assert "already moving" in again.stderr
     while (verified := rebalance(three, "--verify")).exit_code:
         assert time.monotonic() - began_s < 60
         time.sleep(0.2)
     tell("1.5 MB at 0.3 MB/s", time.monotonic() - began_s)
     assert time.monotonic() - began_s > 2, "it was throttled"
-    assert "throttles were removed" in verified.stdout
+    assert re.search(r"throttle was removed|throttles were removed", verified.stdout)
     assert dynamic_settings(three, ResourceType.BROKER, "3") == {}
     assert LEADER_REPLICAS not in dynamic_settings(three, ResourceType.TOPIC, big_topic)
 
@@ -127,7 +128,7 @@ def test_a_running_move_can_be_cancelled(three: TidelogCluster, big_topic: str) 
     rebalance(three, "--topic", big_topic, "--execute", "--throttle", "1000", "--timeout", "0.2")
     cancelled = rebalance(three, "--cancel")
     assert cancelled.exit_code == 0, cancelled.output
-    assert "moves were cancelled" in cancelled.stdout
+    assert re.match(r"(1 move was|\d+ moves were) cancelled, and the throttle was removed", cancelled.stdout)
     with Cluster(three.bootstrap) as client:
         assert list_reassignments(client) == {}
     assert replicas_on(three, big_topic) == {1: 2, 2: 2, 3: 0}
