@@ -269,11 +269,12 @@ async def _serve(
     secure_listen: str | None,
     console_listen: str | None,
 ) -> None:
-    bound_collection_pauses()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    # Only now, because a signal handler's exception would be lost in the collector's callback.
+    bound_collection_pauses()
     renewals: asyncio.Task[None] | None = None
     properties: Path | None = None
     options = ""

@@ -123,11 +123,12 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
 
 
 async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
-    bound_collection_pauses()
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    # Only now, because a signal handler's exception would be lost in the collector's callback.
+    bound_collection_pauses()
     stopped = asyncio.ensure_future(stopping.wait())
     async with contextlib.AsyncExitStack() as stack:
         health = Health()
