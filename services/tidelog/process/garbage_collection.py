@@ -9,7 +9,6 @@ still frees a frozen object when its last reference ends, unless it is part of a
 from __future__ import annotations
 
 import gc
-import resource
 import sys
 from typing import Final, Literal
 
@@ -19,9 +18,10 @@ YOUNG_OBJECTS: Final = 700
 """The number of new objects after which the youngest generation is collected; Python's default."""
 YOUNG_COLLECTIONS: Final = 10
 """The collections of the youngest generation after which the middle one is collected; Python's default."""
-MIN_THAW_BYTES: Final = 256 * 1024 * 1024
-"""A frozen cycle that became garbage stays in memory. Therefore all objects are visited again when the peak
-of the process's memory has doubled since the last such visit, and has grown by at least this.
+MIN_THAW_BLOCKS: Final = 500_000
+"""A frozen cycle that became garbage stays in memory. Therefore all objects are visited again when Python has
+allocated half as many blocks of memory again as after the last such visit, and at least this many more. They
+take about 50 MB.
 """
 
 
@@ -30,25 +30,19 @@ class Freezer:
 
     def __init__(self) -> None:
         self._visits_all = True  # the collection that runs next
-        self._thaw_at_bytes = 0
+        self._thaw_at_blocks = 0
 
     def __call__(self, phase: Literal["start", "stop"], info: dict[str, int]) -> None:
         if phase == "start" or info["generation"] < 2:
             return
         gc.freeze()
-        peak_bytes = peak_memory_bytes()
+        blocks = sys.getallocatedblocks()
         if self._visits_all:
             self._visits_all = False
-            self._thaw_at_bytes = peak_bytes + max(peak_bytes, MIN_THAW_BYTES)
-        elif peak_bytes >= self._thaw_at_bytes:
+            self._thaw_at_blocks = blocks + max(blocks // 2, MIN_THAW_BLOCKS)
+        elif blocks >= self._thaw_at_blocks:
             self._visits_all = True
             gc.unfreeze()
-
-
-def peak_memory_bytes() -> int:
-    """Returns the most memory that this process has used."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def bound_collection_pauses() -> None:
