@@ -18,10 +18,10 @@ YOUNG_OBJECTS: Final = 700
 """The number of new objects after which the youngest generation is collected; Python's default."""
 YOUNG_COLLECTIONS: Final = 10
 """The collections of the youngest generation after which the middle one is collected; Python's default."""
-MIN_THAW_BLOCKS: Final = 500_000
+MIN_THAW_BLOCKS: Final = 2_000_000
 """A frozen cycle that became garbage stays in memory. Therefore all objects are visited again when Python has
-allocated half as many blocks of memory again as after the last such visit, and at least this many more. They
-take about 50 MB.
+allocated twice as many blocks of memory as after the last such visit, and at least this many more. They take
+about 200 MB.
 """
 
 
@@ -39,7 +39,7 @@ class Freezer:
         blocks = sys.getallocatedblocks()
         if self._visits_all:
             self._visits_all = False
-            self._thaw_at_blocks = blocks + max(blocks // 2, MIN_THAW_BLOCKS)
+            self._thaw_at_blocks = blocks + max(blocks, MIN_THAW_BLOCKS)
         elif blocks >= self._thaw_at_blocks:
             self._visits_all = True
             gc.unfreeze()

@@ -56,14 +56,14 @@ print(gc.collect())
     assert int(printed) >= 2_000
 
 
-def test_frozen_garbage_is_collected_when_the_memory_has_grown_by_half() -> None:
+def test_frozen_garbage_is_collected_when_the_memory_has_doubled() -> None:
     printed = run("""
 blocks = 100
 garbage_collection.sys.getallocatedblocks = lambda: blocks
 garbage_collection.MIN_THAW_BLOCKS = 10
 garbage_collection.bound_collection_pauses()
 counts = []
-for blocks in (120, 149, 150, 120, 179, 180, 100):
+for blocks in (150, 199, 200, 120, 239, 240, 100):
     nodes = [Node() for _ in range(1_000)]
     for node in nodes:
         node.next = node
