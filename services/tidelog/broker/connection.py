@@ -185,7 +185,8 @@ class Connection(RequestSource):
         self._shut()
         self.listener.forget(self)
         # The outbox and the authentication refer to this connection. Without these references, its memory is
-        # free at once, and does not wait for the garbage collector.
+        # free at once, and does not wait for the garbage collector. The gate may go, because a closed
+        # connection starts no request.
         self._outbox = self._transport = None
         self.authentication = self.gate = None
 

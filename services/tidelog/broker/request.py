@@ -350,6 +350,7 @@ class RequestContext:
         if self.on_abandoned is not None:
             self.on_abandoned()
             self.on_abandoned = None
+        self.edit = None  # it may refer to this context
         if self.steps is not None:
             self.steps.abandoned()
 
@@ -440,7 +441,8 @@ class Route:
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
         """Returns the complete frame: size, header and body."""
         if context.edit is not None:
-            message, context.edit = self._edited(context.edit, message), None  # edits refer to the context
+            message = self._edited(context.edit, message)
+            context.edit = None  # it may refer to the context
         if context.charge is not None:
             message = context.charge.answered(context, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)

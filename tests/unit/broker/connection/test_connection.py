@@ -458,8 +458,11 @@ def test_closing_in_the_middle_of_a_read_releases_files(lab: Lab) -> None:
 
 def test_the_memory_of_a_closed_connection_is_free_at_once(lab: Lab) -> None:
     connection, transport = lab.connect()
-    lab.feed("now:a", connection=connection)
+    lab.feed("now:a", "park:b", connection=connection)
     assert lab.answers(transport) == ["a"]
+    parked = lab.script.parked.pop("b")
+    parked.edit = lambda response, context=parked: None
+    del parked
     transport.lose()
     lab.forgotten.clear()
     transport._connection = None
