@@ -68,15 +68,16 @@ def _resource(
     topic: str | None, group: str | None, is_cluster: bool, transactional_id: str | None
 ) -> _Resource:
     """Returns the resource that the options name, ANY if they name none. Raises click.UsageError."""
-    named = Resources(topic, group, is_cluster, transactional_id).named()
-    if len(named) > 1:
-        raise click.UsageError("Give only one of --topic, --group, --cluster and --transactional-id.")
-    return _Resource(*named[0]) if named else _Resource(ResourceType.ANY, None)
+    named = Resources(topic, group, is_cluster, transactional_id).only()
+    return _Resource(*named) if named else _Resource(ResourceType.ANY, None)
 
 
-def _pattern_option(*names: str, help: str) -> Callable[[F], F]:  # noqa: A002
+def _pattern_option(*names: str, help_text: str) -> Callable[[F], F]:
     return click.option(
-        "--resource-pattern-type", "pattern_name", type=click.Choice(names, case_sensitive=False), help=help
+        "--resource-pattern-type",
+        "pattern_name",
+        type=click.Choice(names, case_sensitive=False),
+        help=help_text,
     )
 
 
@@ -109,7 +110,7 @@ def command() -> None:
     "--matching", is_flag=True, help="Also show the prefixes and wildcards that contain the resource."
 )
 @_pattern_option(
-    "any", "match", "literal", "prefixed", help="Only ACLs of this kind of pattern.  [default: any]"
+    "any", "match", "literal", "prefixed", help_text="Only ACLs of this kind of pattern.  [default: any]"
 )
 @cluster_options
 def list_command(
@@ -188,7 +189,7 @@ def list_command(
 @click.option("--producer", "produces", is_flag=True, help="What a producer to --topic needs.")
 @click.option("--consumer", "consumes", is_flag=True, help="What a consumer of --topic in --group needs.")
 @click.option("--idempotent", "is_idempotent", is_flag=True, help="With --producer: idempotent writes, too.")
-@_pattern_option("literal", "prefixed", help="How names of resources are meant.  [default: literal]")
+@_pattern_option("literal", "prefixed", help_text="How names of resources are meant.  [default: literal]")
 @click.option("--prefixed", is_flag=True, help="All resources whose names begin with the given one.")
 @click.option(
     "--host",
@@ -273,7 +274,7 @@ def add(
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
 @click.option("--operation", type=_OperationName(), help="Only ACLs with exactly this operation.")
 @click.option("--prefixed", is_flag=True, help="Only ACLs of prefixes; without it, only literal ones.")
-@_pattern_option("any", "match", "literal", "prefixed", help="Only ACLs of this kind of pattern.")
+@_pattern_option("any", "match", "literal", "prefixed", help_text="Only ACLs of this kind of pattern.")
 @cluster_options
 def delete(
     topic: str | None,

@@ -39,6 +39,13 @@ class Resources:
         )
         return [(kind, name) for kind, name in names if name is not None]
 
+    def only(self) -> tuple[ResourceType, str] | None:
+        """Returns the resource, None if there is none. Raises click.UsageError if there are several."""
+        named = self.named()
+        if len(named) > 1:
+            raise click.UsageError("Give only one of --topic, --group, --cluster and --transactional-id.")
+        return named[0] if named else None
+
 
 _PRODUCER_OF_TOPIC: Final = (AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.CREATE)
 _PRODUCER_OF_TRANSACTIONS: Final = (AclOperation.WRITE, AclOperation.DESCRIBE)
@@ -84,12 +91,9 @@ def grants_of_operations(
     resources: Resources, pattern: PatternType, operations: Sequence[AclOperation]
 ) -> list[Grant]:
     """Returns the operations on the one resource. Raises click.UsageError if there is another number."""
-    named = resources.named()
-    if not named:
+    resource = resources.only()
+    if resource is None:
         raise click.UsageError("Give one of --topic, --group, --cluster and --transactional-id.")
-    if len(named) > 1:
-        raise click.UsageError("Give only one of --topic, --group, --cluster and --transactional-id.")
     if not operations:
         raise click.UsageError("Give --operation, --producer or --consumer.")
-    (resource,) = named
     return [Grant(*resource, pattern, each) for each in operations]
