@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,10 +27,10 @@ def start_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
     gate = asyncio.Lock()
     really_open = Hosting._open
 
-    async def open_slowly(hosting: Hosting, *arguments: object) -> Replica:
+    async def open_slowly(hosting: Hosting, *arguments: Any) -> Replica:
         async with gate:
             await asyncio.sleep(opening_s)
-            return await really_open(hosting, *arguments)  # type: ignore[arg-type]
+            return await really_open(hosting, *arguments)
 
     async def run() -> float:
         cluster = await EmbeddedCluster.start([settings], tmp_path)

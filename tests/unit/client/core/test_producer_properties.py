@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from clientlab import planted
 from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
+from clientlab.producer_faults import PRODUCER_FAULTS
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
@@ -30,19 +31,6 @@ SETTINGS = ProducerSettings(
 )
 SENDS = 150
 HEALING_MS = 60_000
-PROBABILITY = st.sampled_from([0.0, 0.02, 0.1, 0.3])
-FAULTS = st.builds(
-    Faults,
-    lost_request=PROBABILITY,
-    lost_response=PROBABILITY,
-    refused=PROBABILITY,
-    rejected=st.sampled_from([0.0, 0.0, 0.05]),
-    leader_moves=PROBABILITY,
-    replaced=PROBABILITY,
-    slow=PROBABILITY,
-    unconnected=PROBABILITY,
-    most_records=st.sampled_from([None, None, 1, 3]),
-)
 
 
 class History:
@@ -101,7 +89,7 @@ def check(cluster: ModelCluster, history: History, sent: list[list[bytes]]) -> N
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.integers(0, 2**32), FAULTS)
+@given(st.integers(0, 2**32), PRODUCER_FAULTS)
 def test_acknowledged_records_are_stored_once_and_in_order(seed: int, faults: Faults) -> None:
     run(seed, faults)
 

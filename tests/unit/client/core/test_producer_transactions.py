@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
+from clientlab.producer_faults import PRODUCER_FAULTS
 from tidelog.client.core.delivery_errors import TransactionAbortableError
 from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer import PartitionAnswer, ProducerCore, ProducerIdReceived
@@ -33,19 +34,6 @@ SETTINGS = ProducerSettings(
 PRODUCER_ID = 101
 TRANSACTIONS = 20
 HEALING_MS = 60_000
-PROBABILITY = st.sampled_from([0.0, 0.02, 0.1, 0.3])
-FAULTS = st.builds(
-    Faults,
-    lost_request=PROBABILITY,
-    lost_response=PROBABILITY,
-    refused=PROBABILITY,
-    rejected=st.sampled_from([0.0, 0.0, 0.05]),
-    leader_moves=PROBABILITY,
-    replaced=PROBABILITY,
-    slow=PROBABILITY,
-    unconnected=PROBABILITY,
-    most_records=st.sampled_from([None, None, 1, 3]),
-)
 
 
 class TransactionalCluster(ModelCluster):
@@ -120,7 +108,7 @@ def run(seed: int, faults: Faults) -> int:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), FAULTS)
+@given(st.integers(0, 2**32), PRODUCER_FAULTS)
 def test_a_committed_transaction_has_all_its_records_once(seed: int, faults: Faults) -> None:
     run(seed, faults)
 
