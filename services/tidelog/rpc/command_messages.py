@@ -160,7 +160,8 @@ def _update_metadata(message: pb.UpdateMetadata) -> Steps[UpdateMetadata]:
     has_configs, has_levels = message.HasField("broker_configs"), message.HasField("feature_levels")
     topics: list[TopicState] = []
     for topic in message.topics:
-        topics += [(yield from _topic_state(topic))]
+        state = yield from _topic_state(topic)
+        topics.append(state)
     deleted_topics: list[DeletedTopic] = []
     for deleted in message.deleted_topics:
         deleted_topics.append(DeletedTopic(topic_name(deleted.name), uuid.UUID(bytes=deleted.topic_id)))

@@ -63,7 +63,7 @@ async def run_in_slices(steps: Steps[T], seconds: Seconds = monotonic) -> T:
 
 
 def all_at_once(steps: Steps[T]) -> T:
-    """Runs all the work without a pause, for a thread beside the event loop."""
+    """Runs all the work without a pause, for work that is short, or a thread beside the event loop."""
     result = _slice(steps, lambda: 0.0)
     assert not isinstance(result, _Unfinished)
     return result

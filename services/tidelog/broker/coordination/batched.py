@@ -249,7 +249,8 @@ async def ask_all_shards(
     one_by_one: bool = False,
 ) -> Sequence[tuple[Any, ErrorCode]]:
     """Passes the request on to the owner of each shard whose partition this broker leads. Returns their
-    answers. With `one_by_one`, a coordinator does not do the work of all its shards at once.
+    answers. With `one_by_one`, a coordinator does not do the work of all its shards at once, and the answers
+    take longer.
     """
     api_key, version = int(context.route.api_key), context.api_version
     shards = coordination.led_shards(kind)
