@@ -13,7 +13,7 @@ import sys
 from typing import Final, Literal
 
 FULL_COLLECTION_OBJECTS: Final = 20_000
-"""About the number of new objects after which a full collection is due. It takes about 10 ms."""
+"""About the number of new objects after which a full collection is due. It takes less than 20 ms."""
 YOUNG_OBJECTS: Final = 700
 """The number of new objects after which the youngest generation is collected; Python's default."""
 YOUNG_COLLECTIONS: Final = 10
