@@ -248,4 +248,8 @@ class GroupCore:
         return decision
 
     def deactivate(self) -> list[Reply]:
-        return self.classic.deactivate() + self._states.deactivate()
+        replies = self.classic.deactivate() + self._states.deactivate()
+        self._handlers.clear()
+        self._timer_owners.clear()
+        self.groups.clear()
+        return replies

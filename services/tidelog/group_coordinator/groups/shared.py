@@ -230,6 +230,11 @@ class Groups:
         decision.records += group.end()
         del self.by_id[group.group_id]
 
+    def clear(self) -> None:
+        """Forgets all groups and what GroupCore set, because the core has ended."""
+        self.by_id.clear()
+        del self.offsets, self.new_simple_group
+
 
 def answer(request: ShardRequest[object], message: object) -> ShardDecision:
     """Returns a decision that consists of one reply."""

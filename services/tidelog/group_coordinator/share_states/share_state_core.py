@@ -165,6 +165,7 @@ class ShareStateCore:
 
     def deactivate(self) -> list[Reply]:
         """Returns nothing, because no request waits."""
+        self._handlers.clear()
         return []
 
     # -- the APIs

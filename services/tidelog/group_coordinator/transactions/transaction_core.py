@@ -183,6 +183,7 @@ class TransactionCore:
         ]
         self._awaited.clear()
         self._awaiting_ids.clear()
+        self._handlers.clear()
         return replies + [
             Reply(request.reply_to, refusal(request, ErrorCode.NOT_COORDINATOR))
             for request in self._waiting.take_all()
