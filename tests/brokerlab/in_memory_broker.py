@@ -149,6 +149,7 @@ class InMemoryBroker:
             answer = codec.response_decoder(key, version)(b"".join(map(bytes, answer.chunks)), 0)[0]
         if context.edit is not None:
             context.edit(answer)
+            context.edit = None
         encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))
         decoded, end = codec.response_decoder(key, version)(encoded, 0)
         assert end == len(encoded)

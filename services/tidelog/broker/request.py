@@ -333,6 +333,7 @@ class RequestContext:
         if not self.connection.is_closed:
             self.route.telemetry.waits.took(monotonic() - self.parked_at)
             self.connection.answer_later(self, self.route.encode_answer(self, body or message))
+        self.edit = None  # it may refer to this context
 
     def end_without_reply(self) -> None:
         """Ends a parked request whose client wants no response."""
@@ -441,8 +442,7 @@ class Route:
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
         """Returns the complete frame: size, header and body."""
         if context.edit is not None:
-            message = self._edited(context.edit, message)
-            context.edit = None  # it may refer to the context
+            message, context.edit = self._edited(context.edit, message), None
         if context.charge is not None:
             message = context.charge.answered(context, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)

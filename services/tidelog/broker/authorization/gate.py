@@ -4,6 +4,7 @@ configured.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.authorization.authorizer import Authorizer
@@ -42,7 +43,7 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
         if judgement.is_changed:
             request = _with_message(api_key, request, judgement.message, context.api_version)
         if judgement.describable is not None:
-            request = request._replace(describable=judgement.describable)
+            request = request._replace(describable=partial(judgement.describable, judgement))
         return handle(request, context)
 
     return handling._replace(handle=handle_guarded)

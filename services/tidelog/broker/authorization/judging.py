@@ -65,9 +65,12 @@ class Judgement:
         self.is_nothing_left = False
         """Whether every item that the request named is denied."""
         self.refusal: Message | None = None
-        self.describable: Callable[[], DescribableTopics] | None = None
+        self.describable: Callable[[Judgement], DescribableTopics] | None = None
         """Returns the topics that the client may describe, if the coordinator may ask for them."""
-        self.edits: list[Callable[[Any], None]] = []
+        self.edits: list[Callable[[Judgement, Any], None]] = []
+        """Changes to the response. They get the judgement as an argument: if they referred to it, it would be
+        a cycle, which only the garbage collector frees.
+        """
 
     def may(
         self,
@@ -109,7 +112,7 @@ class Judgement:
 
     def edit(self, response: Any) -> None:
         for edit in self.edits:
-            edit(response)
+            edit(self, response)
 
 
 class Refuse(NamedTuple):
@@ -188,7 +191,7 @@ def deny(
     judgement.keep(**{items: left})
     judgement.is_nothing_left = not left
     results = [refuse.result(item, code) for item in denied]
-    judgement.edits.append(lambda response: getattr(response, refuse.answers).extend(results))
+    judgement.edits.append(lambda _, response: getattr(response, refuse.answers).extend(results))
 
 
 class Shown(NamedTuple):
@@ -205,7 +208,7 @@ class Shown(NamedTuple):
     def apply(self, judgement: Judgement) -> None:
         if self.unless is not None and judgement.may(self.unless, ResourceType.CLUSTER, is_asked_for=False):
             return
-        judgement.edits.append(lambda response: self._hide(judgement, response))
+        judgement.edits.append(self._hide)
 
     def _hide(self, judgement: Judgement, response: Any) -> None:
         shown = [

@@ -73,16 +73,16 @@ def judge_metadata(judgement: Judgement) -> None:
         shown = _shown_topics(judgement)
         if len(shown) < len(judgement.metadata.topics):
             if version < _FIRST_METADATA_WITH_NULL_FOR_ALL:  # an empty list would mean all topics
-                judgement.edits.append(lambda response: _keep_topics(response, frozenset(shown)))
+                judgement.edits.append(lambda _, response: _keep_topics(response, frozenset(shown)))
             else:
                 topics = [metadata.MetadataRequestTopic(name=name) for name in shown]
                 judgement.keep(topics=topics, allow_auto_topic_creation=False)
     else:
         _wanted_metadata(judgement, wanted)
     if message.include_topic_authorized_operations:
-        judgement.edits.append(lambda response: _state_topic_operations(judgement, response))
+        judgement.edits.append(_state_topic_operations)
     if message.include_cluster_authorized_operations:
-        judgement.edits.append(lambda response: _state_cluster_operations(judgement, response))
+        judgement.edits.append(_state_cluster_operations)
 
 
 def _shown_topics(judgement: Judgement) -> list[str]:
@@ -113,7 +113,7 @@ def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
     if not denied:
         return
     if not left and judgement.version < _FIRST_METADATA_WITH_NULL_FOR_ALL:
-        judgement.edits.append(lambda response: _keep_topics(response, frozenset()))
+        judgement.edits.append(lambda _, response: _keep_topics(response, frozenset()))
     judgement.keep(topics=left)
     # As in Kafka, a topic id may be stated, but not the name or the id that belongs to what the client named.
     results = [
@@ -124,7 +124,7 @@ def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
         )
         for topic in denied
     ]
-    judgement.edits.append(lambda response: response.topics.extend(results))
+    judgement.edits.append(lambda _, response: response.topics.extend(results))
 
 
 def _may_create(judgement: Judgement, topic: str) -> bool:
@@ -144,7 +144,7 @@ def _state_cluster_operations(judgement: Judgement, response: Any) -> None:
 
 def judge_describe_cluster(judgement: Judgement) -> None:
     if judgement.message.include_cluster_authorized_operations:
-        judgement.edits.append(lambda response: _state_cluster_operations(judgement, response))
+        judgement.edits.append(_state_cluster_operations)
 
 
 def judge_describe_topic_partitions(judgement: Judgement) -> None:
@@ -155,12 +155,12 @@ def judge_describe_topic_partitions(judgement: Judgement) -> None:
         if len(shown) < len(judgement.metadata.topics):
             judgement.keep(topics=[describe_topic_partitions.TopicRequest(name) for name in shown])
             judgement.is_nothing_left = not shown  # an empty list would mean all topics
-    judgement.edits.append(lambda response: _state_topic_operations(judgement, response))
+    judgement.edits.append(_state_topic_operations)
 
 
 def judge_create_topics(judgement: Judgement) -> None:
     Each(CREATE, TOPIC, "topics", Refuse("topics", denied_topic_creation), unless=CREATE).apply(judgement)
-    judgement.edits.append(lambda response: _hide_settings(judgement, response))
+    judgement.edits.append(_hide_settings)
 
 
 def _hide_settings(judgement: Judgement, response: Any) -> None:
@@ -190,7 +190,7 @@ def judge_delete_topics(judgement: Judgement) -> None:
     if refused:
         judgement.keep(**{items: left})
         judgement.is_nothing_left = not left
-        judgement.edits.append(lambda response: response.responses.extend(refused))
+        judgement.edits.append(lambda _, response: response.responses.extend(refused))
 
 
 def _deletion_refusal(judgement: Judgement, topic: delete_topics.DeleteTopicState) -> ErrorCode:
@@ -295,13 +295,13 @@ def judge_offset_fetch(judgement: Judgement) -> None:
             judgement.refuse(refuse_message, ErrorCode.GROUP_AUTHORIZATION_FAILED)
             return
         if message.topics is None:
-            judgement.edits.append(lambda response: _show_offsets(judgement, response))
+            judgement.edits.append(_show_offsets)
             return
         left, denied = _split_topics(judgement, message.topics)
         if denied:
             judgement.keep(topics=left)
             results = [denied_offsets(topic) for topic in denied]
-            judgement.edits.append(lambda response: response.topics.extend(results))
+            judgement.edits.append(lambda _, response: response.topics.extend(results))
         return
     Each(DESCRIBE, GROUP, "groups", Refuse("groups", refused_offsets), name="group_id").apply(judgement)
     groups, results_by_group, with_all_topics = [], {}, set()
@@ -317,7 +317,7 @@ def judge_offset_fetch(judgement: Judgement) -> None:
     if results_by_group:
         judgement.keep(groups=groups)
 
-    def edit(response: Any) -> None:
+    def edit(judgement: Judgement, response: Any) -> None:
         for group in response.groups:
             if group.group_id in with_all_topics:
                 _show_offsets(judgement, group)
@@ -359,9 +359,9 @@ def describe_groups(
     def judge(judgement: Judgement) -> None:
         Each(DESCRIBE, GROUP, items, Refuse("groups", refused), name=None).apply(judgement)
         if hide is not None:
-            judgement.edits.append(lambda response: hide(judgement, response))
+            judgement.edits.append(hide)
         if judgement.message.include_authorized_operations:
-            judgement.edits.append(lambda response: _state_group_operations(judgement, response))
+            judgement.edits.append(_state_group_operations)
 
     return judge
 
@@ -403,7 +403,7 @@ def judge_describe_share_group_offsets(judgement: Judgement) -> None:
     refuse = Refuse("groups", refused_share_offsets)
     Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
 
-    def edit(response: Any) -> None:
+    def edit(judgement: Judgement, response: Any) -> None:
         for group in response.groups:
             topics = []
             for topic in group.topics:
@@ -451,9 +451,11 @@ def tell_topics(judgement: Judgement) -> None:
     """Lets a coordinator ask which topics the client may describe, because regular expressions of a consumer
     group match no others.
     """
-    judgement.describable = lambda: DescribableTopics(
-        frozenset(_shown_topics(judgement)), len(judgement.metadata.topics)
-    )
+    judgement.describable = _describable_topics
+
+
+def _describable_topics(judgement: Judgement) -> DescribableTopics:
+    return DescribableTopics(frozenset(_shown_topics(judgement)), len(judgement.metadata.topics))
 
 
 def _need_topics(judgement: Judgement, names: Iterable[str]) -> None:
@@ -465,15 +467,14 @@ def judge_describe_transactions(judgement: Judgement) -> None:
     refuse = Refuse("transaction_states", refused_state)
     Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", refuse, name=None).apply(judgement)
 
-    def edit(response: Any) -> None:
-        for state in response.transaction_states:
-            state.topics = [
-                topic
-                for topic in state.topics
-                if judgement.may(DESCRIBE, TOPIC, topic.topic, is_asked_for=False)
-            ]
+    judgement.edits.append(_hide_topics_of_transactions)
 
-    judgement.edits.append(edit)
+
+def _hide_topics_of_transactions(judgement: Judgement, response: Any) -> None:
+    for state in response.transaction_states:
+        state.topics = [
+            topic for topic in state.topics if judgement.may(DESCRIBE, TOPIC, topic.topic, is_asked_for=False)
+        ]
 
 
 def judge_write_txn_markers(judgement: Judgement) -> None:
@@ -501,6 +502,6 @@ def configs(operation: AclOperation, refuse: Refuse) -> By:
         if denied:
             judgement.keep(resources=left)
             judgement.is_nothing_left = not left
-            judgement.edits.append(lambda response: getattr(response, refuse.answers).extend(denied))
+            judgement.edits.append(lambda _, response: getattr(response, refuse.answers).extend(denied))
 
     return By(judge, ((operation, TOPIC), (operation, GROUP), (operation, CLUSTER)))

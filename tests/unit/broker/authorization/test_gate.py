@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import uuid
 from collections.abc import Iterator
@@ -313,7 +314,7 @@ def test_a_share_group_that_is_asked_for_twice_hides_topics() -> None:
         groups=[found("g", [topic("open"), topic("closed")]), found("g", [topic("open")])]
     )
     for edit in judge.edits:
-        edit(response)
+        edit(judge, response)
     assert [[each.topic_name for each in group.topics] for group in response.groups] == [["open"], ["open"]]
 
 
@@ -336,3 +337,22 @@ def test_a_denied_request_of_any_shape_is_answered(lab: InMemoryBroker, seed: in
     served = SERVED_APIS[api_key]
     version = served.min_version + seed % (served.max_version - served.min_version + 1)
     assert lab.call(source.message(ApiKey(api_key), version), version, principal=ALICE) is not None
+
+
+def test_no_judgement_is_left_to_the_garbage_collector(lab: InMemoryBroker) -> None:
+    """The collector visits frozen objects rarely (ADR 0066)."""
+    lab.controller.answer = _empty_answer
+    gc.collect()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        for api_key in GUARDED_APIS:
+            version = SERVED_APIS[api_key].max_version
+            for seed in range(20):
+                source = RequestSource(random.Random(seed), ["open", "closed", "none", ""], [b""])
+                lab.call(source.message(ApiKey(api_key), version), version, principal=ALICE)
+            gc.collect()
+        left = {ApiKey(found.api_key).name for found in gc.garbage if isinstance(found, Judgement)}
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+    assert left == set()
