@@ -14,7 +14,8 @@ FILE ?= Containerfile
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' services/tidelog/__init__.py)
 # The image that the chart uses by default.
 IMAGE ?= localhost/tidelog:$(VERSION)
-BASE ?= python:3.13-slim
+# The base image, instead of the one in the Containerfile.
+BASE ?=
 K8S_LAB ?= ../shared/k8s-lab
 EXTRA := $(VENV)/.extra-
 EDITABLE := $(VENV)/.editable
@@ -136,7 +137,7 @@ bench: compiled ## measure tidelog and Apache Kafka in turn (needs Java 17, Mave
 
 image: ## build the services' image IMAGE with podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs' image)
 	@[ -n "$(ENGINE)" ] || { echo "make image needs podman, docker or buildah; 'make image-lab' needs none of them"; exit 1; }
-	@$(ENGINE) build -f deploy/images/$(FILE) --build-arg BASE=$(BASE) \
+	@$(ENGINE) build -f deploy/images/$(FILE) $(if $(BASE),--build-arg BASE=$(BASE)) \
 	  --build-arg COMMIT=$$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null) -t $(IMAGE) .
 
 image-lab: ## build images from Debian packages, without an engine, and load them into the lab
