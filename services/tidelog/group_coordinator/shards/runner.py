@@ -58,6 +58,7 @@ from tidelog.rpc.coordinator_session import (
     Welcome,
 )
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
 from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 
@@ -70,7 +71,9 @@ IMAGE_DELAY_MS: Final = 20
 SHARDS_OF_A_TURN: Final = 10
 """The shards that learn of a change of topics in one turn of the event loop."""
 RECORDS_OF_A_TURN: Final = 2_000
-"""The records of loading shards that are read or replayed in one turn of the event loop."""
+"""The most records of loading shards that are read or replayed in one turn of the event loop. A turn ends
+after SLICE_MS in any case, because a record of a large group takes long.
+"""
 DRAIN_TIMEOUT_MS: Final = 1_000
 RELEASE_RETRY_MS: Final = 500
 """The pause after an attempt to release a claim that etcd did not answer."""
@@ -555,7 +558,10 @@ class CoordinatorRuntime:
 
     def _load_on(self) -> None:
         """Replays records of the shards that load, as many as the event loop may be held for."""
-        for _ in range(RECORDS_OF_A_TURN):
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        for count in range(RECORDS_OF_A_TURN):
+            if count % STEPS_BETWEEN_READINGS == 0 and self._clock.monotonic_ms() > until_ms:
+                break
             try:
                 is_done = next(self._loads[0], True)
             except Exception:  # noqa: BLE001 - a bug; the other shards must still be loaded

@@ -26,6 +26,7 @@ from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import AttachShard, Item, ShardAttached, ShardLost, ShardRecords
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.slices import STEPS_BETWEEN_READINGS
 
 BROKER = 1
 SHARDS = 3
@@ -66,12 +67,16 @@ class Loads:
 
     def __init__(self) -> None:
         self.replayed = 0
+        self.record_ms = 0
+        """The time that each record takes."""
         self.image = ClusterImage(1, {}, {})
         self.soon: list[Callable[[], None]] = []
         self.sessions = Sessions()
         self.line: Line = self.sessions.session.line
         unused: Any = SimpleNamespace(forget=lambda core: None)
-        clock: Any = SimpleNamespace(wall_ms=lambda: NOW_MS)
+        clock: Any = SimpleNamespace(
+            wall_ms=lambda: NOW_MS, monotonic_ms=lambda: MonotonicMs(self.replayed * self.record_ms)
+        )
         view: Any = SimpleNamespace(
             leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0),
             brokers={},
@@ -162,6 +167,16 @@ def test_shards_that_load_at_once_are_replayed_in_many_turns() -> None:
     for shard in loads.runtime.shards.values():
         assert isinstance(shard.core, GroupCore)
         assert {key.partition for key, _ in shard.core.offsets.committed_offsets()} == set(range(RECORDS))
+
+
+def test_a_turn_replays_fewer_records_that_take_long() -> None:
+    loads, records = Loads(), log()
+    loads.record_ms = 5
+    replayed = [loads.receive(*(ShardRecords(at, 0, RECORDS, RECORDS, records) for at in loads.attachments))]
+    while loads.soon:
+        replayed.append(loads.turn())
+    assert sum(replayed) == SHARDS * RECORDS
+    assert max(replayed) <= STEPS_BETWEEN_READINGS
 
 
 def test_a_shard_that_is_lost_while_it_loads_is_not_replayed_further() -> None:
