@@ -590,7 +590,7 @@ class TlsSession:
         """Decrypts received bytes into the buffer and returns their number. Sets `ended` at the end of the
         session. Fewer bytes than the buffer has mean that no whole record is left.
         """
-        read = self._read
+        read, incoming = self._read, self._incoming
         filled, size = 0, len(buffer)
         try:
             while filled < size:
@@ -599,7 +599,7 @@ class TlsSession:
                     self.ended = ConnectionResetError("the peer closed the connection")
                     break
                 filled += count
-                if filled == count and not self.has_received:  # one small request: spares an exception
+                if not incoming.pending:  # spares the exception at the end of most requests
                     break
         except ssl.SSLWantReadError:
             pass
