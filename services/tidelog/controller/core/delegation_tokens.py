@@ -5,19 +5,17 @@ request them for the owner (KIP-373).
 
 from __future__ import annotations
 
-import hmac
 from typing import Final
 
 from tidelog.controller.core.decision import (
     Context,
     ControllerDecision,
-    DelegationTokenRules,
     Erase,
     Record,
     Write,
 )
 from tidelog.controller.core.state import ClusterState
-from tidelog.metadata.entries import DelegationTokenEntry, encode_uuid
+from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, DelegationTokenEntry, encode_uuid
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import Principal
 from tidelog.sasl.delegation_tokens import token_hmac
@@ -26,9 +24,7 @@ from tidelog.wire.messages import expire_delegation_token as expire
 from tidelog.wire.messages import renew_delegation_token as renew
 
 MAX_TOKENS: Final = 10_000
-"""The limit of the tokens of a cluster. Each request to renew or expire one compares its secret with all. One
-client may have requested half of them.
-"""
+"""The limit of the tokens of a cluster. One client may have requested half of them."""
 MAX_RENEWERS: Final = 100
 MAX_REMOVED: Final = 100
 """The expired tokens that one creation removes."""
@@ -136,7 +132,8 @@ def _token_for(
     rules = context.rules.delegation_tokens
     if rules is None:
         return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
-    found = _with_secret(state, rules, secret)
+    token_id = state.token_secrets.find(rules.secret_key, secret)
+    found = None if token_id is None else state.delegation_tokens.get(f"{DELEGATION_TOKEN_PREFIX}{token_id}")
     if found is None:
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     if principal != found.owner and principal not in found.renewers:
@@ -144,15 +141,6 @@ def _token_for(
     if found.max_ms < context.now_ms or found.expiry_ms < context.now_ms:
         return ErrorCode.DELEGATION_TOKEN_EXPIRED
     return found
-
-
-def _with_secret(
-    state: ClusterState, rules: DelegationTokenRules, secret: bytes
-) -> DelegationTokenEntry | None:
-    for token in state.delegation_tokens.values():
-        if hmac.compare_digest(token_hmac(rules.secret_key, token.token_id), secret):
-            return token
-    return None
 
 
 def _not_created(

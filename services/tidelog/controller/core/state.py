@@ -47,6 +47,7 @@ from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION, FinalizedFeatures
 from tidelog.model.topics import TopicPartition, collision_key
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+from tidelog.sasl.delegation_tokens import TokenSecrets
 
 
 class RemovedReplica(NamedTuple):
@@ -153,6 +154,7 @@ class ClusterState:
         self.group_configs: dict[str, GroupConfigEntry] = {}
         self.scram_credentials: dict[str, ScramCredentialEntry] = {}
         self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
+        self.token_secrets = TokenSecrets()
         self.client_metrics: dict[str, ClientMetricsEntry] = {}
         # The revision of the last known change of a security entry.
         self.security_revision = 0
@@ -319,6 +321,7 @@ class ClusterState:
                 self._security_changed(key, mod_revision, changes)
             case DelegationTokenEntry():
                 self.delegation_tokens[key] = entry
+                self.token_secrets.add(entry.token_id)
                 self._security_changed(key, mod_revision, changes)
             case ClientMetricsEntry():
                 self.client_metrics[key] = entry
@@ -375,7 +378,9 @@ class ClusterState:
             self.quotas.pop(key, None)
             self.group_configs.pop(key, None)
             self.scram_credentials.pop(key, None)
-            self.delegation_tokens.pop(key, None)
+            token = self.delegation_tokens.pop(key, None)
+            if token is not None:
+                self.token_secrets.remove(token.token_id)
             self.client_metrics.pop(key, None)
             self._security_changed(key, revision, changes)
         else:
