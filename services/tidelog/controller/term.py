@@ -277,6 +277,7 @@ class Term:
             item = await self._next()
             if isinstance(item, _Request):
                 await self._take_up_request(item)
+                await asyncio.sleep(0)  # requests that write nothing would hold the event loop together
                 continue
             changes = ChangeSet()
             if isinstance(item, _BalanceDue):

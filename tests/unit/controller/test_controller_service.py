@@ -77,6 +77,27 @@ def test_brokers_know_a_topic_before_the_client_gets_the_response(run_cluster: R
     run_cluster(scenario)
 
 
+def test_requests_that_write_nothing_do_not_hold_the_event_loop_together(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Cluster) -> None:
+        await cluster.birth(1)
+        await _create(cluster, "t")
+        again, turns = CreateTopicsRequest([CreatableTopic("t", 1, 1)]), 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.create_task(count_turns())
+        replies = await asyncio.gather(*(cluster.call(ApiKey.CREATE_TOPICS, again) for _ in range(100)))
+        counting.cancel()
+        assert {reply.topics[0].error_code for reply in replies} == {ErrorCode.TOPIC_ALREADY_EXISTS}
+        assert turns >= len(replies)
+
+    run_cluster(scenario)
+
+
 def test_acknowledged_changes_survive_a_restart(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.birth(1)
