@@ -109,6 +109,29 @@ class AclFilter(NamedTuple):
             and self.permission in (PermissionType.ANY, binding.permission)
         )
 
+    @property
+    def only_match(self) -> AclBinding | None:
+        """The only binding that the filter can select, None if it can select several."""
+        if (
+            self.resource_name is None
+            or self.principal is None
+            or self.host is None
+            or self.resource_type is ResourceType.ANY
+            or self.pattern_type in (PatternType.ANY, PatternType.MATCH)
+            or self.operation is AclOperation.ANY
+            or self.permission is PermissionType.ANY
+        ):
+            return None
+        return AclBinding(
+            self.resource_type,
+            self.pattern_type,
+            self.resource_name,
+            Principal(self.principal),
+            self.host,
+            self.operation,
+            self.permission,
+        )
+
     def _matches_pattern(self, pattern_type: PatternType, name: str) -> bool:
         wanted = self.resource_name
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern_type):

@@ -4,12 +4,13 @@ of its snapshot. Without an authorizer, these requests fail with SECURITY_DISABL
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING
 
 from tidelog.broker.authorized_operations import NO_AUTHORIZER
-from tidelog.model.acl import AclBinding, acl_filter
+from tidelog.model.acl import AclFilter, acl_filter
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.timing.slices import in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from tidelog.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
@@ -36,17 +37,31 @@ class AclHandlers:
         self._controller = controller
         self._has_authorizer = has_authorizer
 
-    def describe(self, request: DescribeAclsRequest, context: RequestContext) -> DescribeAclsResponse:
+    def describe(
+        self, request: DescribeAclsRequest, context: RequestContext
+    ) -> DescribeAclsResponse | Coroutine[object, None, DescribeAclsResponse]:
         if not self._has_authorizer:
             return DescribeAclsResponse(error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER)
         try:
             wanted = acl_filter(request)
         except KafkaError as error:
             return DescribeAclsResponse(error_code=error.code, error_message=error.message)
-        found = [
-            entry.binding for entry in self._metadata.security.acls.values() if wanted.matches(entry.binding)
-        ]
-        return DescribeAclsResponse(error_message=None, resources=_by_resource(found))
+        return in_slices(self._described(wanted))
+
+    def _described(self, wanted: AclFilter) -> Generator[None, None, DescribeAclsResponse]:
+        resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+        for binding in (entry.binding for entry in self._metadata.security.acls.values()):
+            yield
+            if not wanted.matches(binding):
+                continue
+            key = (binding.resource_type, binding.resource_name, binding.pattern_type)
+            resource = resources.get(key)
+            if resource is None:
+                resource = resources[key] = DescribeAclsResource(*key, acls=[])
+            resource.acls.append(
+                AclDescription(binding.principal, binding.host, binding.operation, binding.permission)
+            )
+        return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
 
     def create(
         self, request: CreateAclsRequest, context: RequestContext
@@ -68,16 +83,3 @@ class AclHandlers:
         if not self._has_authorizer:
             return refuse(ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER)
         return self._controller.forward_or_refuse(ApiKey.DELETE_ACLS, request, context, refuse)
-
-
-def _by_resource(bindings: list[AclBinding]) -> list[DescribeAclsResource]:
-    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
-    for binding in bindings:
-        key = (binding.resource_type, binding.resource_name, binding.pattern_type)
-        resource = resources.get(key)
-        if resource is None:
-            resource = resources[key] = DescribeAclsResource(*key, acls=[])
-        resource.acls.append(
-            AclDescription(binding.principal, binding.host, binding.operation, binding.permission)
-        )
-    return list(resources.values())

@@ -14,6 +14,7 @@ everyone.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.model.acl import AclOperation, ResourceType
@@ -21,6 +22,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.settings.setting import Password
+from tidelog.timing.slices import in_slices
 from tidelog.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
@@ -106,26 +108,32 @@ class DelegationTokenHandlers:
 
     def describe(
         self, request: DescribeDelegationTokenRequest, context: RequestContext
-    ) -> DescribeDelegationTokenResponse:
+    ) -> DescribeDelegationTokenResponse | Coroutine[object, None, DescribeDelegationTokenResponse]:
         code = self._refusal(context)
         secret_key = self._settings.broker.delegation_token_secret_key
         if code is not None or not isinstance(secret_key, Password):
             return DescribeDelegationTokenResponse(code or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-        key, now_ms = secret_key.reveal().encode(), self._clock.wall_ms()
+        return in_slices(self._described_tokens(request, context, secret_key.reveal().encode()))
+
+    def _described_tokens(
+        self, request: DescribeDelegationTokenRequest, context: RequestContext, key: bytes
+    ) -> Generator[None, None, DescribeDelegationTokenResponse]:
+        now_ms = self._clock.wall_ms()
         owners = (
             None
             if request.owners is None
             else {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
         )
-        return DescribeDelegationTokenResponse(
-            tokens=[
-                _described(token, token_hmac(key, token.token_id))
-                for token in self._metadata.security.delegation_tokens.values()
-                if token.expiry_ms > now_ms
+        tokens = []
+        for token in self._metadata.security.delegation_tokens.values():
+            yield
+            if (
+                token.expiry_ms > now_ms
                 and (owners is None or not owners.isdisjoint(token.viewers))
                 and (context.principal in token.viewers or self._may_see(token, context))
-            ]
-        )
+            ):
+                tokens.append(_described(token, token_hmac(key, token.token_id)))
+        return DescribeDelegationTokenResponse(tokens=tokens)
 
     def _may_see(self, token: DelegationTokenEntry, context: RequestContext) -> bool:
         authorizer = self._authorizer

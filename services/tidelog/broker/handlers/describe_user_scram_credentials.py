@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING
 
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl.scram import MECHANISM_BY_NAME
+from tidelog.timing.slices import in_slices
 from tidelog.wire.messages.describe_user_scram_credentials import (
     CredentialInfo,
     DescribeUserScramCredentialsRequest,
@@ -25,15 +27,24 @@ class DescribeUserScramCredentialsHandler:
 
     def handle(
         self, request: DescribeUserScramCredentialsRequest, context: RequestContext
-    ) -> DescribeUserScramCredentialsResponse:
+    ) -> DescribeUserScramCredentialsResponse | Coroutine[object, None, DescribeUserScramCredentialsResponse]:
         """Describes the named users, or all users if the request names none."""
+        return in_slices(self._answer(request))
+
+    def _answer(
+        self, request: DescribeUserScramCredentialsRequest
+    ) -> Generator[None, None, DescribeUserScramCredentialsResponse]:
         known: dict[str, list[CredentialInfo]] = {}
         for entry in self._metadata.security.scram_credentials.values():
+            yield
             number = MECHANISM_BY_NAME[entry.mechanism].number
             known.setdefault(entry.user, []).append(CredentialInfo(number, entry.credential.iterations))
         named = Counter(user.name for user in request.users or ())
         counts = named or dict.fromkeys(known, 1)
-        results = [_described(user, known.get(user), times) for user, times in counts.items()]
+        results = []
+        for user, times in counts.items():
+            yield
+            results.append(_described(user, known.get(user), times))
         return DescribeUserScramCredentialsResponse(error_message=None, results=results)
 
 

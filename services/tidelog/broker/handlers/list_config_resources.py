@@ -6,10 +6,12 @@ Version 0 was ListClientMetricsResources and lists only those subscriptions.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_resources import ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.timing.slices import in_slices
 from tidelog.wire.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -31,7 +33,7 @@ class ListConfigResourcesHandler:
 
     def handle(
         self, request: ListConfigResourcesRequest, context: RequestContext
-    ) -> ListConfigResourcesResponse:
+    ) -> ListConfigResourcesResponse | Coroutine[object, None, ListConfigResourcesResponse]:
         subscriptions = [entry.name for entry in self._metadata.security.client_metrics.values()]
         if context.api_version < _FIRST_VERSION_WITH_TYPES:
             return ListConfigResourcesResponse(
@@ -49,8 +51,15 @@ class ListConfigResourcesHandler:
             ResourceType.GROUP: self._metadata.groups_with_settings(),
             ResourceType.CLIENT_METRICS: subscriptions,
         }
-        return ListConfigResourcesResponse(
-            config_resources=[
-                ConfigResource(name, kind) for kind in names if kind in wanted for name in names[kind]
-            ]
-        )
+        return in_slices(_listed({kind: names[kind] for kind in names if kind in wanted}))
+
+
+def _listed(
+    names: Mapping[ResourceType, Sequence[str]],
+) -> Generator[None, None, ListConfigResourcesResponse]:
+    resources = []
+    for kind, of_kind in names.items():
+        for name in of_kind:
+            yield
+            resources.append(ConfigResource(name, kind))
+    return ListConfigResourcesResponse(config_resources=resources)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    Erase,
+    Record,
+    Steps,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import AclEntry
-from tidelog.model.acl import acl_filter, new_binding
+from tidelog.model.acl import AclFilter, acl_filter, new_binding
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages import create_acls as create
 from tidelog.wire.messages import delete_acls as delete
 
 MAX_ACLS: Final = 100_000
 """The ACLs of a cluster. Every broker holds all of them in memory."""
+MAX_DELETED: Final = 10_000
+"""The most ACLs that the filters of one request may match, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
+MAX_COMPARISONS: Final = 10_000_000
+"""The most ACLs with which the filters of one request are compared. The controller serves no other request
+during the ten seconds or so that this takes. A filter that can match only one ACL does not count.
+"""
 
 
 def create_acls(
@@ -39,18 +53,28 @@ def create_acls(
 
 def delete_acls(
     state: ClusterState, context: Context, request: delete.DeleteAclsRequest, api_version: int
-) -> ControllerDecision[delete.DeleteAclsResponse]:
-    """Deletes the ACLs that match at least one filter. An ACL is reported for each filter that it matches."""
+) -> DecisionSteps[delete.DeleteAclsResponse]:
+    """Deletes the ACLs that match at least one filter. An ACL is reported for each filter that it matches.
+
+    Raises KafkaError(POLICY_VIOLATION) if the request is too large.
+    """
     erased: dict[str, Record] = {}
     results = []
+    compared = matched = 0
     for given in request.filters:
+        yield
         try:
             wanted = acl_filter(given)
         except KafkaError as error:
             results.append(delete.DeleteAclsFilterResult(error.code, error.message))
             continue
-        found = [(key, entry.binding) for key, entry in state.acls.items() if wanted.matches(entry.binding)]
-        erased.update((key, Erase(key)) for key, _ in found)
+        if wanted.only_match is None:
+            compared += len(state.acls)
+            _check_size(compared, MAX_COMPARISONS)
+        found = yield from _matching(state, wanted)
+        matched += len(found)
+        _check_size(matched, MAX_DELETED)
+        erased.update((entry.key, Erase(entry.key)) for entry in found)
         matching = [
             delete.DeleteAclsMatchingAcl(
                 ErrorCode.NONE,
@@ -63,7 +87,25 @@ def delete_acls(
                 binding.operation,
                 binding.permission,
             )
-            for _, binding in found
+            for binding in (entry.binding for entry in found)
         ]
         results.append(delete.DeleteAclsFilterResult(ErrorCode.NONE, None, matching))
     return ControllerDecision(tuple(erased.values()), delete.DeleteAclsResponse(filter_results=results))
+
+
+def _matching(state: ClusterState, wanted: AclFilter) -> Steps[list[AclEntry]]:
+    only = wanted.only_match
+    if only is not None:
+        known = state.acls.get(AclEntry(only).key)
+        return [] if known is None else [known]
+    found = []
+    for entry in state.acls.values():
+        yield
+        if wanted.matches(entry.binding):
+            found.append(entry)
+    return found
+
+
+def _check_size(count: int, limit: int) -> None:
+    if count > limit:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")

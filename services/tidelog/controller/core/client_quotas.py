@@ -10,13 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Protocol
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    Erase,
+    Record,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages import alter_client_quotas as alter
 from tidelog.wire.messages import describe_client_quotas as describe
 
+MAX_QUOTAS: Final = 100_000
+"""The entities of a cluster that may have quotas. Every broker holds all quotas in memory."""
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _ENTITY_TYPES: Final = frozenset({_USER, _CLIENT_ID, _IP})
 _INT32_MAX: Final = 2**31 - 1
@@ -61,6 +70,10 @@ def alter_client_quotas(
             seen.add(key)
             before = state.quotas.get(key)
             values = _changed(entity, before.values if before else {}, entry.ops)
+            if values and before is None and len(state.quotas) + len(records) >= MAX_QUOTAS:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION, f"The cluster has quotas for {MAX_QUOTAS} entities already."
+                )
             if values:
                 records.append(Write(ClientQuotaEntry(entity, values)))
             elif before is not None:
@@ -76,7 +89,7 @@ def alter_client_quotas(
 
 def describe_client_quotas(
     state: ClusterState, context: Context, request: describe.DescribeClientQuotasRequest, api_version: int
-) -> ControllerDecision[describe.DescribeClientQuotasResponse]:
+) -> DecisionSteps[describe.DescribeClientQuotasResponse]:
     try:
         wanted = _filter(request.components)
     except KafkaError as error:
@@ -84,14 +97,13 @@ def describe_client_quotas(
             error_code=error.code, error_message=error.message, entries=None
         )
         return ControllerDecision((), refusal)
-    entries = [
-        describe.EntryData(
-            [describe.EntityData(kind, name) for kind, name in quota.entity.parts],
-            [describe.ValueData(key, value) for key, value in quota.values.items()],
-        )
-        for quota in state.quotas.values()
-        if _matches(dict(quota.entity.parts), wanted, strict=request.strict)
-    ]
+    entries = []
+    for quota in state.quotas.values():
+        yield
+        if _matches(dict(quota.entity.parts), wanted, strict=request.strict):
+            parts = [describe.EntityData(kind, name) for kind, name in quota.entity.parts]
+            values = [describe.ValueData(key, value) for key, value in quota.values.items()]
+            entries.append(describe.EntryData(parts, values))
     return ControllerDecision((), describe.DescribeClientQuotasResponse(error_message=None, entries=entries))
 
 

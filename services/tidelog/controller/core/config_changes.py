@@ -30,6 +30,9 @@ MAX_CONFIG_VALUE_CHARS: Final = 32_767
 MAX_SUBSCRIPTIONS: Final = 200
 """The subscriptions to clients' metrics. Every broker holds all of them in memory."""
 
+MAX_GROUPS: Final = 100_000
+"""The groups with settings of their own. Every broker holds their settings in memory."""
+
 
 class ResourceType(IntEnum):
     """Kafka's `ConfigResource.Type`."""
@@ -191,6 +194,11 @@ def _group_records(state: ClusterState, context: Context, change: _Change) -> tu
     entry = GroupConfigEntry(change.name, _without_none(after))
     if entry.configs == before:
         return ()
+    if known is None and len(state.group_configs) >= MAX_GROUPS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{MAX_GROUPS} groups of the cluster have settings of their own already.",
+        )
     return (Write(entry) if entry.configs else Erase(entry.key),)
 
 

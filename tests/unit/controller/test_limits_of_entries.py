@@ -1,0 +1,67 @@
+"""Each broker holds all quotas and settings of groups in memory. A cluster may have a limited number."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidelog.controller.core import client_quotas, config_changes
+from tidelog.controller.core.client_quotas import alter_client_quotas
+from tidelog.controller.core.config_changes import ConfigOperation, ResourceType, incremental_alter_configs
+from tidelog.controller.core.decision import Context, Record, Write
+from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.controller.term import RandomChance, rules_from
+from tidelog.model.errors import ErrorCode
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.slices import all_at_once
+from tidelog.wire.messages import alter_client_quotas as quotas
+from tidelog.wire.messages import incremental_alter_configs as configs
+
+CONTEXT = Context(1, RandomChance(random.Random(1)), rules_from(BrokerSettings.parse({}), {}))
+LIMIT = 3
+
+
+def apply(state: ClusterState, records: tuple[Record, ...]) -> None:
+    for record in records:
+        assert isinstance(record, Write)
+        state.apply(record.entry, 1, 1, ChangeSet())
+
+
+def test_a_cluster_has_quotas_for_a_limited_number_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_quotas, "MAX_QUOTAS", LIMIT)
+    state = ClusterState()
+
+    def limit(*users: str) -> list[int]:
+        """Returns the error code for each user."""
+        entries = [
+            quotas.RequestEntryData(
+                [quotas.EntityData("user", user)], [quotas.OpData("producer_byte_rate", 1e6, False)]
+            )
+            for user in users
+        ]
+        decision = alter_client_quotas(state, CONTEXT, quotas.AlterClientQuotasRequest(entries, False), 1)
+        apply(state, decision.records)
+        return [entry.error_code for entry in decision.reply.entries]
+
+    assert limit("a", "b") == [ErrorCode.NONE] * 2
+    assert limit("c", "d") == [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION]
+    assert limit("a") == [ErrorCode.NONE], "an existing quota can be changed"
+
+
+def test_a_limited_number_of_groups_has_settings_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config_changes, "MAX_GROUPS", LIMIT)
+    state = ClusterState()
+
+    def configure(group: str, timeout_ms: int) -> int:
+        setting = configs.AlterableConfig("consumer.session.timeout.ms", ConfigOperation.SET, str(timeout_ms))
+        request = configs.IncrementalAlterConfigsRequest(
+            [configs.AlterConfigsResource(ResourceType.GROUP, group, [setting])]
+        )
+        decision = all_at_once(incremental_alter_configs(state, CONTEXT, request, 1))
+        apply(state, decision.records)
+        return decision.reply.responses[0].error_code
+
+    assert [configure(group, 50_000) for group in "abc"] == [ErrorCode.NONE] * 3
+    assert configure("d", 50_000) == ErrorCode.POLICY_VIOLATION
+    assert configure("a", 51_000) == ErrorCode.NONE, "existing settings can be changed"
