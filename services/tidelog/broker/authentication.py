@@ -45,12 +45,13 @@ from tidelog.settings.setting import Password
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
+    from collections.abc import Awaitable, Mapping
 
     from tidelog.broker.bearer_tokens import BearerTokens
     from tidelog.broker.connection import Connection
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.metadata_view import MetadataView
+    from tidelog.metadata.entries import ScramCredentialEntry
     from tidelog.settings.broker_settings import BrokerSettings
     from tidelog.timing.clock import Clock
 
@@ -195,6 +196,7 @@ class Authenticator:
         self.metadata = metadata
         self._settings = settings
         self._random_secret = secrets.token_bytes(32)
+        self._decoy: tuple[Mapping[str, ScramCredentialEntry], bytes] | None = None
         self.plan = plan_sasl(listener_name, settings.broker.listener_value)
         settings.observe(self._settings_changed)
 
@@ -220,7 +222,14 @@ class Authenticator:
         credential, so a client cannot compare the answers of two brokers.
         """
         credentials = self.metadata.security.scram_credentials
-        return credentials[min(credentials)].credential.server_key if credentials else self._random_secret
+        if self._decoy is None or self._decoy[0] is not credentials:
+            # Anybody may name unknown users, and the search looks at all users. A change of the credentials
+            # replaces the mapping.
+            secret = (
+                credentials[min(credentials)].credential.server_key if credentials else self._random_secret
+            )
+            self._decoy = credentials, secret
+        return self._decoy[1]
 
     def token_login(
         self, mechanism: ScramMechanism, token_id: str

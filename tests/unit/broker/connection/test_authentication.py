@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -77,6 +78,11 @@ class Exchange:
         self._server = lab.authenticator.exchange(mechanism.name)
         self._challenge = self._server.take(self._client.first).token
 
+    @property
+    def salt(self) -> bytes:
+        """The part of the server's first message that has the salt."""
+        return self._challenge.split(b",")[1]
+
     def finish(self) -> Step:
         return self._server.take(self._client.reply(self._challenge))
 
@@ -123,6 +129,33 @@ def test_a_change_of_other_users_does_not_disturb_an_exchange(lab: Lab) -> None:
     login = begun.finish().login
     assert login is not None
     assert login.principal == ALICE
+
+
+class CountedMapping(dict[str, ScramCredentialEntry]):
+    """Counts how often all users were looked at."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_logins_of_unknown_users_do_not_look_at_all_users(lab: Lab) -> None:
+    """Anybody may begin them."""
+    lab.set_user("secret")
+    salts = set()
+    for _ in range(2):  # an equal mapping that is another object counts as a change
+        users = CountedMapping(lab.metadata.security.scram_credentials)
+        lab.metadata.security = SecuritySnapshot(scram_credentials=users)
+        for _ in range(10):
+            salts.add(Exchange(lab, "nobody", "secret", is_token=False).salt)
+        assert users.walks <= 1
+    assert len(salts) == 1
+    lab.set_user("other")
+    assert Exchange(lab, "nobody", "secret", is_token=False).salt not in salts
+    lab.set_user(None)
+    assert Exchange(lab, "nobody", "secret", is_token=False).salt not in salts
 
 
 def test_a_client_does_not_authenticate_again_with_a_mechanism_that_was_disabled(
