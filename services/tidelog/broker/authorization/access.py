@@ -8,7 +8,7 @@ from tidelog.broker.authorization.acl_index import Address, client_address
 from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
-    from tidelog.broker.security_snapshot import SecuritySnapshot
+    from tidelog.broker.authorization.acl_index import AclIndex
     from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.model.principal import Principal
 
@@ -19,13 +19,13 @@ resources only loses speed.
 
 
 class Access:
-    """The decisions about one connection under one snapshot."""
+    """The decisions about one connection under one set of ACLs."""
 
-    __slots__ = ("_address", "_count", "_decisions", "_on_any", "is_super_user", "principal", "snapshot")
+    __slots__ = ("_address", "_count", "_decisions", "_on_any", "is_super_user", "principal", "rules")
 
-    def __init__(self, principal: Principal, host: str, snapshot: SecuritySnapshot, is_super: bool) -> None:
+    def __init__(self, principal: Principal, host: str, rules: AclIndex, is_super: bool) -> None:
         self.principal = principal
-        self.snapshot = snapshot
+        self.rules = rules
         self.is_super_user = is_super
         self._address: Address = client_address(host)
         self._decisions: dict[tuple[int, int], dict[str, bool]] = {}
@@ -47,9 +47,7 @@ class Access:
         if self.is_super_user:
             allowed = True
         else:
-            decided = self.snapshot.rules.decide(
-                self.principal, self._address, operation, resource_type, name
-            )
+            decided = self.rules.decide(self.principal, self._address, operation, resource_type, name)
             allowed = by_default if decided is None else decided
         if len(name) <= MAX_REMEMBERED_NAME_CHARS:
             if self._count >= MAX_REMEMBERED_DECISIONS:
@@ -65,7 +63,7 @@ class Access:
         key = (operation, resource_type)
         known = self._on_any.get(key)
         if known is None:
-            known = self._on_any[key] = self.snapshot.rules.decide_on_any(
+            known = self._on_any[key] = self.rules.decide_on_any(
                 self.principal, self._address, operation, resource_type
             )
         return known

@@ -1,6 +1,6 @@
 """The authorizer of a broker: decides about requests by the current ACLs.
 
-A decision belongs to one connection, one principal and one snapshot of the ACLs. It is kept at the connection
+A decision belongs to one connection, one principal and one set of ACLs. It is kept at the connection
 (`RequestSource.access`) and ends with any of the three. Nothing that connections share holds a decision.
 """
 
@@ -42,16 +42,10 @@ class Authorizer:
 
     def _access(self, source: RequestSource) -> Access:
         access = source.access
-        if (
-            access is None
-            or access.snapshot is not self.metadata.security
-            or access.principal != source.principal
-        ):
+        rules = self.metadata.security.rules  # the same object until an ACL changes
+        if access is None or access.rules is not rules or access.principal != source.principal:
             access = source.access = Access(
-                source.principal,
-                source.peer_host,
-                self.metadata.security,
-                source.principal in self._super_users,
+                source.principal, source.peer_host, rules, source.principal in self._super_users
             )
         return access
 

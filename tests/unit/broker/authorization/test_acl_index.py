@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from tidelog.broker.authorization.access import MAX_REMEMBERED_DECISIONS, Access
 from tidelog.broker.authorization.acl_index import AclIndex, client_address
-from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.model.acl import (
     AclBinding,
     AclFilter,
@@ -193,7 +192,7 @@ def test_filters_with_unknown_numbers_are_refused() -> None:
 
 
 def test_a_connection_remembers_a_bounded_number_of_short_names() -> None:
-    access = Access(Principal("User:x"), "10.0.0.1", SecuritySnapshot(), False)
+    access = Access(Principal("User:x"), "10.0.0.1", AclIndex(), False)
     for number in range(3 * MAX_REMEMBERED_DECISIONS):
         for kind in KINDS:
             assert access.decide(AclOperation.READ, kind, f"n{number}", True)
