@@ -92,49 +92,81 @@ class _Resource(NamedTuple):
 _Rules = Mapping[AclBinding, _Hosts]
 
 
+def _changed(rules: _Rules, changes: Mapping[AclBinding, bool]) -> _Rules:
+    """Returns the rules of one principal with the bindings that map to True, and without the others."""
+    after = dict(rules)
+    for binding, is_added in changes.items():
+        if is_added:
+            after[binding] = _hosts(binding.host)
+        else:
+            after.pop(binding, None)
+    return after
+
+
+class _Prefixes(NamedTuple):
+    """The lengths of the prefixes that have rules, for one type of resources."""
+
+    counts: Mapping[int, int]
+    """Maps a length to the number of prefixes that have it."""
+    lengths: tuple[int, ...]
+    """The lengths in rising order."""
+
+
+_NO_PREFIXES: Final = _Prefixes({}, ())
+
+
 class AclIndex:
     """An immutable set of ACLs."""
 
-    __slots__ = ("_prefix_lengths", "_rules")
+    __slots__ = ("_prefixes", "_rules")
 
     def __init__(self) -> None:
         # `_rules` maps each pattern with rules to its principals, and each of them to its rules.
         self._rules: dict[_Resource, dict[Principal, _Rules]] = {}
-        self._prefix_lengths: dict[int, tuple[int, ...]] = {}
+        self._prefixes: dict[int, _Prefixes] = {}
 
     def changed(self, removed: Iterable[AclBinding], added: Iterable[AclBinding]) -> AclIndex:
-        """Returns the index without `removed` and with `added`."""
+        """Returns the index without `removed` and with `added`. It shares with this index what is equal."""
+        # The changes of each principal on each pattern are made at once, because its rules are copied.
+        changes: dict[_Resource, dict[Principal, dict[AclBinding, bool]]] = {}
+        for bindings, is_added in ((removed, False), (added, True)):
+            for binding in bindings:
+                resource = _Resource(binding.resource_type, binding.pattern_type, binding.resource_name)
+                of_resource = changes.setdefault(resource, {})
+                of_resource.setdefault(binding.principal, {})[binding] = is_added
         after = AclIndex()
         rules = after._rules = dict(self._rules)
-        copied: set[_Resource] = set()
-
-        def principals_of(binding: AclBinding) -> dict[Principal, _Rules]:
-            resource = _Resource(binding.resource_type, binding.pattern_type, binding.resource_name)
-            if resource not in copied:
-                copied.add(resource)
-                rules[resource] = dict(rules.get(resource, {}))
-            return rules[resource]
-
-        for binding in removed:
-            principals = principals_of(binding)
-            of_principal = principals.get(binding.principal, {})
-            left = {known: hosts for known, hosts in of_principal.items() if known != binding}
-            if left:
-                principals[binding.principal] = left
+        for resource, of_resource in changes.items():
+            principals = dict(rules.get(resource, {}))
+            for principal, of_principal in of_resource.items():
+                changed_rules = _changed(principals.get(principal, {}), of_principal)
+                if changed_rules:
+                    principals[principal] = changed_rules
+                else:
+                    principals.pop(principal, None)
+            if principals:
+                rules[resource] = principals
             else:
-                principals.pop(binding.principal, None)
-        for binding in added:
-            principals = principals_of(binding)
-            known_rules = principals.get(binding.principal, {})
-            principals[binding.principal] = {**known_rules, binding: _hosts(binding.host)}
-        for resource in copied:
-            if not rules[resource]:
-                del rules[resource]
-        lengths: dict[int, set[int]] = {}
-        for resource in rules:
-            if resource.pattern_type == PatternType.PREFIXED:
-                lengths.setdefault(resource.resource_type, set()).add(len(resource.name))
-        after._prefix_lengths = {kind: tuple(sorted(found)) for kind, found in lengths.items()}
+                rules.pop(resource, None)
+        after._prefixes = self._prefixes_after(changes, rules)
+        return after
+
+    def _prefixes_after(
+        self, touched: Iterable[_Resource], rules: Mapping[_Resource, object]
+    ) -> dict[int, _Prefixes]:
+        """Returns the prefixes of an index with other rules, which differ for the patterns `touched`."""
+        counts: dict[int, dict[int, int]] = {}
+        for resource in touched:
+            step = (resource in rules) - (resource in self._rules)
+            if step and resource.pattern_type == PatternType.PREFIXED:
+                kind, length = resource.resource_type, len(resource.name)
+                if kind not in counts:
+                    counts[kind] = dict(self._prefixes.get(kind, _NO_PREFIXES).counts)
+                counts[kind][length] = counts[kind].get(length, 0) + step
+        after = dict(self._prefixes)
+        for kind, of_kind in counts.items():
+            left = {length: count for length, count in of_kind.items() if count}
+            after[kind] = _Prefixes(left, tuple(sorted(left)))
         return after
 
     def _patterns_of(self, kind: int, name: str) -> Iterator[dict[Principal, _Rules]]:
@@ -144,7 +176,7 @@ class AclIndex:
             found = rules.get(_Resource(kind, PatternType.LITERAL, literal))
             if found is not None:
                 yield found
-        for length in self._prefix_lengths.get(kind, ()):
+        for length in self._prefixes.get(kind, _NO_PREFIXES).lengths:
             if length > len(name):
                 break
             found = rules.get(_Resource(kind, PatternType.PREFIXED, name[:length]))
