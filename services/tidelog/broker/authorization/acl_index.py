@@ -118,11 +118,13 @@ _NO_PREFIXES: Final = _Prefixes({}, ())
 class AclIndex:
     """An immutable set of ACLs."""
 
-    __slots__ = ("_prefixes", "_rules")
+    __slots__ = ("_patterns", "_prefixes", "_rules")
 
     def __init__(self) -> None:
-        # `_rules` maps each pattern with rules to its principals, and each of them to its rules.
+        # `_rules` maps each pattern with rules to its principals, and each of them to its rules. `_patterns`
+        # has the same rules by the principal and the type of the resources first.
         self._rules: dict[_Resource, dict[Principal, _Rules]] = {}
+        self._patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
         self._prefixes: dict[int, _Prefixes] = {}
 
     def changed(self, removed: Iterable[AclBinding], added: Iterable[AclBinding]) -> AclIndex:
@@ -136,18 +138,27 @@ class AclIndex:
                 of_resource.setdefault(binding.principal, {})[binding] = is_added
         after = AclIndex()
         rules = after._rules = dict(self._rules)
+        patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
         for resource, of_resource in changes.items():
             principals = dict(rules.get(resource, {}))
             for principal, of_principal in of_resource.items():
                 changed_rules = _changed(principals.get(principal, {}), of_principal)
+                holder = principal, resource.resource_type
+                if holder not in patterns:
+                    patterns[holder] = dict(self._patterns.get(holder, {}))
                 if changed_rules:
-                    principals[principal] = changed_rules
+                    principals[principal] = patterns[holder][resource] = changed_rules
                 else:
                     principals.pop(principal, None)
+                    patterns[holder].pop(resource, None)
             if principals:
                 rules[resource] = principals
             else:
                 rules.pop(resource, None)
+        after._patterns = {**self._patterns, **patterns}
+        for holder, left in patterns.items():
+            if not left:
+                del after._patterns[holder]
         after._prefixes = self._prefixes_after(changes, rules)
         return after
 
@@ -209,11 +220,9 @@ class AclIndex:
         `Authorizer.authorizeByResourceType` does (KIP-679). No operation implies another here.
         """
         denied, allowed = set[tuple[int, str]](), set[tuple[int, str]]()
-        for (kind, pattern_type, name), principals in self._rules.items():
-            if kind != resource_type:
-                continue
-            for holder in (principal, EVERY_USER):
-                for binding, hosts in principals.get(holder, {}).items():
+        for holder in (principal, EVERY_USER):
+            for (_, pattern_type, name), rules in self._patterns.get((holder, resource_type), {}).items():
+                for binding, hosts in rules.items():
                     if binding.operation in (operation, AclOperation.ALL) and hosts.contain(address):
                         is_denial = binding.permission == PermissionType.DENY
                         (denied if is_denial else allowed).add((pattern_type, name))

@@ -155,22 +155,26 @@ def test_decisions_are_those_of_a_search(
         assert index.decide(principal, client_address(host), operation, kind, name) == expected
 
 
-@given(st.lists(bindings, max_size=10), st.sampled_from(CLIENTS), st.sampled_from(OPERATIONS))
+@given(
+    st.lists(bindings, max_size=10),
+    st.lists(bindings, max_size=6),
+    st.sampled_from(CLIENTS),
+    st.sampled_from(OPERATIONS),
+)
 def test_some_resource_is_allowed_if_a_rule_allows_a_name_that_no_rule_denies(
-    acls: list[AclBinding], host: str, operation: AclOperation
+    acls: list[AclBinding], removed: list[AclBinding], host: str, operation: AclOperation
 ) -> None:
     """Only ACLs with this operation count, so the naive decision about many names is comparable."""
-    direct = [acl for acl in acls if acl.operation in (operation, AclOperation.ALL)]
-    found = (
-        AclIndex()
-        .changed([], direct)
-        .decide_on_any(Principal("User:x"), client_address(host), operation, ResourceType.TOPIC)
-    )
-    names = {acl.resource_name + tail for acl in direct for tail in ("", "c", "~")} | {"~"}
-    expected = any(
-        naive(set(direct), "User:x", host, operation, ResourceType.TOPIC, name) for name in names - {"*"}
-    )
-    assert found == expected
+    direct = {acl for acl in acls if acl.operation in (operation, AclOperation.ALL)}
+    before = AclIndex().changed([], direct | set(removed))
+    for index, left in (
+        (AclIndex().changed([], direct), direct),
+        (before.changed(removed, []), direct - set(removed)),
+    ):
+        found = index.decide_on_any(Principal("User:x"), client_address(host), operation, KINDS[0])
+        names = {acl.resource_name + tail for acl in left for tail in ("", "c", "~")} | {"~"}
+        expected = any(naive(left, "User:x", host, operation, KINDS[0], name) for name in names - {"*"})
+        assert found == expected
 
 
 @pytest.mark.parametrize(
@@ -258,6 +262,15 @@ def test_a_change_does_not_look_at_other_acls(pattern_type: PatternType) -> None
         others = [rule(f"{number:04}", pattern_type=pattern_type) for number in range(count)]
         index = AclIndex().changed([], others)
         return steps(lambda: index.changed([], [added]).changed([added], []))
+
+    assert cost(2_000) == cost(2)
+
+
+def test_the_search_for_any_allowed_resource_does_not_look_at_other_principals() -> None:
+    def cost(count: int) -> int:
+        others = [rule(f"{number:04}", "User:y", operation=AclOperation.WRITE) for number in range(count)]
+        index = AclIndex().changed([], [*others, rule("a", "User:x"), rule("a")])
+        return steps(lambda: index.decide_on_any(PRINCIPALS[0], "", AclOperation.WRITE, ResourceType.TOPIC))
 
     assert cost(2_000) == cost(2)
 
