@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -55,19 +56,50 @@ class QuotaLimits:
     """The quotas of one snapshot, which finds the quota of a client without a search."""
 
     def __init__(self, entries: Mapping[str, ClientQuotaEntry]) -> None:
+        self._entries: Mapping[str, ClientQuotaEntry] = {}
         self._by_kind: dict[QuotaKind, dict[tuple[str | None, str | None], float]] = {}
         self._connection_rates: dict[str | None, float] = {}
-        self._client_ids: set[str | None] = set()
-        for entry in entries.values():
-            parts = dict(entry.entity.parts)
-            if _IP in parts:
-                for limit in entry.values.values():
-                    self._connection_rates[parts[_IP]] = limit
+        self._client_ids: Counter[str | None] = Counter()
+        self.update(entries)
+
+    def update(self, entries: Mapping[str, ClientQuotaEntry]) -> None:
+        """Takes the quotas of another snapshot. Entries that are the same objects as before cost little."""
+        before, self._entries = self._entries, entries
+        for key in before.keys() - entries.keys():
+            self._remove(before[key])
+        for key, entry in entries.items():
+            known = before.get(key)
+            if known is entry:
                 continue
-            entity = (parts.get(_USER, _ANY), parts.get(_CLIENT_ID, _ANY))
-            self._client_ids.add(entity[1])
-            for name, limit in entry.values.items():
-                self._by_kind.setdefault(QuotaKind(name), {})[entity] = limit
+            if known is not None:
+                self._remove(known)
+            self._add(entry)
+
+    def _add(self, entry: ClientQuotaEntry) -> None:
+        parts = dict(entry.entity.parts)
+        if _IP in parts:
+            for limit in entry.values.values():
+                self._connection_rates[parts[_IP]] = limit
+            return
+        entity = (parts.get(_USER, _ANY), parts.get(_CLIENT_ID, _ANY))
+        self._client_ids[entity[1]] += 1
+        for name, limit in entry.values.items():
+            self._by_kind.setdefault(QuotaKind(name), {})[entity] = limit
+
+    def _remove(self, entry: ClientQuotaEntry) -> None:
+        parts = dict(entry.entity.parts)
+        if _IP in parts:
+            self._connection_rates.pop(parts[_IP], None)
+            return
+        entity = (parts.get(_USER, _ANY), parts.get(_CLIENT_ID, _ANY))
+        self._client_ids[entity[1]] -= 1
+        if not self._client_ids[entity[1]]:
+            del self._client_ids[entity[1]]
+        for kind in map(QuotaKind, entry.values):
+            limits = self._by_kind[kind]
+            del limits[entity]
+            if not limits:
+                del self._by_kind[kind]
 
     @property
     def is_empty(self) -> bool:
@@ -211,6 +243,7 @@ class ClientQuotas:
         self.is_enforced = False
         """Whether any user or client id has a quota. If not, callers need not ask about a client."""
         self.limits = QuotaLimits({})
+        self._entries: Mapping[str, ClientQuotaEntry] | None = None
         self.samples = samples
         self.throttles = {kind: Throttles() for kind in QuotaKind}
         self._mutation_samples = mutation_samples
@@ -219,7 +252,10 @@ class ClientQuotas:
 
     def update(self, entries: Mapping[str, ClientQuotaEntry]) -> None:
         """Puts the quotas of a new snapshot in force. What clients have used remains counted."""
-        self.limits = QuotaLimits(entries)
+        if entries is self._entries:
+            return  # another part of the snapshot has changed
+        self._entries = entries
+        self.limits.update(entries)
         self.is_enforced = not self.limits.is_empty
         self._known.clear()
         if not self.is_enforced:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections import UserDict
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.quotas import client_quotas
+from tidelog.broker.quotas.charge import RequestQuotas
 from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
-from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
-from tidelog.model.instants import MonotonicMs
+from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, QuotaEntity
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import user_principal
+from tidelog.rpc.broker_commands import SecurityUpdate
 
 SAMPLES = Samples(11, 1000)
 NOW = MonotonicMs(0)
 ALICE = user_principal("alice")
-PRECEDENCE = (
+PRECEDENCE: tuple[dict[str, str | None], ...] = (
     {"user": "alice", "client-id": "app"},
     {"user": "alice", "client-id": None},
     {"user": "alice"},
@@ -59,6 +64,68 @@ def test_the_most_specific_quota_applies(chosen: set[int]) -> None:
 def test_a_client_without_an_id_has_no_quota_of_a_client_id() -> None:
     limits = QuotaLimits(entries(({"client-id": None}, {"producer_byte_rate": 1.0})))
     assert limits.find(QuotaKind.PRODUCE, "alice", "") is None
+
+
+class CountedEntries(UserDict[str, ClientQuotaEntry]):
+    """Counts how often someone reads all entries."""
+
+    readings = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.readings += 1
+        return super().__iter__()
+
+
+def test_a_change_of_other_security_entries_reads_no_quota() -> None:
+    quotas = RequestQuotas(ClientQuotas(SAMPLES, SAMPLES))
+    counted = CountedEntries(entries(({"user": "alice"}, {"producer_byte_rate": 1000.0})))
+    snapshot = SecuritySnapshot(quotas=counted)
+    quotas.security_changed(snapshot)
+    assert quotas.is_enforced
+    assert counted.readings
+    sensors, readings = quotas.quotas.of_client(ALICE, "app", NOW), counted.readings
+    token = DelegationTokenEntry("t", ALICE, ALICE, (), WallMs(0), WallMs(1), WallMs(1))
+    after = snapshot.updated(SecurityUpdate(2, (token,)))
+    assert after.delegation_tokens
+    quotas.security_changed(after)
+    assert counted.readings == readings
+    assert quotas.quotas.of_client(ALICE, "app", NOW) is sensors
+
+
+NAMES = st.sampled_from([None, "a", "b"])
+ENTITIES = st.one_of(
+    st.fixed_dictionaries({"ip": NAMES}),
+    st.fixed_dictionaries({"user": NAMES}),
+    st.fixed_dictionaries({"client-id": NAMES}),
+    st.fixed_dictionaries({"user": NAMES, "client-id": NAMES}),
+)
+KINDS = st.sampled_from(list(QuotaKind))
+SNAPSHOTS = st.lists(
+    st.tuples(ENTITIES, st.dictionaries(KINDS, st.sampled_from([1.0, 2.0]), min_size=1)), max_size=6
+)
+
+
+@given(st.lists(SNAPSHOTS, max_size=6))
+def test_limits_after_changes_are_those_of_the_last_snapshot(
+    snapshots: list[list[tuple[dict[str, str | None], dict[str, float]]]],
+) -> None:
+    limits, before = QuotaLimits({}), dict[str, ClientQuotaEntry]()
+    for snapshot in snapshots:
+        made = entries(
+            *(
+                (entity, {"connection_creation_rate": 3.0} if "ip" in entity else values)
+                for entity, values in snapshot
+            )
+        )
+        before = {key: before[key] if before.get(key) == entry else entry for key, entry in made.items()}
+        limits.update(before)
+        wanted = QuotaLimits(made)
+        assert limits.is_empty == wanted.is_empty
+        for user, client_id in itertools.product(("a", "b", "c"), ("a", "b", "c", "")):
+            assert limits.names(client_id) == wanted.names(client_id)
+            assert limits.connection_rate(user) == wanted.connection_rate(user)
+            for kind in QuotaKind:
+                assert limits.find(kind, user, client_id) == wanted.find(kind, user, client_id)
 
 
 def test_the_clients_of_a_user_share_the_quota_of_the_user() -> None:
