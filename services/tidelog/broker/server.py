@@ -64,9 +64,10 @@ from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.settings.group_settings import GroupSettingsView
+from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettingsView
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.timing.clock import Clock, SteadyClock, SystemClock
+from tidelog.timing.slices import Steps, run_in_slices
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
@@ -254,13 +255,23 @@ class BrokerParts:
 
     async def continue_dead_letters(self) -> None:
         """Continues the copies of dead letters that earlier leaders began."""
-        groups = frozenset(
-            group_id
-            for group_id in self.metadata.groups_with_settings()
-            if self.group_settings.for_group(group_id).errors_deadletterqueue_topic_name
-        )
-        if groups and self.coordination.topics.exists(ShardKind.SHARE):
+        if not self.coordination.topics.exists(ShardKind.SHARE):
+            return
+        groups = await run_in_slices(self._groups_with_dead_letters())
+        if groups:
             await self.share_partitions.dead_letter_takeover.scan(groups, self.hosted.replicas.values())
+
+    def _groups_with_dead_letters(self) -> Steps[frozenset[str]]:
+        """Returns the groups with a dead letter topic, which only a group's own settings can name."""
+        groups: list[str] = []
+        for entry in list(self.metadata.security.group_configs.values()):
+            yield
+            if (
+                DEAD_LETTER_TOPIC in entry.configs
+                and self.group_settings.for_group(entry.group_id).errors_deadletterqueue_topic_name
+            ):
+                groups.append(entry.group_id)
+        return frozenset(groups)
 
     def _is_hosted(self, key: ClientPartitionKey) -> bool:
         topic = key.topic or self.metadata.topic_names.get(key.topic_id, "")

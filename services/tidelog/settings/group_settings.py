@@ -45,7 +45,7 @@ _DURATION: Final = re.compile(
 MAX_DURATION_CHARS: Final = 64
 BY_KEY: Final = "key"
 DAY_MS: Final = 86_400_000
-_DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
+DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 
 def _is_reset(value: str) -> str | None:
@@ -296,11 +296,11 @@ def _check_bounds(values: Mapping[str, Value], broker: BrokerSettings) -> None:
             bound = lower if value < least else upper
             relation = "greater" if value < least else "less"
             raise SettingError(name, f"{name} must be {relation} than or equal to {bound}")
-    topic, prefix = values.get(_DEAD_LETTER_TOPIC), broker.errors_deadletterqueue_topic_name_prefix
+    topic, prefix = values.get(DEAD_LETTER_TOPIC), broker.errors_deadletterqueue_topic_name_prefix
     if topic and not str(topic).startswith(prefix):
         raise SettingError(
-            _DEAD_LETTER_TOPIC,
-            f"{_DEAD_LETTER_TOPIC} must start with {prefix} (errors.deadletterqueue.topic.name.prefix)",
+            DEAD_LETTER_TOPIC,
+            f"{DEAD_LETTER_TOPIC} must start with {prefix} (errors.deadletterqueue.topic.name.prefix)",
         )
     for protocol in ("consumer", "share", "streams"):
         session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"

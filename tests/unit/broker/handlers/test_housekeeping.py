@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
+from tidelog.broker.share.dead_letter_takeover import DeadLetterTakeover
+from tidelog.metadata.entries import GroupConfigEntry
+from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettings, GroupSettingsView
+from tidelog.timing import slices
 
 
 def test_a_failure_of_one_partition_does_not_affect_the_others(
@@ -115,3 +122,41 @@ def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -
         await housekeeping.stop()
 
     lab.runner.run(asyncio.wait_for(watch(), 10))
+
+
+def test_a_search_for_dead_letters_reads_only_the_settings_of_groups_that_have_them(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [GroupConfigEntry(f"g{number}", {"share.session.timeout.ms": "50000"}) for number in range(100)]
+    entries.append(GroupConfigEntry("dead", {DEAD_LETTER_TOPIC: "dlq.t"}))
+    entries.append(GroupConfigEntry("empty", {DEAD_LETTER_TOPIC: ""}))
+    lab.update_metadata(security=SecurityUpdate(1, tuple(entries)))
+    read: list[str] = []
+    scanned: list[frozenset[str]] = []
+    sliced: list[object] = []
+    for_group, finish = GroupSettingsView.for_group, slices.finish
+
+    def counted_for_group(self: GroupSettingsView, group_id: str) -> GroupSettings:
+        read.append(group_id)
+        return for_group(self, group_id)
+
+    def counted_finish(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+        sliced.append(steps)
+        return finish(steps, seconds)
+
+    async def scan(self: DeadLetterTakeover, groups: frozenset[str], replicas: object) -> None:
+        scanned.append(groups)
+
+    monkeypatch.setattr(GroupSettingsView, "for_group", counted_for_group)
+    monkeypatch.setattr(DeadLetterTakeover, "scan", scan)
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    monkeypatch.setattr(slices, "finish", counted_finish)
+    lab.runner.run(lab.broker.continue_dead_letters())
+    assert (read, scanned, sliced) == ([], [], []), "there is no share group yet"
+    lab.add_topic(ShardKind.SHARE.topic)
+    read.clear()
+    sliced.clear()
+    lab.runner.run(lab.broker.continue_dead_letters())
+    assert read == ["dead", "empty"]
+    assert scanned == [frozenset({"dead"})]
+    assert len(sliced) == 1
