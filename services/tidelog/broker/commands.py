@@ -102,7 +102,9 @@ class CommandReceiver:
             if self._is_stale(command.controller_epoch):
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             metadata = self._metadata
-            metadata.apply(command)
+            # Only commands change the view, so it is still the same after these slices.
+            security = await run_in_slices(metadata.security_after(command))
+            metadata.apply(command, security)
             self._fetchers.brokers_changed()
             if command.feature_levels is not None:
                 await run_in_slices(self._hosting.features_changed())

@@ -14,6 +14,7 @@ from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
+from tidelog.timing.slices import Steps, all_at_once
 
 _NO_OVERRIDES: Final[Mapping[str, str]] = {}
 
@@ -40,7 +41,21 @@ class MetadataView:
         """Registers `observer`, which is called with each new snapshot."""
         self._security_observers.append(observer)
 
-    def apply(self, update: UpdateMetadata) -> None:
+    def security_after(self, update: UpdateMetadata) -> Steps[SecuritySnapshot]:
+        """Returns the security entries after an update, without a change of the view. A full update may have
+        hundreds of thousands of entries.
+        """
+        known = self.security
+        if update.security is None:
+            return known
+        return (yield from (known.replaced if update.is_full else known.updated)(update.security))
+
+    def apply(self, update: UpdateMetadata, security: SecuritySnapshot | None = None) -> None:
+        """Puts an update in force. `security` is the result of `security_after`, which is computed here if it
+        is not given.
+        """
+        if security is None:
+            security = all_at_once(self.security_after(update))
         self.version += 1
         self.controller_id = update.controller_id
         self.controller_epoch = update.controller_epoch
@@ -64,8 +79,7 @@ class MetadataView:
         if update.feature_levels is not None:
             self.features = update.feature_levels
         if update.security is not None:
-            apply = self.security.replaced if update.is_full else self.security.updated
-            self.security = apply(update.security)
+            self.security = security
             for observer in self._security_observers:
                 observer(self.security)
 

@@ -4,7 +4,8 @@ settings of groups, credentials, and subscriptions to their metrics.
 The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
 and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
 that registers receives all entries before it accepts connections. `MetadataView.security` is the current
-snapshot. A change replaces it by another object, so a result that was computed from a snapshot stays valid
+snapshot. A change, which is computed in
+steps, replaces it by another object, so a result that was computed from a snapshot stays valid
 as long as `view.security is snapshot`.
 
 To add a part, such as the credentials of users:
@@ -18,7 +19,7 @@ To add a part, such as the credentials of users:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,8 +36,11 @@ from tidelog.metadata.entries import (
 
 if TYPE_CHECKING:
     from tidelog.rpc.broker_commands import SecurityUpdate
+    from tidelog.timing.slices import Steps
 
 _EntryT = TypeVar("_EntryT", bound=SecurityEntry)
+_Written = dict[type[object], dict[str, SecurityEntry]]
+"""The entries to write by their class and key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,50 +62,81 @@ class SecuritySnapshot:
     rules: AclIndex = field(default_factory=AclIndex, repr=False)
     """The ACLs in the form in which the authorizer looks them up."""
 
-    def replaced(self, update: SecurityUpdate) -> SecuritySnapshot:
+    def replaced(self, update: SecurityUpdate) -> Steps[SecuritySnapshot]:
         """Returns the snapshot of a full update. It is this object if nothing has changed, as after a change
         of the controller.
         """
-        known: dict[str, SecurityEntry] = {}
+        parts: list[Mapping[str, SecurityEntry]] = []
         for part in fields(self):  # every part, so that none is forgotten and keeps what was removed
             entries = getattr(self, part.name)
             if isinstance(entries, Mapping):
-                known.update(entries)
-        wanted = {entry.key: entry for entry in update.entries}
-        changed = tuple(entry for key, entry in wanted.items() if known.get(key) != entry)
-        removed = tuple(key for key in known if key not in wanted)
+                parts.append(entries)
+        wanted: set[str] = set()
+        changed: _Written = {}
+        for entry in update.entries:
+            yield
+            key = entry.key
+            wanted.add(key)
+            if not any(known.get(key) == entry for known in parts):
+                changed.setdefault(type(entry), {})[key] = entry
+        removed: list[str] = []
+        for known in parts:
+            for key in known:
+                yield
+                if key not in wanted:
+                    removed.append(key)
         if not changed and not removed:
             return self
-        return self.updated(update._replace(entries=changed, removed=removed))
+        return (yield from self._changed(update.revision, changed, removed))
 
-    def updated(self, update: SecurityUpdate) -> SecuritySnapshot:
+    def updated(self, update: SecurityUpdate) -> Steps[SecuritySnapshot]:
         """Returns the snapshot after an update. Parts without changes stay the same objects."""
-        acls, rules = _updated(self.acls, AclEntry, update), self.rules
+        written: _Written = {}
+        for entry in update.entries:
+            yield
+            written.setdefault(type(entry), {})[entry.key] = entry
+        return (yield from self._changed(update.revision, written, update.removed))
+
+    def _changed(self, revision: int, written: _Written, removed: Collection[str]) -> Steps[SecuritySnapshot]:
+        acls, rules = (yield from _updated(self.acls, AclEntry, written, removed)), self.rules
         if acls is not self.acls:
-            rules = rules.changed(
-                (self.acls[key].binding for key in update.removed if key in self.acls),
-                (entry.binding for entry in update.entries if isinstance(entry, AclEntry)),
+            rules = yield from rules.changed(
+                (self.acls[key].binding for key in removed if key in self.acls),
+                (
+                    entry.binding
+                    for entry in written.get(AclEntry, {}).values()
+                    if isinstance(entry, AclEntry)
+                ),
             )
         return SecuritySnapshot(
-            update.revision,
+            revision,
             acls,
-            _updated(self.quotas, ClientQuotaEntry, update),
-            _updated(self.group_configs, GroupConfigEntry, update),
-            _updated(self.scram_credentials, ScramCredentialEntry, update),
-            _updated(self.delegation_tokens, DelegationTokenEntry, update),
-            _updated(self.client_metrics, ClientMetricsEntry, update),
+            (yield from _updated(self.quotas, ClientQuotaEntry, written, removed)),
+            (yield from _updated(self.group_configs, GroupConfigEntry, written, removed)),
+            (yield from _updated(self.scram_credentials, ScramCredentialEntry, written, removed)),
+            (yield from _updated(self.delegation_tokens, DelegationTokenEntry, written, removed)),
+            (yield from _updated(self.client_metrics, ClientMetricsEntry, written, removed)),
             rules,
         )
 
 
 def _updated(
-    known: Mapping[str, _EntryT], kind: type[_EntryT], update: SecurityUpdate
-) -> Mapping[str, _EntryT]:
-    written = {entry.key: entry for entry in update.entries if isinstance(entry, kind)}
-    removed = [key for key in update.removed if key in known]
-    if not written and not removed:
-        return known
-    after = {**known, **written}
+    known: Mapping[str, _EntryT],
+    kind: type[_EntryT],
+    written: _Written,
+    removed: Collection[str],
+) -> Steps[Mapping[str, _EntryT]]:
+    after: dict[str, _EntryT] | None = None
+    for key, entry in written.get(kind, {}).items():
+        yield
+        assert isinstance(entry, kind)
+        if after is None:
+            after = dict(known)
+        after[key] = entry
     for key in removed:
-        del after[key]
-    return after
+        yield
+        if key in known:
+            if after is None:
+                after = dict(known)
+            after.pop(key, None)
+    return known if after is None else after

@@ -123,6 +123,6 @@ def test_a_full_update_removes_from_every_part_what_it_does_not_name(part: str) 
     """Otherwise, a deleted user or token of a later part would stay valid at this broker."""
     entry = acl_entry("a")
     before = SecuritySnapshot(**{part: {entry.key: entry}})
-    after = before.replaced(SecurityUpdate(9))
+    after = all_at_once(before.replaced(SecurityUpdate(9)))
     assert len(getattr(before, part)) == 1
     assert len(getattr(after, part)) == 0

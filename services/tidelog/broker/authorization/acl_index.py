@@ -20,6 +20,7 @@ from tidelog.model.acl import (
     PermissionType,
 )
 from tidelog.model.principal import Principal, user_principal
+from tidelog.timing.slices import Steps
 
 Address = IPv4Address | IPv6Address | str
 """The address of a client; a text if it is not an address, which only WILDCARD and the same text match."""
@@ -127,12 +128,13 @@ class AclIndex:
         self._patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
         self._prefixes: dict[int, _Prefixes] = {}
 
-    def changed(self, removed: Iterable[AclBinding], added: Iterable[AclBinding]) -> AclIndex:
+    def changed(self, removed: Iterable[AclBinding], added: Iterable[AclBinding]) -> Steps[AclIndex]:
         """Returns the index without `removed` and with `added`. It shares with this index what is equal."""
         # The changes of each principal on each pattern are made at once, because its rules are copied.
         changes: dict[_Resource, dict[Principal, dict[AclBinding, bool]]] = {}
         for bindings, is_added in ((removed, False), (added, True)):
             for binding in bindings:
+                yield
                 resource = _Resource(binding.resource_type, binding.pattern_type, binding.resource_name)
                 of_resource = changes.setdefault(resource, {})
                 of_resource.setdefault(binding.principal, {})[binding] = is_added
@@ -140,6 +142,7 @@ class AclIndex:
         rules = after._rules = dict(self._rules)
         patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
         for resource, of_resource in changes.items():
+            yield
             principals = dict(rules.get(resource, {}))
             for principal, of_principal in of_resource.items():
                 changed_rules = _changed(principals.get(principal, {}), of_principal)

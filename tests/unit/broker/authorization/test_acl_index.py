@@ -28,6 +28,7 @@ from tidelog.model.acl import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import Principal
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.messages.create_acls import AclCreation
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 
@@ -143,9 +144,9 @@ def test_decisions_are_those_of_a_search(
         if acls:
             removed = [*removed, *data.draw(st.lists(st.sampled_from(sorted(acls)), max_size=6))]
         acls = (acls - set(removed)) | set(added)
-        states.append((states[-1][0].changed(removed, added), frozenset(acls)))
-    states.append((AclIndex().changed([], acls), frozenset(acls)))
-    states.append((states[-1][0].changed(acls, []), frozenset()))
+        states.append((all_at_once(states[-1][0].changed(removed, added)), frozenset(acls)))
+    states.append((all_at_once(AclIndex().changed([], acls)), frozenset(acls)))
+    states.append((all_at_once(states[-1][0].changed(acls, [])), frozenset()))
     principal, host, operation, kind, name = (
         data.draw(st.sampled_from(values))
         for values in (PRINCIPALS[:2], CLIENTS, OPERATIONS, KINDS, ("a", "ab", "abc", "abcd", "b", "z"))
@@ -166,10 +167,10 @@ def test_some_resource_is_allowed_if_a_rule_allows_a_name_that_no_rule_denies(
 ) -> None:
     """Only ACLs with this operation count, so the naive decision about many names is comparable."""
     direct = {acl for acl in acls if acl.operation in (operation, AclOperation.ALL)}
-    before = AclIndex().changed([], direct | set(removed))
+    before = all_at_once(AclIndex().changed([], direct | set(removed)))
     for index, left in (
-        (AclIndex().changed([], direct), direct),
-        (before.changed(removed, []), direct - set(removed)),
+        (all_at_once(AclIndex().changed([], direct)), direct),
+        (all_at_once(before.changed(removed, [])), direct - set(removed)),
     ):
         found = index.decide_on_any(Principal("User:x"), client_address(host), operation, KINDS[0])
         names = {acl.resource_name + tail for acl in left for tail in ("", "c", "~")} | {"~"}
@@ -260,8 +261,8 @@ def test_a_change_does_not_look_at_other_acls(pattern_type: PatternType) -> None
 
     def cost(count: int) -> int:
         others = [rule(f"{number:04}", pattern_type=pattern_type) for number in range(count)]
-        index = AclIndex().changed([], others)
-        return steps(lambda: index.changed([], [added]).changed([added], []))
+        index = all_at_once(AclIndex().changed([], others))
+        return steps(lambda: all_at_once(all_at_once(index.changed([], [added])).changed([added], [])))
 
     assert cost(2_000) == cost(2)
 
@@ -269,7 +270,7 @@ def test_a_change_does_not_look_at_other_acls(pattern_type: PatternType) -> None
 def test_the_search_for_any_allowed_resource_does_not_look_at_other_principals() -> None:
     def cost(count: int) -> int:
         others = [rule(f"{number:04}", "User:y", operation=AclOperation.WRITE) for number in range(count)]
-        index = AclIndex().changed([], [*others, rule("a", "User:x"), rule("a")])
+        index = all_at_once(AclIndex().changed([], [*others, rule("a", "User:x"), rule("a")]))
         return steps(lambda: index.decide_on_any(PRINCIPALS[0], "", AclOperation.WRITE, ResourceType.TOPIC))
 
     assert cost(2_000) == cost(2)
@@ -294,9 +295,12 @@ class ComparedBinding(AclBinding):
 def test_the_removal_of_many_rules_of_a_principal_does_not_compare_each_with_each() -> None:
     count = 300
     rules = [ComparedBinding(*rule("*", host=address(number))) for number in range(count)]
-    index = AclIndex().changed([], rules)
+    index = all_at_once(AclIndex().changed([], rules))
     ComparedBinding.compared = 0
-    assert index.changed(rules, []).decide(PRINCIPALS[0], "", AclOperation.READ, KINDS[0], "a") is None
+    assert (
+        all_at_once(index.changed(rules, [])).decide(PRINCIPALS[0], "", AclOperation.READ, KINDS[0], "a")
+        is None
+    )
     assert ComparedBinding.compared < 10 * count
 
 
@@ -307,8 +311,8 @@ def test_many_new_rules_of_a_principal_are_not_a_copy_of_its_rules_each() -> Non
 
     def took_ns(index: AclIndex) -> int:
         before_ns = time.process_time_ns()
-        index.changed([], added)
+        all_at_once(index.changed([], added))
         return time.process_time_ns() - before_ns
 
-    few, many = AclIndex(), AclIndex().changed([], known)
+    few, many = AclIndex(), all_at_once(AclIndex().changed([], known))
     assert min(took_ns(many) for _ in range(5)) < 10 * min(took_ns(few) for _ in range(5))

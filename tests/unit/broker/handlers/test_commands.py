@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,17 +18,22 @@ from tidelog.broker.hosting_state import HostingState
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.replica import Replica
+from tidelog.metadata.entries import AclEntry, GroupConfigEntry, SecurityEntry
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
     DeletedTopic,
     LeaderAndIsr,
     PartitionState,
+    SecurityUpdate,
     StopReplica,
     TopicState,
     UpdateMetadata,
 )
+from tidelog.timing import slices
 from tidelog.timing.timer import VirtualTimer
 
 EPOCH = 7
@@ -249,3 +255,65 @@ def test_settings_reach_the_replicas(lab: InMemoryBroker) -> None:
     assert lab.broker.hosted.replicas[T0].log.config.retention_ms == 5000
     lab.update_metadata(broker_configs={"": {"message.max.bytes": "1234"}})
     assert lab.broker.hosted.replicas[T0].settings.max_message_bytes == 1234
+
+
+def test_a_full_update_of_security_entries_is_taken_in_slices(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 200
+    entries: list[SecurityEntry] = []
+    for number in range(count):
+        user = user_principal(f"u{number}")
+        acl = AclBinding(
+            ResourceType.TOPIC,
+            PatternType.PREFIXED,
+            f"t{number}",
+            user,
+            "10.0.0.0/8",
+            AclOperation.READ,
+            PermissionType.ALLOW,
+        )
+        entries.append(AclEntry(acl))
+        entries.append(GroupConfigEntry(f"g{number}", {"share.session.timeout.ms": "50000"}))
+    keys: list[str] = []
+    for kind in (AclEntry, GroupConfigEntry):
+        key_of = cast("property", kind.key).fget
+
+        def counted(entry: Any, key_of: Any = key_of) -> str:
+            keys.append(key_of(entry))
+            return keys[-1]
+
+        monkeypatch.setattr(kind, "key", property(counted))
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    metadata = lab.broker.metadata
+    seen: list[tuple[int, int]] = []
+
+    async def update(security: SecurityUpdate) -> int:
+        """Returns the number of turns of the event loop that others had meanwhile."""
+        keys.clear()
+        seen.clear()
+        command = UpdateMetadata(1, 7, tuple(metadata.brokers.values()), security=security, is_full=True)
+        asked = asyncio.ensure_future(lab.commands.update_metadata(command))
+        while not asked.done():
+            seen.append((metadata.version, metadata.security.revision))
+            await asyncio.sleep(0)
+        assert asked.result() == CommandResult()
+        return len(seen)
+
+    version = metadata.version
+    turns = lab.runner.run(update(SecurityUpdate(5, tuple(entries))))
+    assert turns >= 2 * count // slices.STEPS_BETWEEN_READINGS
+    assert len(keys) == 2 * count, "each key is computed once"
+    assert set(seen) <= {(version, 0), (version + 1, 5)}, "the update is in force as a whole or not at all"
+    snapshot = metadata.security
+    assert snapshot.rules.decide(user, IPv4Address("10.0.0.1"), AclOperation.READ, ResourceType.TOPIC, "t199")
+    assert len(snapshot.acls) == len(snapshot.group_configs) == count
+    turns = lab.runner.run(update(SecurityUpdate(6, tuple(entries))))
+    assert turns >= 2 * count // slices.STEPS_BETWEEN_READINGS
+    assert metadata.security is snapshot
+    turns = lab.runner.run(update(SecurityUpdate(7)))
+    assert turns >= 2 * count // slices.STEPS_BETWEEN_READINGS
+    assert not metadata.security.acls
+    assert not metadata.security.rules.decide(
+        user, IPv4Address("10.0.0.1"), AclOperation.READ, ResourceType.TOPIC, "t199"
+    )

@@ -19,6 +19,7 @@ from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, Quo
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.timing.slices import all_at_once
 
 SAMPLES = Samples(11, 1000)
 NOW = MonotonicMs(0)
@@ -85,7 +86,7 @@ def test_a_change_of_other_security_entries_reads_no_quota() -> None:
     assert counted.readings
     sensors, readings = quotas.quotas.of_client(ALICE, "app", NOW), counted.readings
     token = DelegationTokenEntry("t", ALICE, ALICE, (), WallMs(0), WallMs(1), WallMs(1))
-    after = snapshot.updated(SecurityUpdate(2, (token,)))
+    after = all_at_once(snapshot.updated(SecurityUpdate(2, (token,))))
     assert after.delegation_tokens
     quotas.security_changed(after)
     assert counted.readings == readings
