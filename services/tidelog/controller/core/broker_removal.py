@@ -11,7 +11,15 @@ that alone has all acknowledged records of a partition.
 
 from __future__ import annotations
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    Erase,
+    Record,
+    Steps,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, broker_config_key, settled_suspect_key
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -21,12 +29,12 @@ from tidelog.wire.messages.unregister_broker import UnregisterBrokerRequest, Unr
 
 def unregister_broker(
     state: ClusterState, context: Context, request: UnregisterBrokerRequest, api_version: int
-) -> ControllerDecision[UnregisterBrokerResponse]:
+) -> DecisionSteps[UnregisterBrokerResponse]:
     """Refuses with BROKER_ID_NOT_REGISTERED, with INVALID_REQUEST if the broker is alive, and with
     ELIGIBLE_LEADERS_NOT_AVAILABLE if it alone has acknowledged records.
     """
     try:
-        records = _removal(state, context, request.broker_id)
+        records = yield from _removal(state, context, request.broker_id)
     except KafkaError as error:
         return ControllerDecision(
             (), UnregisterBrokerResponse(error_code=error.code, error_message=str(error))
@@ -34,7 +42,7 @@ def unregister_broker(
     return ControllerDecision(tuple(records), UnregisterBrokerResponse(error_message=None))
 
 
-def _removal(state: ClusterState, context: Context, broker_id: int) -> list[Record]:
+def _removal(state: ClusterState, context: Context, broker_id: int) -> Steps[list[Record]]:
     if broker_id in state.brokers:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
@@ -44,6 +52,7 @@ def _removal(state: ClusterState, context: Context, broker_id: int) -> list[Reco
     records: list[Record] = [Erase(key) for key in keys if state.revision_of(key)]
     is_known = bool(records)
     for topic, partition, stored in state.all_partitions():
+        yield
         if broker_id not in topic.assignments[partition]:
             continue
         is_known = True

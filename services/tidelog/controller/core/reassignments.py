@@ -117,27 +117,32 @@ def alter_partition_reassignments(
 
 def list_partition_reassignments(
     state: ClusterState, context: Context, request: ListPartitionReassignmentsRequest, api_version: int
-) -> ControllerDecision[ListPartitionReassignmentsResponse]:
-    wanted = (
-        None
-        if request.topics is None
-        else {topic.name: set(topic.partition_indexes) for topic in request.topics}
-    )
+) -> DecisionSteps[ListPartitionReassignmentsResponse]:
+    wanted: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        wanted = {}
+        for asked in request.topics:
+            yield
+            wanted[asked.name] = set(asked.partition_indexes)
     topics = []
     for name in sorted(state.reassigning):
+        yield
         topic = state.topics[name]
         if wanted is not None and name not in wanted:
             continue
-        ongoing = [
-            OngoingPartitionReassignment(
-                partition_index=index,
-                replicas=list(topic.assignments[index]),
-                adding_replicas=list(topic.adding.get(index, ())),
-                removing_replicas=list(topic.removing.get(index, ())),
+        ongoing = []
+        for index in sorted({*topic.adding, *topic.removing}):
+            if wanted is not None and index not in wanted[name]:
+                continue
+            yield
+            ongoing.append(
+                OngoingPartitionReassignment(
+                    partition_index=index,
+                    replicas=list(topic.assignments[index]),
+                    adding_replicas=list(topic.adding.get(index, ())),
+                    removing_replicas=list(topic.removing.get(index, ())),
+                )
             )
-            for index in sorted({*topic.adding, *topic.removing})
-            if wanted is None or index in wanted[name]
-        ]
         if ongoing:
             topics.append(OngoingTopicReassignment(name, ongoing))
     return ControllerDecision((), ListPartitionReassignmentsResponse(error_message=None, topics=topics))
