@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, assign
+from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, _spread, assign
 
 TOPICS = [UUID(int=number) for number in range(1, 4)]
 COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1)
-Targets = dict[str, dict[UUID, frozenset[int]]]
+Targets = Mapping[str, Mapping[UUID, frozenset[int]]]
 
 
 def specs(subscriptions: dict[str, frozenset[UUID]], before: Targets | None = None) -> list[ShareMemberSpec]:
@@ -78,3 +79,78 @@ def test_a_new_member_takes_its_part_from_the_others() -> None:
     first = assign(specs(subscriptions), everything)
     second = assign(specs(subscriptions | {"c": frozenset(TOPICS[:1])}, first), everything)
     assert len(pairs(first) - pairs(second)) == 2
+
+
+def assign_naively(members: list[ShareMemberSpec], parts: dict[UUID, frozenset[int]]) -> Targets:
+    """Returns what `assign` has to return. It looks at every member's whole assignment for each topic."""
+    members = sorted(members)
+    subscribed = frozenset[UUID]().union(*(member.topic_ids for member in members))
+    differ = len({member.topic_ids for member in members}) > 1
+    found: dict[str, dict[UUID, set[int]]] = {member.member_id: {} for member in members}
+    for topics in [[topic_id] for topic_id in sorted(subscribed)] if differ else [sorted(subscribed)]:
+        pool = [(topic_id, p) for topic_id in topics for p in sorted(parts.get(topic_id, ()))]
+        sharing = [member for member in members if member.topic_ids.issuperset(topics)]
+        ids = [member.member_id for member in sharing]
+        before = [
+            (member.member_id, (topic_id, partition))
+            for member in sharing
+            for topic_id in sorted(member.before)
+            for partition in sorted(member.before[topic_id])
+            if (topic_id, partition) in pool
+        ]
+        if len(pool) >= len(ids):
+            shared = [(m, place) for place, m in _spread(pool, ids, [(place, m) for m, place in before])]
+        else:
+            shared = _spread(ids, pool, before)
+        for member_id, (topic_id, partition) in shared:
+            found[member_id].setdefault(topic_id, set()).add(partition)
+    return {m: {t: frozenset(owned) for t, owned in topics.items()} for m, topics in found.items()}
+
+
+BEFORE = st.dictionaries(
+    st.sampled_from([f"m{number}" for number in range(12)]),
+    st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.integers(0, 9), min_size=1)),
+)
+
+
+@given(SUBSCRIPTIONS, BEFORE, COUNTS)
+def test_the_assignment_is_that_of_a_search_for_each_topic(
+    subscriptions: dict[str, frozenset[UUID]], before: Targets, counts: dict[UUID, int]
+) -> None:
+    members, parts = specs(subscriptions, before), partitions(counts)
+    assert assign(members, parts) == assign_naively(members, parts)
+
+
+class CountedAssignment(Mapping[UUID, frozenset[int]]):
+    """An assignment that counts how often one of its topics is read."""
+
+    reads = 0
+
+    def __init__(self, topics: dict[UUID, frozenset[int]]) -> None:
+        self._topics = topics
+
+    def __getitem__(self, topic_id: UUID) -> frozenset[int]:
+        CountedAssignment.reads += 1
+        return self._topics[topic_id]
+
+    def __iter__(self) -> Iterator[UUID]:
+        for topic_id in self._topics:
+            CountedAssignment.reads += 1
+            yield topic_id
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+
+def test_the_assignment_before_is_read_once_although_subscriptions_differ() -> None:
+    topics = [UUID(int=number) for number in range(1, 31)]
+    everything = {topic_id: frozenset(range(4)) for topic_id in topics}
+    subscriptions = {f"m{number}": frozenset(topics[number % 2 :]) for number in range(20)}
+    first = assign(specs(subscriptions), everything)
+    members = [
+        member._replace(before=CountedAssignment(dict(member.before)))
+        for member in specs(subscriptions, first)
+    ]
+    CountedAssignment.reads = 0
+    assert assign(members, everything) == first
+    assert CountedAssignment.reads <= 4 * sum(map(len, first.values()))
