@@ -105,11 +105,18 @@ class _Balancer(Generic[T]):
             for topic, partitions in own.items()
             for partition in partitions
         }
+        self._had: dict[str, dict[T, frozenset[int]]] = {
+            member_id: {topic: frozenset(partitions) for topic, partitions in own.items()}
+            for member_id, own in owned.items()
+        }
+        self._settled: set[str] = set()
+        """Members that no later move changes."""
+        self._light: dict[T, list[tuple[int, str]]] = {}
+        """The subscribers of each topic in a heap by their loads, some of which have changed since."""
 
     def run(self, counts: Mapping[T, int]) -> None:
         self._fill(counts)
-        while any(map(self._reduce_load, sorted(self._loads, key=lambda member_id: -self._loads[member_id]))):
-            pass
+        self._level()
         self._return_moved()
 
     def _fill(self, counts: Mapping[T, int]) -> None:
@@ -127,10 +134,36 @@ class _Balancer(Generic[T]):
         self._owned[member_id].setdefault(topic, set()).add(partition)
         self._loads[member_id] += 1
 
-    def _reduce_load(self, loaded: str) -> bool:
-        """Moves partitions along a chain that begins at this member, if that improves the balance."""
-        if self._loads[loaded] < min(self._loads.values()) + 2:
-            return False
+    def _level(self) -> None:
+        """Moves partitions from the members with the most until no chain of moves improves the balance."""
+        floor = min(self._loads.values(), default=0)  # no move reduces it
+        order = {member_id: at for at, member_id in enumerate(self._loads)}
+        waiting = [(-load, order[member_id], member_id) for member_id, load in self._loads.items()]
+        heapq.heapify(waiting)
+        while waiting:
+            negative_load, _, loaded = heapq.heappop(waiting)
+            if -negative_load != self._loads[loaded] or loaded in self._settled:
+                continue
+            if -negative_load < floor + 2:
+                return
+            taker = self._reduce_load(loaded)
+            if taker is not None:
+                for member_id in (loaded, taker):
+                    heapq.heappush(waiting, (-self._loads[member_id], order[member_id], member_id))
+
+    def _reduce_load(self, loaded: str) -> str | None:
+        """Moves a partition away from the member with the highest load, along a chain if necessary. Returns
+        the last member of the chain, or None if no move improves the balance.
+
+        In this case, all members that chains reach have the highest load or one partition less. They give
+        nothing to the other members, and chains of those can end at none of them. So they are settled, and
+        each of them is visited in vain only once.
+        """
+        most = self._loads[loaded] - 2
+        for topic, partitions in self._owned[loaded].items():
+            if partitions and self._loads[taker := self._light_subscriber(topic)] <= most:
+                self._move(loaded, taker, topic, self._cheapest(loaded, taker, topic))
+                return taker
         reached_by: dict[str, tuple[str, T] | None] = {loaded: None}
         seen_topics: set[T] = set()
         waiting = deque([loaded])
@@ -141,14 +174,28 @@ class _Balancer(Generic[T]):
                     continue
                 seen_topics.add(topic)
                 for taker in self._subscribers[topic]:
-                    if taker in reached_by:
+                    if taker in reached_by or taker in self._settled:
                         continue
                     reached_by[taker] = (giver, topic)
-                    if self._loads[taker] + 2 <= self._loads[loaded]:
+                    if self._loads[taker] <= most:
                         self._move_along_chain(taker, reached_by)
-                        return True
+                        return taker
                     waiting.append(taker)
-        return False
+        self._settled.update(reached_by)
+        return None
+
+    def _light_subscriber(self, topic: T) -> str:
+        """Returns a subscriber with a low load, usually the lowest, without a search of all of them."""
+        light = self._light.get(topic)
+        if light is None:
+            light = [(self._loads[member_id], member_id) for member_id in self._subscribers[topic]]
+            heapq.heapify(light)
+            self._light[topic] = light
+        while True:
+            load, member_id = light[0]
+            if self._loads[member_id] <= load:
+                return member_id
+            heapq.heapreplace(light, (self._loads[member_id], member_id))
 
     def _move_along_chain(self, last: str, reached_by: Mapping[str, tuple[str, T] | None]) -> None:
         taker = last
@@ -191,9 +238,7 @@ class _Balancer(Generic[T]):
 
     def _cheapest(self, giver: str, taker: str, topic: T) -> int:
         """Returns a partition that the taker owned before, or else one that the giver did not own before."""
-
-        def cost(partition: int) -> tuple[int, int]:
-            owner = self._before.get((topic, partition))
-            return (0 if owner == taker else 1 if owner != giver else 2, -partition)
-
-        return min(self._owned[giver][topic], key=cost)
+        own = self._owned[giver][topic]
+        nothing: frozenset[int] = frozenset()
+        returning = own & self._had[taker].get(topic, nothing)
+        return max(returning or own - self._had[giver].get(topic, nothing) or own)

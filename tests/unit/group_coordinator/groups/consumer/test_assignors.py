@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
 import pytest
@@ -151,6 +152,53 @@ def test_every_partition_gets_one_subscriber_and_keeps_it(name: str) -> None:
         assert assign(list(reversed(specs)), counts) == given, seed
         stays = [spec._replace(assigned=given[spec.member_id]) for spec in specs]
         assert assign(stays, counts) == given, seed
+
+
+def can_be_more_even(specs: Sequence[MemberSpec], given: Mapping[str, Assignment]) -> bool:
+    """Returns whether a chain of moves leads from a member to one with at least two partitions fewer."""
+    loads = {member_id: len(flat(own)) for member_id, own in given.items()}
+    for spec in specs:
+        reached = [spec.member_id]
+        for giver in reached:
+            takers = (other for other in specs if other.topics & given[giver].keys())
+            reached += [other.member_id for other in takers if other.member_id not in reached]
+        if min(loads[member_id] for member_id in reached) < loads[spec.member_id] - 1:
+            return True
+    return False
+
+
+def test_uniform_assignments_cannot_be_more_even() -> None:
+    for seed in range(2 * CASES):
+        specs, counts = question(seed)
+        given = assign_uniformly(specs, counts)
+        assert not can_be_more_even(specs, given), seed
+
+
+class CountedId(str):
+    """A member id that counts how often a member is looked up."""
+
+    __slots__ = ()
+    lookups: ClassVar[list[int]] = [0]
+
+    def __hash__(self) -> int:
+        self.lookups[0] += 1
+        return super().__hash__()
+
+
+def lookups_of_uniform(count: int) -> int:
+    """Returns the lookups for members of one topic, except for one member of another."""
+    specs = [
+        MemberSpec(CountedId(f"m{number}"), None, frozenset({topic(1 if number else 2)}), {})
+        for number in range(count)
+    ]
+    CountedId.lookups[0] = 0
+    given = assign_uniformly(specs, {topic(1): 4 * count, topic(2): 1})
+    assert sum(map(len, map(flat, given.values()))) == 4 * count + 1
+    return CountedId.lookups[0]
+
+
+def test_uniform_examines_members_that_can_give_nothing_once() -> None:
+    assert lookups_of_uniform(400) < 2.2 * lookups_of_uniform(200)
 
 
 def test_range_loads_differ_by_one_within_a_topic() -> None:
