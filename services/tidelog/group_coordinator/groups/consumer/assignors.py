@@ -8,6 +8,7 @@ change of racks only causes another assignment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -79,12 +80,20 @@ def assign_ranges(members: Sequence[MemberSpec], counts: PartitionCounts) -> dic
         members, key=lambda member: (member.instance_id is None, member.instance_id or "", member.member_id)
     )
     given: dict[str, dict[UUID, frozenset[int]]] = {member.member_id: {} for member in members}
+    subscriptions: dict[frozenset[UUID], list[int]] = {}
+    for at, member in enumerate(members):
+        subscriptions.setdefault(member.topics, []).append(at)
+    positions = list(subscriptions.values())
+    containing: dict[UUID, list[int]] = {}
+    for number, topics in enumerate(subscriptions):
+        for topic_id in topics:
+            containing.setdefault(topic_id, []).append(number)
+    # Topics in the same subscriptions have the same subscribers.
     alike: dict[tuple[int, tuple[int, ...]], list[UUID]] = {}
-    for topic_id in sorted({topic_id for member in members for topic_id in member.topics}):
-        subscribers = tuple(at for at, member in enumerate(members) if topic_id in member.topics)
-        alike.setdefault((counts[topic_id], subscribers), []).append(topic_id)
-    for (count, subscribers), topic_ids in alike.items():
-        chosen = [members[at] for at in subscribers]
+    for topic_id in sorted(containing):
+        alike.setdefault((counts[topic_id], tuple(containing[topic_id])), []).append(topic_id)
+    for (count, numbers), topic_ids in alike.items():
+        chosen = [members[at] for at in sorted(chain.from_iterable(positions[n] for n in numbers))]
         for member, partitions in zip(chosen, _split(chosen, topic_ids, count), strict=True):
             if partitions:
                 given[member.member_id].update(dict.fromkeys(topic_ids, frozenset(partitions)))
@@ -111,9 +120,10 @@ def _split(members: Sequence[MemberSpec], topic_ids: Sequence[UUID], count: int)
 def _majority_owners(members: Sequence[MemberSpec], topic_ids: Sequence[UUID], count: int) -> list[set[int]]:
     """Gives each partition to the member that owned it in most of the topics."""
     votes: list[dict[int, int]] = [{} for _ in range(count)]
+    wanted = set(topic_ids)  # not a frozenset, all of which `&` would read
     for at, member in enumerate(members):
-        for topic_id in topic_ids:
-            for partition in member.assigned.get(topic_id, ()):
+        for topic_id in member.assigned.keys() & wanted:
+            for partition in member.assigned[topic_id]:
                 if partition < count:
                     votes[partition][at] = votes[partition].get(at, 0) + 1
     kept: list[set[int]] = [set() for _ in members]

@@ -213,6 +213,28 @@ def test_range_loads_differ_by_one_within_a_topic() -> None:
             ), seed
 
 
+class CountedTopic(UUID):
+    """A topic id that counts how often a topic is looked up."""
+
+    lookups: ClassVar[list[int]] = [0]
+
+    def __hash__(self) -> int:
+        self.lookups[0] += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_range_does_not_look_for_each_topic_at_each_member(alike: bool) -> None:
+    topics = [CountedTopic(int=number) for number in range(1, 201)]
+    everything = frozenset[UUID](topics)
+    of_all = [everything if alike else frozenset(topics[at : at + 2]) for at in range(199)]
+    specs = [MemberSpec(f"m{at:03}", None, of_one, {}) for at, of_one in enumerate(of_all)]
+    CountedTopic.lookups[0] = 0
+    given = assign_ranges(specs, dict.fromkeys(topics, 2))
+    assert sum(len(flat(own)) for own in given.values()) == 400
+    assert CountedTopic.lookups[0] < 10_000
+
+
 # -- comparison with Apache Kafka
 
 
