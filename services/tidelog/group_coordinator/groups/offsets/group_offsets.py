@@ -254,7 +254,7 @@ class GroupOffsets:
     # -- the interface toward groups
 
     def has_offsets(self, group_id: str) -> bool:
-        return bool(self._table.of_group(group_id) or self._table.open_keys(group_id))
+        return self._table.has_offsets(group_id)
 
     def delete_group(self, group_id: str, decision: ShardDecision) -> None:
         committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}

@@ -91,15 +91,15 @@ class OffsetTable:
         self._groups: Final[dict[str, dict[TopicPartition, Entry]]] = {}
         self._open: Final[dict[int, dict[GroupPartition, Entry]]] = {}
         """Pending offsets of open transactions by producer id. Deleting the offsets leaves an empty entry."""
-        self._open_counts: Final[dict[GroupPartition, int]] = {}
-        """For each partition, the number of open transactions with a pending offset."""
+        self._pending_of: Final[dict[str, dict[TopicPartition, set[int]]]] = {}
+        """For each group and partition, the producers whose open transactions have a pending offset."""
         self._producers: Final[dict[int, _ProducerState]] = {}
         self._next_log_position = 0
 
     # -- reading
 
     def group_ids(self) -> set[str]:
-        return self._groups.keys() | {key.group_id for key in self._open_counts}
+        return self._groups.keys() | self._pending_of.keys()
 
     def of_group(self, group_id: str) -> dict[TopicPartition, Entry]:
         """Returns the group's committed offsets. The caller must not change the returned dict."""
@@ -111,11 +111,15 @@ class OffsetTable:
 
     def is_unstable(self, key: GroupPartition) -> bool:
         """Returns whether an open transaction has a pending offset for this partition."""
-        return key in self._open_counts
+        return key.topic_partition in self._pending_of.get(key.group_id, ())
 
     def open_keys(self, group_id: str) -> list[GroupPartition]:
         """Returns the group's partitions with pending offsets."""
-        return [key for key in self._open_counts if key.group_id == group_id]
+        return [GroupPartition(group_id, *partition) for partition in self._pending_of.get(group_id, ())]
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Returns whether the group has committed or pending offsets."""
+        return group_id in self._groups or group_id in self._pending_of
 
     def all(self) -> Iterator[tuple[GroupPartition, CommittedOffset]]:
         """Yields the offsets of each group as they are when the iteration reaches the group. They may change
@@ -127,13 +131,13 @@ class OffsetTable:
 
     def keys_of_topics(self, topics: set[str]) -> set[GroupPartition]:
         """Returns the keys of all committed and pending offsets of these topics."""
-        found = {
+        return {
             GroupPartition(group_id, topic, partition)
-            for group_id, entries in self._groups.items()
-            for topic, partition in entries
+            for groups in (self._groups, self._pending_of)
+            for group_id, partitions in groups.items()
+            for topic, partition in partitions
             if topic in topics
         }
-        return found | {key for key in self._open_counts if key.topic in topics}
 
     def has_open_transaction(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -167,7 +171,8 @@ class OffsetTable:
             pending = self._open.setdefault(producer.producer_id, {})
             if committed is not None:
                 if key not in pending:
-                    self._open_counts[key] = self._open_counts.get(key, 0) + 1
+                    partitions = self._pending_of.setdefault(key.group_id, {})
+                    partitions.setdefault(key.topic_partition, set()).add(producer.producer_id)
                 pending[key] = Entry(committed, log_position)
         elif committed is not None:
             self._put(key, Entry(committed, log_position))
@@ -178,7 +183,7 @@ class OffsetTable:
         """Applies a marker, whether or not the transaction has offsets here."""
         self._note_producer(producer, now_ms, coordinator_epoch)
         for key, entry in self._open.pop(producer.producer_id, {}).items():
-            self._decrease_open_count(key)
+            self._forget_pending(key, producer.producer_id)
             if is_commit:
                 existing = self.of_group(key.group_id).get(key.topic_partition)
                 if existing is None or existing.log_position < entry.log_position:
@@ -214,17 +219,16 @@ class OffsetTable:
             group.pop(key.topic_partition, None)
             if not group:
                 del self._groups[key.group_id]
-        if key in self._open_counts:
-            del self._open_counts[key]
-            for pending in self._open.values():
-                pending.pop(key, None)
+        for producer_id in list(self._pending_of.get(key.group_id, {}).get(key.topic_partition, ())):
+            del self._open[producer_id][key]
+            self._forget_pending(key, producer_id)
 
-    def _decrease_open_count(self, key: GroupPartition) -> None:
-        count = self._open_counts.get(key, 0) - 1
-        if count > 0:
-            self._open_counts[key] = count
-        else:
-            self._open_counts.pop(key, None)
+    def _forget_pending(self, key: GroupPartition, producer_id: int) -> None:
+        partitions = self._pending_of.get(key.group_id, {})
+        producers = partitions.get(key.topic_partition, set())
+        producers.discard(producer_id)
+        if not producers and partitions.pop(key.topic_partition, None) is not None and not partitions:
+            del self._pending_of[key.group_id]
 
 
 # -- records
