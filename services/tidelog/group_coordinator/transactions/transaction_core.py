@@ -63,6 +63,13 @@ EXPIRY_TIMER: Final = "transactional-id-expiry"
 MAX_EXPIRED_AT_ONCE: Final = 1_000
 _NEXT_EXPIRY_MS: Final = 100
 """The delay before more transactional ids expire, if more than MAX_EXPIRED_AT_ONCE are due."""
+MAX_TIMED_OUT_AT_ONCE: Final = 500
+MAX_MARKERS_AT_ONCE: Final = 5_000
+"""The transactions that time out together, and their markers, after which the other timeouts wait. A single
+transaction may have more partitions.
+"""
+NEXT_TIMEOUTS_MS: Final = 100
+"""The delay before more transactions time out."""
 
 R = TypeVar("R", bound=TransactionResponse)
 
@@ -154,7 +161,9 @@ class TransactionCore:
         decision = ShardDecision()
         if key == TIMEOUTS_TIMER:
             self._has_timeouts_timer = False
-            self._abort_timed_out(decision, now_ms)
+            if not self._abort_timed_out(decision, now_ms):
+                decision.timers.append(SetTimer(TIMEOUTS_TIMER, NEXT_TIMEOUTS_MS))
+                self._has_timeouts_timer = True
             self._update_timeouts_timer(decision)
         elif key == EXPIRY_TIMER:
             self._delete_expired(decision, now_ms)
@@ -377,15 +386,26 @@ class TransactionCore:
             self._update_timeouts_timer(decision)
         return decision
 
-    def _abort_timed_out(self, decision: ShardDecision, now_ms: WallMs) -> None:
-        for transactional_id in sorted(self._ongoing - self._awaiting_ids):
+    def _abort_timed_out(self, decision: ShardDecision, now_ms: WallMs) -> bool:
+        """Aborts transactions that have timed out. Returns False if others are due, too."""
+        timed_out = []
+        for transactional_id in self._ongoing - self._awaiting_ids:
             transaction = self.transactions[transactional_id]
             if transaction.is_timed_out(self._start_of(transactional_id, transaction), now_ms):
-                # A client that supports KIP-890 learns of the abort by its own EndTxn, and continues with the
-                # next epoch.
-                last_epoch = transaction.producer_epoch if ending.bumps(transaction) else NO_PRODUCER_EPOCH
-                aborted = fenced(transaction, last_epoch=last_epoch, now_ms=now_ms)
-                self._decide(transactional_id, aborted, decision, now_ms)
+                timed_out.append(transactional_id)
+        timed_out.sort()
+        markers = 0
+        for transactional_id in timed_out[:MAX_TIMED_OUT_AT_ONCE]:
+            if markers >= MAX_MARKERS_AT_ONCE:
+                return False
+            transaction = self.transactions[transactional_id]
+            markers += len(transaction.partitions)
+            # A client that supports KIP-890 learns of the abort by its own EndTxn, and continues with the
+            # next epoch.
+            last_epoch = transaction.producer_epoch if ending.bumps(transaction) else NO_PRODUCER_EPOCH
+            aborted = fenced(transaction, last_epoch=last_epoch, now_ms=now_ms)
+            self._decide(transactional_id, aborted, decision, now_ms)
+        return len(timed_out) <= MAX_TIMED_OUT_AT_ONCE
 
     def _start_of(self, transactional_id: str, transaction: Transaction) -> WallMs:
         """Returns from when the timeout counts. For a loaded transaction, that is when it was loaded: another

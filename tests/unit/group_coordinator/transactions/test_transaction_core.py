@@ -6,11 +6,17 @@ import pytest
 
 from grouplab.cpu_time import least_cpu_s
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
-from tidelog.group_coordinator.shard_core import EndTransaction, Producer
+from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer
 from tidelog.group_coordinator.transactions import queries
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
 from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, TransactionStatus
-from tidelog.group_coordinator.transactions.transaction_core import EXPIRY_TIMER, TIMEOUTS_TIMER
+from tidelog.group_coordinator.transactions.transaction_core import (
+    EXPIRY_TIMER,
+    MAX_MARKERS_AT_ONCE,
+    MAX_TIMED_OUT_AT_ONCE,
+    NEXT_TIMEOUTS_MS,
+    TIMEOUTS_TIMER,
+)
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -142,6 +148,36 @@ class TestKip890:
         assert lab.end(producer, True).error_code == ErrorCode.INVALID_TXN_STATE
         answer = lab.end(producer, False)
         assert (answer.error_code, answer.producer_epoch) == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("transactions", "partitions", "at_once"),
+        [
+            (MAX_TIMED_OUT_AT_ONCE * 2 + 5, 1, MAX_TIMED_OUT_AT_ONCE),
+            (MAX_TIMED_OUT_AT_ONCE, 1, MAX_TIMED_OUT_AT_ONCE),
+            (5, MAX_MARKERS_AT_ONCE // 2, 2),
+            (3, MAX_MARKERS_AT_ONCE + 1, 1),
+        ],
+    )
+    def test_many_transactions_time_out_in_steps(
+        self, lab: TransactionLab, transactions: int, partitions: int, at_once: int
+    ) -> None:
+        for number in range(transactions):
+            name = f"t{number}"
+            producer = begin(lab, name)
+            for start in range(0, partitions, 500):
+                lab.add(producer, {"a": list(range(start, min(start + 500, partitions)))}, name=name)
+        lab.now_ms += 60_001
+        remaining = transactions
+        interval_ms = lab.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        later = lab.init("later", timeout_ms=900_000)
+        lab.add((later.producer_id, later.producer_epoch), {"a": [0]}, name="later")
+        while remaining:
+            decision = lab.core.timer_fired(TIMEOUTS_TIMER, lab.now_ms)
+            assert len(decision.effects) == len(decision.records) == min(at_once, remaining)
+            remaining -= len(decision.effects)
+            pause_ms = NEXT_TIMEOUTS_MS if remaining else interval_ms
+            assert decision.timers == [SetTimer(TIMEOUTS_TIMER, pause_ms)]
+        assert status(lab, "later") is TransactionStatus.ONGOING
 
 
 def exhaust(lab: TransactionLab, epoch: int) -> None:
