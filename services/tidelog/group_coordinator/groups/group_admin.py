@@ -9,10 +9,11 @@ from typing import Final
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
 from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
-from tidelog.group_coordinator.groups.shared import Groups, answer
+from tidelog.group_coordinator.groups.shared import Group, Groups, answer
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -39,7 +40,11 @@ class GroupAdmin:
         self._groups = groups
         self._share = share
         self._to_expire: deque[str] = deque()
-        """The groups that the expiry under way has not examined yet."""
+        """The groups that the expiry under way has not examined yet, or the first of them only in part."""
+        self._to_examine: list[TopicPartition] | None = None
+        """The partitions of the first group of `_to_expire` that are not examined yet. None if no partition
+        is examined.
+        """
 
     def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
         return answer(
@@ -103,7 +108,7 @@ class GroupAdmin:
     def expire(self, now_ms: WallMs, decision: ShardDecision) -> bool:
         """Deletes offsets whose retention time is over, then groups without members and offsets.
 
-        Returns False if it has paused. The next call then examines the other groups.
+        Returns False if it has paused. The next call then examines the other offsets and groups.
         """
         offsets = self._groups.offsets
         if not self._to_expire:
@@ -111,12 +116,23 @@ class GroupAdmin:
             self._to_expire.extend(self._groups.by_id)
         examined = 0
         while self._to_expire and examined < MAX_EXAMINED_AT_ONCE:
-            group = self._groups.by_id.get(self._to_expire.popleft())
-            if group is None:
-                continue  # deleted during a pause
-            examined += 1 + offsets.expire(group, now_ms, decision)
-            if isinstance(group, ShareGroup) and not group.partitions.is_empty():
-                continue  # its progress is in the states of its share partitions
-            if not group.has_members() and not offsets.has_offsets(group.group_id):
-                self._groups.delete(group, decision)
+            group = self._groups.by_id.get(self._to_expire[0])
+            if group is not None:  # otherwise deleted during a pause
+                if self._to_examine is None:
+                    self._to_examine = offsets.committed_partitions(group.group_id)
+                now_examined = self._to_examine[: MAX_EXAMINED_AT_ONCE - examined]
+                del self._to_examine[: len(now_examined)]
+                examined += 1 + len(now_examined)
+                offsets.expire(group, now_examined, now_ms, decision)
+                if self._to_examine:
+                    return False
+                self._delete_if_unused(group, decision)
+            self._to_expire.popleft()
+            self._to_examine = None
         return not self._to_expire
+
+    def _delete_if_unused(self, group: Group, decision: ShardDecision) -> None:
+        if isinstance(group, ShareGroup) and not group.partitions.is_empty():
+            return  # its progress is in the states of its share partitions
+        if not group.has_members() and not self._groups.offsets.has_offsets(group.group_id):
+            self._groups.delete(group, decision)

@@ -16,6 +16,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.wire.api_keys import ApiKey
@@ -135,8 +136,14 @@ class OffsetsOfGroups(Protocol):
         """Deletes all offsets of a group, committed and pending."""
         ...
 
-    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> int:
-        """Deletes the group's offsets whose retention time is over. Returns how many offsets it had."""
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """Returns the partitions for which the group has committed offsets."""
+        ...
+
+    def expire(
+        self, group: Group, partitions: Iterable[TopicPartition], now_ms: WallMs, decision: ShardDecision
+    ) -> None:
+        """Deletes the group's offsets of these partitions whose retention time is over."""
         ...
 
     def forget_producers(self, now_ms: WallMs) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from random import Random
+from uuid import UUID
+
+import pytest
+
 from grouplab.shard_lab import GROUP, SESSION_MS, ShardLab, subscription
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, session_key
+from tidelog.group_coordinator.groups.group_core import EXPIRY_PAUSE_MS
 from tidelog.group_coordinator.groups.offsets.offset_table import (
     CommittedOffset,
     GroupPartition,
     offset_record,
 )
-from tidelog.group_coordinator.groups.shared import OffsetCommitter
-from tidelog.group_coordinator.shard_core import SetTimer, ShardDecision
+from tidelog.group_coordinator.groups.shared import OffsetCommitter, TimerKey
+from tidelog.group_coordinator.shard_core import ClusterImage, SetTimer, ShardDecision, TopicImage
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest
 from tidelog.wire.messages.list_groups import ListGroupsRequest
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 MOST_DELETED_AT_ONCE = 600
 """The tombstones that one decision of an expiry may contain."""
@@ -118,6 +129,45 @@ def test_an_expiry_of_many_offsets_pauses() -> None:
     before = len(deleted)
     lab.pass_time(interval_ms)
     assert len(deleted) == before + 1, "the next check comes after its interval, not after a pause"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_expiry_pauses_within_a_group(seed: int) -> None:
+    """During the pauses, clients commit again, and administrators delete the group."""
+    random = Random(seed)
+    sizes = {f"g{number}": random.choice([1, 30, 700, 1_300]) for number in range(random.randint(1, 5))}
+    lab = ShardLab()
+    for group, size in sizes.items():
+        for partition in range(size):
+            key = GroupPartition(group, "orders", partition)
+            lab.log.append(offset_record(key, CommittedOffset(1, -1, "", lab.now_ms)))
+    lab.fail_over()
+    lab.image = ClusterImage(2, {"orders": TopicImage(UUID(int=1), "orders", 2_000)}, {})
+    lab.core.image_changed(lab.image, lab.now_ms)
+    lab.now_ms += lab.settings.offsets_retention_minutes * 60_000
+    deleted: list[int] = []
+    lab.on_decision = lambda decision: deleted.append(len(decision.records))
+    lab.timers[TimerKey("expiry", "check")] = lab.now_ms
+    kept: set[GroupPartition] = set()
+    while True:
+        lab.pass_time(EXPIRY_PAUSE_MS)
+        assert deleted.pop() <= MOST_DELETED_AT_ONCE
+        if lab.timers[TimerKey("expiry", "check")] - lab.now_ms > EXPIRY_PAUSE_MS:
+            break
+        lab.on_decision = lambda decision: None
+        group = random.choice(list(sizes))
+        if random.random() < 0.2:
+            delete(lab, group)
+            kept -= {key for key in kept if key.group_id == group}
+        for _ in range(random.randrange(4)):
+            key = GroupPartition(group, "orders", random.randrange(2_000))
+            topics = [OffsetCommitRequestTopic("orders", partitions=[])]
+            topics[0].partitions.append(OffsetCommitRequestPartition(key.partition, 2, -1, ""))
+            lab.ask(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest(group, -1, "", None, -1, topics))
+            kept.add(key)
+        lab.on_decision = lambda decision: deleted.append(len(decision.records))
+    assert {key for key, _ in lab.core.offsets.committed_offsets()} == kept
+    assert lab.core.groups.by_id.keys() == {key.group_id for key in kept}
 
 
 def check(group: ClassicGroup, member_id: str, generation: int, **how: object) -> ErrorCode:

@@ -31,6 +31,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -260,22 +261,28 @@ class GroupOffsets:
         committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}
         self._delete(committed.union(self._table.open_keys(group_id)), decision)
 
-    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> int:
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        return list(self._table.of_group(group_id))
+
+    def expire(
+        self, group: Group, partitions: Iterable[TopicPartition], now_ms: WallMs, decision: ShardDecision
+    ) -> None:
         retention_ms = self._groups.settings.offsets_retention_minutes * 60_000
         expired = set()
         offsets = self._table.of_group(group.group_id)
-        examined = len(offsets)
-        for (topic, partition), entry in offsets.items():
-            since_ms = group.offsets_expire_from(topic, entry.committed.commit_timestamp_ms)
+        for partition in partitions:
+            entry = offsets.get(partition)
+            if entry is None:
+                continue  # deleted since the partitions were listed
+            since_ms = group.offsets_expire_from(partition.topic, entry.committed.commit_timestamp_ms)
             if since_ms is None:
                 continue
             own_limit_ms = entry.committed.expire_timestamp_ms
             if (own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms) <= now_ms:
-                key = GroupPartition(group.group_id, topic, partition)
+                key = GroupPartition(group.group_id, *partition)
                 if not self._table.is_unstable(key):
                     expired.add(key)
         self._delete(expired, decision)
-        return examined
 
     def forget_producers(self, now_ms: WallMs) -> None:
         """Forgets the producers that have been silent for long."""
