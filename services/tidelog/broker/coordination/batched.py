@@ -241,23 +241,13 @@ async def ask_shard_for_bytes(
 
 
 async def ask_all_shards(
-    coordination: Coordination,
-    kind: ShardKind,
-    body: bytes,
-    context: RequestContext,
-    *,
-    one_by_one: bool = False,
+    coordination: Coordination, kind: ShardKind, body: bytes, context: RequestContext
 ) -> Sequence[tuple[Any, ErrorCode]]:
-    """Passes the request on to the owner of each shard whose partition this broker leads. Returns their
-    answers. With `one_by_one`, a coordinator does not do the work of all its shards at once, and the answers
-    take longer.
+    """Passes the request on to the owner of each shard whose partition this broker leads, to one after the
+    other, so that a coordinator does not do the work of all its shards at once. Returns their answers.
     """
     api_key, version = int(context.route.api_key), context.api_version
-    shards = coordination.led_shards(kind)
-    if one_by_one:
-        return [
-            await ask_shard(coordination, shard, api_key, version, body, asker(context)) for shard in shards
-        ]
-    return await asyncio.gather(
-        *(ask_shard(coordination, shard, api_key, version, body, asker(context)) for shard in shards)
-    )
+    return [
+        await ask_shard(coordination, shard, api_key, version, body, asker(context))
+        for shard in coordination.led_shards(kind)
+    ]

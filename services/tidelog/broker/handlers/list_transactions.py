@@ -26,11 +26,7 @@ class ListTransactionsHandler:
         listed = ListTransactionsResponse()
         unknown_states: dict[str, None] = {}
         for answer, error in await ask_all_shards(
-            self._coordination,
-            ShardKind.TRANSACTION,
-            request.body,
-            context,
-            one_by_one=bool(request.message.transactional_id_pattern),
+            self._coordination, ShardKind.TRANSACTION, request.body, context
         ):
             if answer is None:
                 if error is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's transactions

@@ -385,7 +385,7 @@ def test_unanswered_bytes_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.M
 def run_split(lab: InMemoryBroker, request: Any, version: int, serve: Callable[[], None]) -> Any:
     async def ask() -> Any:
         asked = Asked(lab.broker, request, version)
-        for _ in range(5):
+        for _ in range(20):
             await asyncio.sleep(0)
             serve()
         await until(lambda: asked.answer is not None)
@@ -490,11 +490,16 @@ def test_groups_of_all_shards_led_here_are_listed(lab: InMemoryBroker) -> None:
     coordinators = several(lab)
 
     def serve() -> None:
-        for coordinator in coordinators:
-            for forwarded in coordinator.take(ForwardedToShard):
-                assert decoded(forwarded) == ListGroupsRequest(["Stable"], ["Classic"])
-                listed = [ListedGroup(f"of {forwarded.shard.partition}")]
-                coordinator.answer(forwarded, ListGroupsResponse(groups=listed))
+        asked = [
+            (coordinator, forwarded)
+            for coordinator in coordinators
+            for forwarded in coordinator.take(ForwardedToShard)
+        ]
+        assert len(asked) <= 1, "no shard is asked before another one has answered"
+        for coordinator, forwarded in asked:
+            assert decoded(forwarded) == ListGroupsRequest(["Stable"], ["Classic"])
+            listed = [ListedGroup(f"of {forwarded.shard.partition}")]
+            coordinator.answer(forwarded, ListGroupsResponse(groups=listed))
 
     answer = run_split(lab, ListGroupsRequest(["Stable"], ["Classic"]), 5, serve)
     assert [group.group_id for group in answer.groups] == ["of 0", "of 1", "of 2"]
@@ -513,7 +518,9 @@ def test_transactions_of_all_shards_led_here_are_listed(lab: InMemoryBroker) -> 
     coordinator.own(*shards[:2])
 
     def serve() -> None:
-        for forwarded in coordinator.take(ForwardedToShard):
+        asked = coordinator.take(ForwardedToShard)
+        assert len(asked) <= 1, "no shard is asked before another one has answered"
+        for forwarded in asked:
             told = [TransactionState(f"of {forwarded.shard.partition}", 1, "Ongoing")]
             coordinator.answer(
                 forwarded,
