@@ -5,13 +5,14 @@ Such a transaction holds back the last stable offset for ever, because no coordi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.client.admin import places_by_leader
 from tidelog.client.answers import error_of, raise_on_error
 from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.connection import BrokerConnection
 from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
 from tidelog.client.errors import ClientError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
@@ -73,28 +74,48 @@ def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> li
     found: list[PartitionProducer] = []
     for leader, of_leader in places_by_leader(cluster, places).items():
         for start in range(0, len(of_leader), _PARTITIONS_A_REQUEST):
-            topics: dict[str, list[int]] = {}
-            for place in of_leader[start : start + _PARTITIONS_A_REQUEST]:
-                topics.setdefault(place.topic, []).append(place.partition)
-            request = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])
-            answer = cluster.broker(leader).call(request, DescribeProducersResponse)
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    place = TopicPartition(topic.name, row.partition_index)
-                    raise_on_error(row.error_code, f"producers of {place}", row.error_message)
-                    found += [
-                        PartitionProducer(
-                            place,
-                            producer.producer_id,
-                            producer.producer_epoch,
-                            producer.last_sequence,
-                            producer.last_timestamp,
-                            producer.coordinator_epoch,
-                            producer.current_txn_start_offset,
-                        )
-                        for producer in row.active_producers
-                    ]
+            left = of_leader[start : start + _PARTITIONS_A_REQUEST]
+            while left:
+                left = _ask_for_producers(cluster.broker(leader), left, found)
     return sorted(found, key=lambda producer: (producer.place, producer.producer_id))
+
+
+def _ask_for_producers(
+    broker: BrokerConnection, places: Sequence[TopicPartition], found: list[PartitionProducer]
+) -> list[TopicPartition]:
+    """Adds the producers of partitions to `found`. Returns the partitions to ask for again, because a broker
+    limits the producers in one answer.
+    """
+    topics: dict[str, list[int]] = {}
+    for place in places:
+        topics.setdefault(place.topic, []).append(place.partition)
+    request = DescribeProducersRequest([TopicRequest(name, rows) for name, rows in topics.items()])
+    answer = broker.call(request, DescribeProducersResponse)
+    rows = [
+        (TopicPartition(topic.name, row.partition_index), row)
+        for topic in answer.topics
+        for row in topic.partitions
+    ]
+    has_producers = any(row.active_producers for _, row in rows)
+    again: list[TopicPartition] = []
+    for place, row in rows:
+        if has_producers and row.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            again.append(place)
+            continue
+        raise_on_error(row.error_code, f"producers of {place}", row.error_message)
+        found += [
+            PartitionProducer(
+                place,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.current_txn_start_offset,
+            )
+            for producer in row.active_producers
+        ]
+    return again
 
 
 def find_hanging(

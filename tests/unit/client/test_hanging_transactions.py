@@ -22,6 +22,7 @@ from tidelog.client.hanging_transactions import (
     late_producers,
     unknown_to_coordinators,
 )
+from tidelog.client.hanging_transactions import describe_producers as find_producers
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TRANSACTION_STATE_TOPIC, TopicPartition
@@ -64,6 +65,36 @@ def test_a_transaction_hangs_unless_its_coordinator_knows_the_partition() -> Non
     assert unknown_to_coordinators([LATE], known(TopicPartition("t", 1))) == [LATE]
     assert unknown_to_coordinators([LATE], known(PLACE)) == []
     assert unknown_to_coordinators([LATE], {8: known(PLACE)[7]}) == [LATE]
+
+
+def test_partitions_for_which_an_answer_had_no_room_are_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = SearchedCluster()
+    cluster.places = dict.fromkeys(range(2), 1)
+    asked: list[list[int]] = []
+
+    def answer(broker_id: int, request: Any) -> Any:
+        (topic,) = request.topics
+        asked.append(topic.partition_indexes)
+        first, *others = topic.partition_indexes
+        producer = describe_producers.ProducerState(7 + first, 3, 0, 0, 0, 12)
+        rows = [describe_producers.PartitionResponse(first, 0, None, [producer])]
+        rows += [
+            describe_producers.PartitionResponse(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            for index in others
+        ]
+        return describe_producers.DescribeProducersResponse(
+            topics=[describe_producers.TopicResponse("t", rows)]
+        )
+
+    monkeypatch.setattr(cluster, "_answer", answer)
+    places = [TopicPartition("t", index) for index in range(2)]
+    found = find_producers(cast("Any", cluster), places)
+    assert [(producer.place, producer.producer_id) for producer in found] == [
+        (place, 7 + place.partition) for place in places
+    ]
+    assert asked == [[0, 1], [1]]
 
 
 class SearchedCluster:

@@ -9,6 +9,7 @@ call `update` only. Sources: KIP-98, KIP-890; Kafka's `ProducerAppendInfo`, `Pro
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
@@ -569,8 +570,12 @@ class ProducerState:
             self._evict()
 
     def describe(self) -> list[ActiveProducer]:
-        return [
-            ActiveProducer(
+        return list(self.each_described())
+
+    def each_described(self) -> Iterator[ActiveProducer]:
+        """Yields the producers that are known at the first step. Others may be added before the last one."""
+        for producer_id, producer in tuple(self._producers.items()):
+            yield ActiveProducer(
                 producer_id,
                 producer.producer_epoch,
                 producer.last_sequence,
@@ -578,8 +583,6 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.txn_first_offset,
             )
-            for producer_id, producer in self._producers.items()
-        ]
 
     def stored_batches(self, producer_id: int) -> list[StoredBatch]:
         """Returns the remembered batches of a producer, oldest first; none if the producer is unknown."""

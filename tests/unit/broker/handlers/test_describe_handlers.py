@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.handlers import describe_producers as describe_producers_handler
 from tidelog.model.errors import ErrorCode
+from tidelog.timing import slices
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     alter_replica_log_dirs,
     describe_cluster,
@@ -111,6 +115,44 @@ def test_producers_of_a_partition(lab: InMemoryBroker) -> None:
     assert producer.current_txn_start_offset == -1
     assert missing.error_code == unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+def test_a_partition_that_is_named_repeatedly_is_described_once(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", 2)
+    asked = [describe_producers.TopicRequest("t", indexes) for indexes in ([1, 0, 1], [0, 1])]
+    (topic,) = lab.call(describe_producers.DescribeProducersRequest(asked), 0).topics
+    assert (topic.name, [part.partition_index for part in topic.partitions]) == ("t", [1, 0])
+
+
+def test_an_answer_describes_a_limited_number_of_producers(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(describe_producers_handler, "MAX_PRODUCERS_IN_ANSWER", 2)
+    lab.add_topic("t", 4)
+    for partition, producer_ids in enumerate([(), (1, 2, 3), (4,), ()]):
+        for producer_id in producer_ids:
+            lab.append("t", partition=partition, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+
+    def described(*indexes: int) -> list[tuple[int, int]]:
+        asked = describe_producers.TopicRequest("t", list(indexes))
+        (topic,) = lab.call(describe_producers.DescribeProducersRequest([asked]), 0).topics
+        return [(part.error_code, len(part.active_producers)) for part in topic.partitions]
+
+    ask_again = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert described(0, 1, 2, 3) == [(0, 0), (0, 3), (ask_again, 0), (ask_again, 0)]
+    assert described(2, 3) == [(0, 1), (0, 0)]
+
+
+def test_producers_are_described_in_slices(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    lab.add_topic("t")
+    for producer_id in range(2 * slices.STEPS_BETWEEN_READINGS):
+        lab.append("t", producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    request = describe_producers.DescribeProducersRequest([describe_producers.TopicRequest("t", [0])])
+    answer = lab.handle(ApiKey.DESCRIBE_PRODUCERS, request, cast("Any", None))
+    assert asyncio.iscoroutine(answer)
+    (part,) = lab.runner.run(answer).topics[0].partitions
+    assert len(part.active_producers) == 2 * slices.STEPS_BETWEEN_READINGS
 
 
 def test_resources_that_have_settings(lab: InMemoryBroker) -> None:
