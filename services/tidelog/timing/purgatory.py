@@ -40,6 +40,13 @@ class DelayedOperation:
         """Returns whether the condition holds. It is called often and must have no side effects."""
         raise NotImplementedError
 
+    def key_changed(self, key: Hashable) -> bool:
+        """Returns whether the condition holds after a change of what `key` names. It is called in place of
+        `try_complete` if the operation waits under several keys, so that an operation can look only at what
+        is behind this one. Otherwise changes of all its keys take a time that is quadratic in their number.
+        """
+        return self.try_complete()
+
     def on_complete(self) -> None:
         """Answers the request from the current state. It is called exactly once, unless the operation is
         cancelled.
@@ -88,7 +95,7 @@ class Purgatory(Generic[Key]):
         """Completes the operation if its condition holds or its deadline, on the timer's clock, has passed.
         Otherwise parks it under `keys`. Returns whether the operation is over.
         """
-        if operation.is_done or self._try(operation):
+        if operation.is_done or self._try(operation, None):
             return True
         if deadline_ms <= self._timer.monotonic_ms():
             self._expire(operation)
@@ -120,7 +127,7 @@ class Purgatory(Generic[Key]):
         for operation in tuple(operations):
             if may_others is not None and not may_others():
                 break
-            completed += not operation.is_done and self._try(operation)
+            completed += not operation.is_done and self._try(operation, key)
         return completed
 
     def complete(self, operation: DelayedOperation) -> bool:
@@ -147,9 +154,10 @@ class Purgatory(Generic[Key]):
             self._expire(operation)
         return len(waiting)
 
-    def _try(self, operation: DelayedOperation) -> bool:
+    def _try(self, operation: DelayedOperation, key: Hashable) -> bool:
+        """Completes the operation if its condition holds. `key` is ignored unless it waits under several."""
         try:
-            if not operation.try_complete():
+            if not (operation.key_changed(key) if len(operation._keys) > 1 else operation.try_complete()):
                 return False
         except Exception as error:  # noqa: BLE001 - handed on; its failure is not the caller's
             if not operation.is_done:

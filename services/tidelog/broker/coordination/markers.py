@@ -6,7 +6,7 @@ its shard's partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import structlog
@@ -115,7 +115,7 @@ class MarkerWriter:
             code = error if body is None else _code_in(body)
             # As in Kafka, coordinators that send markers expect errors of partitions only.
             write.errors[at][part] = ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _AWAY else code
-            if write.is_watched and write.try_complete():
+            if write.is_watched and write.is_written:
                 self._waiting_produce.complete(write)
 
         body = b"".join(
@@ -149,7 +149,15 @@ def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
 class _MarkerWrite(DelayedOperation):
     """Markers that are not replicated yet, or that the shards' owners have not answered yet."""
 
-    __slots__ = ("_on_written", "errors", "is_watched", "markers", "unanswered", "unreplicated")
+    __slots__ = (
+        "_by_partition",
+        "_on_written",
+        "errors",
+        "is_watched",
+        "markers",
+        "unanswered",
+        "unreplicated",
+    )
 
     def __init__(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
         super().__init__()
@@ -159,10 +167,34 @@ class _MarkerWrite(DelayedOperation):
         """For each place, the replica, its leader epoch and the high watermark at which the marker counts."""
         self.unanswered: set[Place] = set()
         self.is_watched = False
+        self._by_partition: dict[Hashable, list[Place]] | None = None  # of several, since the first change
         self._on_written = on_written
 
+    @property
+    def is_written(self) -> bool:
+        return not self.unreplicated and not self.unanswered
+
     def try_complete(self) -> bool:
-        for place, (replica, leader_epoch, required_offset) in tuple(self.unreplicated.items()):
+        self._look_at(tuple(self.unreplicated))
+        return self.is_written
+
+    def key_changed(self, key: Hashable) -> bool:
+        by_partition = self._by_partition
+        if by_partition is None:
+            by_partition = self._by_partition = {}
+            for place, (replica, _, _) in self.unreplicated.items():
+                by_partition.setdefault(replica.topic_partition, []).append(place)
+        places = by_partition.pop(key, [])
+        self._look_at(places)
+        still = [place for place in places if place in self.unreplicated]
+        if still:
+            by_partition[key] = still
+        return self.is_written
+
+    def _look_at(self, places: Iterable[Place]) -> None:
+        """Settles the places that no longer wait for their replication."""
+        for place in places:
+            replica, leader_epoch, required_offset = self.unreplicated[place]
             core = replica.core
             if not core.is_leader or core.leader_epoch != leader_epoch:
                 self._settle(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -171,7 +203,6 @@ class _MarkerWrite(DelayedOperation):
                 self._settle(
                     place, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min_isr else ErrorCode.NONE
                 )
-        return not self.unreplicated and not self.unanswered
 
     def _settle(self, place: Place, error: ErrorCode) -> None:
         del self.unreplicated[place]

@@ -26,6 +26,8 @@ from tidelog.wire.messages.delete_records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.metadata_view import MetadataView
@@ -119,17 +121,41 @@ class DelayedDeleteRecords(DelayedOperation):
     timeout.
     """
 
-    __slots__ = ("_done", "_metadata", "_pending")
+    __slots__ = ("_brokers", "_by_partition", "_done", "_metadata", "_pending")
 
     def __init__(self, metadata: MetadataView, pending: list[Pending], done: asyncio.Future[None]) -> None:
         super().__init__()
         self._metadata = metadata
         self._pending = pending
+        self._by_partition: dict[Hashable, list[Pending]] = {}
+        self._brokers = metadata.brokers
         self._done = done
 
     def try_complete(self) -> bool:
-        still = []
+        self._brokers = self._metadata.brokers
+        self._pending = self._undeleted(self._pending)
+        self._by_partition = {}
         for entry in self._pending:
+            self._by_partition.setdefault(entry[0].topic_partition, []).append(entry)
+        return not self._pending
+
+    def key_changed(self, key: Hashable) -> bool:
+        if self._metadata.brokers is not self._brokers:
+            # Followers that are no longer alive do not count, and no partition's change says so.
+            self._pending = self._left()
+            return self.try_complete()
+        still = self._undeleted(self._by_partition.pop(key, []))
+        if still:
+            self._by_partition[key] = still
+        return not self._by_partition
+
+    def _left(self) -> list[Pending]:
+        return [entry for pending in self._by_partition.values() for entry in pending]
+
+    def _undeleted(self, pending: list[Pending]) -> list[Pending]:
+        """Returns what still waits, and fills in the results of what does not."""
+        still = []
+        for entry in pending:
             replica, offset, result = entry
             if not replica.core.is_leader:
                 result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -137,11 +163,10 @@ class DelayedDeleteRecords(DelayedOperation):
             result.low_watermark = _low_watermark(self._metadata, replica)
             if result.low_watermark < offset:
                 still.append(entry)
-        self._pending = still
-        return not still
+        return still
 
     def on_expire(self) -> None:
-        for _, _, result in self._pending:
+        for _, _, result in self._left():
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:

@@ -18,7 +18,7 @@ recognized afterwards, and the response is one `pack` after known bytes. docs/ad
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from concurrent.futures import Executor
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -705,7 +705,7 @@ class DelayedProduce(DelayedRequest):
     with REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_on_acknowledged", "_pending", "_produce")
+    __slots__ = ("_by_partition", "_on_acknowledged", "_pending", "_produce")
 
     def __init__(
         self,
@@ -717,11 +717,28 @@ class DelayedProduce(DelayedRequest):
         super().__init__(context)
         self._produce = produce
         self._pending = pending
+        self._by_partition: dict[Hashable, list[Pending]] | None = None  # of several, since the first change
         self._on_acknowledged = on_acknowledged
 
     def try_complete(self) -> bool:
+        self._pending = self._unacknowledged(self._pending)
+        return not self._pending
+
+    def key_changed(self, key: Hashable) -> bool:
+        by_partition = self._by_partition
+        if by_partition is None:
+            by_partition = self._by_partition = {}
+            for entry in self._pending:
+                by_partition.setdefault(entry[0].topic_partition, []).append(entry)
+        still = self._unacknowledged(by_partition.pop(key, []))
+        if still:
+            by_partition[key] = still
+        return not by_partition
+
+    def _unacknowledged(self, pending: list[Pending]) -> list[Pending]:
+        """Returns the batches that still wait, and notes the errors of those that do not."""
         still = []
-        for entry in self._pending:
+        for entry in pending:
             replica, required_offset, answer = entry
             core = replica.core
             if not core.is_leader:
@@ -731,12 +748,13 @@ class DelayedProduce(DelayedRequest):
                 still.append(entry)
             elif core.is_under_min_isr:
                 answer.error_code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        self._pending = still
-        return not still
+        return still
 
     def on_expire(self) -> None:
-        for _, _, answer in self._pending:
-            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+        by_partition = self._by_partition
+        for pending in (self._pending,) if by_partition is None else by_partition.values():
+            for _, _, answer in pending:
+                answer.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
         self._on_acknowledged()
