@@ -365,6 +365,9 @@ class DelayedRequest(DelayedOperation):
         super().__init__()
         self.context = context
 
+    def owner(self) -> object:
+        return self.context.connection
+
 
 class EncodedBody:
     """A response whose body is already encoded."""

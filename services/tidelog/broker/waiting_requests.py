@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -14,6 +14,16 @@ from tidelog.broker.request import DelayedRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
 from tidelog.timing.timer import Timer
+
+MAX_WATCHED_PARTITIONS: Final = 500_000
+"""The most partitions that all waiting Fetch and ShareFetch requests watch together, where each request
+counts its own. Each of them takes about 500 bytes. Beyond this number, a request does not wait but is
+answered at once with what there is. It must be far beyond normal use, because clients then ask again at once.
+"""
+MAX_WATCHED_PARTITIONS_OF_A_CONNECTION: Final = 50_000
+"""The most partitions that the waiting Fetch and ShareFetch requests of one connection watch together. A
+consumer has one request at a time, and a broker at most 20,000 partitions.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,7 +51,13 @@ class WaitingRequests:
         self._observers: dict[TopicPartition, PartitionObserver] = {}
         self.timer = timer
         self.produce: Purgatory[TopicPartition] = Purgatory("Produce", timer, _operation_failed)
-        self.fetch: Purgatory[Hashable] = Purgatory("Fetch", timer, _operation_failed)
+        self.fetch: Purgatory[Hashable] = Purgatory(
+            "Fetch",
+            timer,
+            _operation_failed,
+            MAX_WATCHED_PARTITIONS,
+            MAX_WATCHED_PARTITIONS_OF_A_CONNECTION,
+        )
         """Consumers wait under partitions, and members of share groups under share partitions."""
         self.partition_shared: Callable[[TopicPartition], None] | None = None
         """Completes what waits for the share partitions of a partition, once there are share groups."""

@@ -13,14 +13,16 @@ bound the memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Callback, Timer
 from tidelog.timing.timing_wheel import TimerEntry
 
 Key = TypeVar("Key", bound=Hashable)
+NO_LIMIT: Final = sys.maxsize
 
 
 class DelayedOperation:
@@ -35,6 +37,12 @@ class DelayedOperation:
         """True once the operation is completed, expired or cancelled."""
         self._keys: tuple[Hashable, ...] = ()
         self._timer_entry: TimerEntry[Callback] | None = None
+
+    def owner(self) -> object:
+        """Returns for whom the operation waits, such as a connection. Each owner has a share of the limit of
+        a purgatory.
+        """
+        return None
 
     def try_complete(self) -> bool:
         """Returns whether the condition holds. It is called often and must have no side effects."""
@@ -65,26 +73,47 @@ class Purgatory(Generic[Key]):
 
     `on_failure(operation, error)` is called if an operation's own code raises. That operation is over. The
     other operations and the caller, which may serve another connection, continue.
+
+    Each pair of an operation and a key takes memory. An operation that would exceed `max_watched` pairs of
+    all operations, or `max_watched_by_owner` of those of its owner, does not wait: it completes at once.
     """
 
-    __slots__ = ("_delayed", "_on_failure", "_timer", "_watched", "expired_total", "name")
+    __slots__ = (
+        "_delayed",
+        "_max_watched",
+        "_max_watched_by_owner",
+        "_on_failure",
+        "_timer",
+        "_watched",
+        "_watched_by_owner",
+        "expired_total",
+        "name",
+        "watched_count",
+    )
 
-    def __init__(self, name: str, timer: Timer, on_failure: FailureHandler) -> None:
+    def __init__(
+        self,
+        name: str,
+        timer: Timer,
+        on_failure: FailureHandler,
+        max_watched: int = NO_LIMIT,
+        max_watched_by_owner: int = NO_LIMIT,
+    ) -> None:
         self.name = name
         self._timer = timer
         self._on_failure = on_failure
+        self._max_watched = max_watched
+        self._max_watched_by_owner = max_watched_by_owner
         self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
+        self._watched_by_owner: dict[object, int] = {}
         self._delayed: dict[DelayedOperation, None] = {}
+        self.watched_count = 0
+        """The number of watched (key, operation) pairs, Kafka's PurgatorySize."""
         self.expired_total = 0
 
     def __len__(self) -> int:
         """Returns the number of operations that wait. An operation with several keys counts once."""
         return len(self._delayed)
-
-    @property
-    def watched_count(self) -> int:
-        """The number of watched (key, operation) pairs, Kafka's PurgatorySize."""
-        return sum(map(len, self._watched.values()))
 
     @property
     def key_count(self) -> int:
@@ -93,7 +122,8 @@ class Purgatory(Generic[Key]):
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: MonotonicMs) -> bool:
         """Completes the operation if its condition holds or its deadline, on the timer's clock, has passed.
-        Otherwise parks it under `keys`. Returns whether the operation is over.
+        Otherwise parks it under `keys`, or completes it if there is no room. Returns whether the operation is
+        over.
         """
         if operation.is_done or self._try(operation, None):
             return True
@@ -102,6 +132,17 @@ class Purgatory(Generic[Key]):
             return True
         watched = self._watched
         unique_keys = tuple(dict.fromkeys(keys))
+        count = len(unique_keys)
+        if self._max_watched != NO_LIMIT:
+            owner = operation.owner()
+            watched_by_owner = self._watched_by_owner.get(owner, 0) + count
+            if (
+                self.watched_count + count > self._max_watched
+                or watched_by_owner > self._max_watched_by_owner
+            ):
+                return self.complete(operation)
+            self._watched_by_owner[owner] = watched_by_owner
+        self.watched_count += count
         operation._keys = unique_keys
         for key in unique_keys:
             operations = watched.get(key)
@@ -198,4 +239,13 @@ class Purgatory(Generic[Key]):
             del operations[operation]
             if not operations:
                 del watched[key]
+        count = len(operation._keys)
+        self.watched_count -= count
+        if self._max_watched != NO_LIMIT:
+            owner = operation.owner()
+            left = self._watched_by_owner.get(owner, 0) - count
+            if left > 0:
+                self._watched_by_owner[owner] = left
+            else:
+                self._watched_by_owner.pop(owner, None)  # missing if its operations have no keys
         operation._keys = ()

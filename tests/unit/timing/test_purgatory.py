@@ -19,13 +19,17 @@ from tidelog.timing.timer import VirtualTimer
 class Waiting(DelayedOperation):
     """An operation that completes when the value of its key has reached a bound."""
 
-    __slots__ = ("__weakref__", "events", "needed", "values")
+    __slots__ = ("__weakref__", "connection", "events", "needed", "values")
 
-    def __init__(self, values: dict[str, int], needed: dict[str, int]) -> None:
+    def __init__(self, values: dict[str, int], needed: dict[str, int], connection: str = "") -> None:
         super().__init__()
+        self.connection = connection
         self.values = values
         self.needed = needed
         self.events: list[str] = []
+
+    def owner(self) -> str:
+        return self.connection
 
     def try_complete(self) -> bool:
         return all(self.values.get(key, 0) >= value for key, value in self.needed.items())
@@ -118,6 +122,37 @@ def test_a_cancelled_operation_is_not_answered_and_is_removed() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
+def test_an_operation_without_room_completes_at_once() -> None:
+    timer = VirtualTimer()
+    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, max_watched=5, max_watched_by_owner=3)
+
+    def watch(connection: str, keys: str) -> Waiting:
+        operation = Waiting({}, dict.fromkeys(keys, 1), connection)
+        assert purgatory.watch(operation, keys, timer.monotonic_ms() + 100) == operation.is_done
+        return operation
+
+    first = watch("x", "ab")
+    assert watch("x", "ab").events == ["complete"], "the connection has its share"
+    assert watch("x", "a").events == []
+    assert watch("y", "abc").events == ["complete"], "all connections together have the limit"
+    assert watch("y", "aab").events == [], "a key that is named twice counts once"
+    assert watch("z", "a").events == ["complete"]
+    assert purgatory.watched_count == 5
+    purgatory.cancel(first)
+    assert watch("z", "ab").events == []
+    timer.advance(100)
+    assert (purgatory.watched_count, len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0, 0)
+    assert watch("x", "abc").events == []
+
+
+def test_operations_without_keys_leave_nothing() -> None:
+    timer, purgatory = new_purgatory()
+    for _ in range(2):
+        purgatory.watch(Waiting({}, {"a": 1}), [], 100)
+    timer.advance(100)
+    assert (purgatory.expired_total, len(purgatory), purgatory.watched_count) == (2, 0, 0)
+
+
 def test_thousands_of_short_waits_leave_no_operation() -> None:
     timer, purgatory = new_purgatory()
     values = {"a": 0}
@@ -193,6 +228,10 @@ def test_expire_all() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
+MAX_WATCHED = 12
+MAX_WATCHED_BY_OWNER = 8
+
+
 class PurgatoryAgainstModel(RuleBasedStateMachine):
     """Any sequence of watches, changes, time and cancellations has the same result as a plain list of
     conditions.
@@ -200,10 +239,20 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        self.timer, self.purgatory = new_purgatory()
+        self.timer = VirtualTimer()
+        self.purgatory: Purgatory[str] = Purgatory(
+            "Fetch", self.timer, fail, MAX_WATCHED, MAX_WATCHED_BY_OWNER
+        )
         self.values: dict[str, int] = {}
         self.waiting: dict[Waiting, int] = {}
         self.over: list[tuple[Waiting, list[str]]] = []
+
+    def watched(self, connection: str | None = None) -> int:
+        return sum(
+            len(operation.needed)
+            for operation in self.waiting
+            if connection is None or operation.connection == connection
+        )
 
     def end(self, operation: Waiting, events: list[str]) -> None:
         self.waiting.pop(operation, None)
@@ -212,15 +261,22 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     @rule(
         needed=st.dictionaries(st.sampled_from("abc"), st.integers(0, 6), min_size=1),
         delay_ms=st.integers(-1, 50),
+        connection=st.sampled_from("xy"),
     )
-    def watch(self, needed: dict[str, int], delay_ms: int) -> None:
-        operation = Waiting(self.values, needed)
+    def watch(self, needed: dict[str, int], delay_ms: int, connection: str) -> None:
+        operation = Waiting(self.values, needed, connection)
+        has_room = (
+            self.watched() + len(needed) <= MAX_WATCHED
+            and self.watched(connection) + len(needed) <= MAX_WATCHED_BY_OWNER
+        )
         deadline_ms = self.timer.monotonic_ms() + delay_ms
         is_over = self.purgatory.watch(operation, list(needed), deadline_ms)
         if all(self.values.get(key, 0) >= value for key, value in needed.items()):
             self.end(operation, ["complete"])
         elif delay_ms <= 0:
             self.end(operation, ["expire", "complete"])
+        elif not has_room:
+            self.end(operation, ["complete"])
         else:
             self.waiting[operation] = deadline_ms
         assert is_over == (operation not in self.waiting)
@@ -258,7 +314,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
         assert all(operation.events == events for operation, events in self.over)
         assert all(not operation.events for operation in self.waiting)
         assert len(self.purgatory) == len(self.timer) == len(self.waiting)
-        assert self.purgatory.watched_count == sum(len(operation.needed) for operation in self.waiting)
+        assert self.purgatory.watched_count == self.watched()
         assert self.purgatory.key_count == len(
             {key for operation in self.waiting for key in operation.needed}
         )

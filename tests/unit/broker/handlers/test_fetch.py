@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker import waiting_requests
 from tidelog.broker.handlers import fetch
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
@@ -302,6 +303,28 @@ def test_a_closed_connection_ends_the_wait(lab: InMemoryBroker, client: Client) 
     append_bytes(lab, 1000)
     lab.broker.timer.advance(10_000)
     assert not client.answers
+
+
+def test_waiting_fetches_watch_a_limited_number_of_partitions(
+    make_broker: Callable[..., InMemoryBroker], client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them takes memory until the request is answered."""
+    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS", 5)
+    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS_OF_A_CONNECTION", 3)
+    lab = make_broker()
+    lab.add_topic("t", partitions=3)
+    three = {("t", partition): 0 for partition in range(3)}
+    assert ask(lab, client, three) is None
+    assert client.answers == []
+    ask(lab, client, {("t", 0): 0})
+    assert [sizes(answer) for answer in client.answers] == [{("t", 0): 0}], "the connection has its share"
+    other = Client()
+    ask(lab, other, three)
+    assert [sizes(answer) for answer in other.answers] == [dict.fromkeys(three, 0)]
+    client.close()
+    ask(lab, other, three)
+    assert len(other.answers) == 1
+    assert lab.broker.waiting.fetch.watched_count == 3
 
 
 def test_a_wait_that_fails_closes_its_connection(
