@@ -10,6 +10,7 @@ from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
+    Refused,
     ReplayedRecord,
     Reply,
     SetTimer,
@@ -92,7 +93,8 @@ class ShardLab:
             if isinstance(message, TopicsNeeded):
                 self._handle(request._replace(describable=self.describable))
                 continue
-            response_encoder(request.api_key, request.api_version)(message)
+            if not isinstance(message, Refused):
+                response_encoder(request.api_key, request.api_version)(message)
             self.answers[reply_to] = message
             self.answered.append((request, message))
 

@@ -11,11 +11,12 @@ measures on its monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
 
+from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import DescribableTopics, TopicPartition
@@ -29,6 +30,11 @@ class CoordinatorRecord(NamedTuple):
 
     key: bytes
     value: bytes | None
+
+
+def size_of_records(records: Iterable[CoordinatorRecord]) -> int:
+    """Returns the bytes of the keys and values of records."""
+    return sum(len(key) + len(value or b"") for key, value in records)
 
 
 class Producer(NamedTuple):
@@ -62,13 +68,19 @@ class TopicsNeeded(NamedTuple):
     """
 
 
+class Refused(NamedTuple):
+    """Takes the place of a response. The broker answers with this error, in the form of the request's API."""
+
+    error: ErrorCode
+
+
 class Reply(NamedTuple):
     """The response to one request."""
 
     reply_to: Hashable
     message: object
-    """A response dataclass, or TopicsNeeded. The generated classes have no common base; the runtime only
-    encodes them.
+    """A response dataclass, TopicsNeeded, or Refused. The generated classes have no common base; the runtime
+    only encodes them.
     """
     topics_to_create: CreateTopicsRequest | None = None
     """Topics that the broker has the controller create in the client's name, without a delay of the response.

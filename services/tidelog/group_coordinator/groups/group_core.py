@@ -25,6 +25,7 @@ from tidelog.group_coordinator.groups.shared import (
 )
 from tidelog.group_coordinator.groups.streams.streams_describe import StreamsDescriptions
 from tidelog.group_coordinator.groups.streams.streams_groups import StreamsGroups
+from tidelog.group_coordinator.id_limits import check_group_request
 from tidelog.group_coordinator.shard_core import (
     AskEndOffsets,
     AskShareStates,
@@ -32,6 +33,7 @@ from tidelog.group_coordinator.shard_core import (
     Effect,
     EffectOutcome,
     Producer,
+    Refused,
     ReplayedRecord,
     Reply,
     SetTimer,
@@ -217,6 +219,10 @@ class GroupCore:
     # -- serving
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
+        """Decides on a request. All requests pass here, so the lengths of ids are checked here."""
+        error = check_group_request(request)
+        if error is not ErrorCode.NONE:
+            return answer(request, Refused(error))
         return self._handlers[request.api_key](request, now_ms)
 
     def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:

@@ -35,6 +35,7 @@ from tidelog.group_coordinator.shard_core import (
     EndTransaction,
     KnowsOffsets,
     Producer,
+    Refused,
     Reply,
     SetTimer,
     ShardCore,
@@ -568,6 +569,9 @@ class Shard:
         line = asker.line
         if isinstance(reply.message, TopicsNeeded):
             line.send(AnswerRequest(asker.request_id, None, TOPICS_NEEDED))
+            return
+        if isinstance(reply.message, Refused):
+            line.send(AnswerRequest(asker.request_id, None, reply.message.error))
             return
         body = b"".join(asker.encoder(reply.message))
         if reply.topics_to_create is not None:

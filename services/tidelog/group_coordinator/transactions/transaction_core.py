@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
+from tidelog.group_coordinator.id_limits import is_too_long
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     CancelTimer,
@@ -208,6 +209,8 @@ class TransactionCore:
         producer_id: int | None = None,
     ) -> TransactionResponse | None:
         transactional_id = request.message.transactional_id
+        if transactional_id is not None and is_too_long(transactional_id):
+            return refusal(request, ErrorCode.INVALID_REQUEST)
         if transactional_id in self._awaiting_ids:
             return refusal(request, ErrorCode.CONCURRENT_TRANSACTIONS)
         current = None if transactional_id is None else self.transactions.get(transactional_id)
@@ -285,7 +288,7 @@ class TransactionCore:
     ) -> TransactionResponse:
         message = request.message
         joiner = joining.Joiner(message.transactional_id, message.producer_id, message.producer_epoch)
-        if not message.group_id:
+        if not message.group_id or is_too_long(message.group_id):
             return refusal(request, ErrorCode.INVALID_GROUP_ID)
         partition = joining.offsets_partition(message.group_id, self.offsets_partition_count)
         version = joining.version_of(0)
@@ -300,6 +303,8 @@ class TransactionCore:
         now_ms: WallMs,
     ) -> ErrorCode:
         """Adds partitions to a transaction."""
+        if is_too_long(joiner.transactional_id):
+            return ErrorCode.INVALID_REQUEST
         if joiner.transactional_id in self._awaiting_ids:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         current = self.transactions.get(joiner.transactional_id)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from grouplab.cpu_time import least_cpu_s
+from tidelog.group_coordinator import id_limits
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.group_coordinator.id_limits import MAX_ID_BYTES
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer
 from tidelog.group_coordinator.transactions import queries
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
@@ -431,8 +433,8 @@ def test_a_pattern_cannot_block_the_shard(lab: TransactionLab) -> None:
 @pytest.mark.parametrize("pattern", ["(.?){1000}(.?){99}z", "(.?){1000}" * 30 + "z", "(.*a.{200})*"])
 def test_a_pattern_takes_a_bounded_time_for_long_ids(lab: TransactionLab, pattern: str) -> None:
     """A client without rights sends the pattern, which is compared with the ids of others."""
-    for number in range(4):
-        begin(lab, "ab" * 2_000 + str(number))
+    for number in range(16):
+        begin(lab, "ab" * 500 + str(number))
     asked = ListTransactionsRequest(transactional_id_pattern=pattern)
 
     def ask() -> None:
@@ -517,3 +519,32 @@ class TestWaitingForMarkers:
         assert lab.init() is None
         (reply,) = lab.core.deactivate()
         assert reply.message.error_code == ErrorCode.NOT_COORDINATOR
+
+
+class TestLongIds:
+    def test_a_long_transactional_id_is_refused(self, lab: TransactionLab) -> None:
+        assert lab.init("é" * (MAX_ID_BYTES // 2)).error_code == ErrorCode.NONE
+        for long in ("x" * (MAX_ID_BYTES + 1), "é" * (MAX_ID_BYTES // 2) + "x", "x" * 32_000):
+            assert lab.init(long).error_code == ErrorCode.INVALID_REQUEST
+            for version in (3, 5):
+                added = lab.add((1, 0), {"a": [0]}, name=long, version=version)
+                assert added == {("a", 0): ErrorCode.INVALID_REQUEST}
+            assert lab.add_offsets((1, 0), "g", name=long) == ErrorCode.INVALID_REQUEST
+            assert long not in lab.core.transactions
+
+    def test_offsets_of_a_group_with_a_long_id_are_refused(self, lab: TransactionLab) -> None:
+        producer = begin(lab)
+        assert lab.add_offsets(producer, "x" * (MAX_ID_BYTES + 1)) == ErrorCode.INVALID_GROUP_ID
+        assert lab.add_offsets(producer, "x" * MAX_ID_BYTES) == ErrorCode.NONE
+
+    def test_a_transaction_with_a_longer_id_in_the_log_is_loaded_and_ends(
+        self, lab: TransactionLab, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        long = "x" * 30_000
+        with monkeypatch.context() as patch:
+            patch.setattr(id_limits, "MAX_ID_BYTES", 1 << 20)
+            producer = begin(lab, long)
+            lab.add(producer, {"a": [0]}, name=long)
+        lab.load()
+        assert status(lab, long) is TransactionStatus.ONGOING
+        assert lab.end(producer, True, name=long).error_code == ErrorCode.NONE

@@ -100,7 +100,7 @@ class GroupOffsets:
         retention_ms = message.retention_time_ms
         expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
-        for key, committed in found.commits:
+        for key, committed in _last_of_each(found.commits):
             self._decide(key, committed, decision, now_ms)
         response = OffsetCommitResponse(
             topics=[
@@ -143,7 +143,7 @@ class GroupOffsets:
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
         if found.commits:
             decision.transaction = producer
-        for key, committed in found.commits:
+        for key, committed in _last_of_each(found.commits):
             decision.records.append(offset_record(key, committed))
             self._table.apply(key, committed, producer, now_ms)
         response = TxnOffsetCommitResponse(
@@ -356,6 +356,13 @@ class _CommitResult(NamedTuple):
 
     commits: list[tuple[GroupPartition, CommittedOffset]]
     results: list[tuple[_Topic, list[tuple[int, ErrorCode]]]]
+
+
+def _last_of_each(
+    commits: list[tuple[GroupPartition, CommittedOffset]],
+) -> Iterable[tuple[GroupPartition, CommittedOffset]]:
+    """Returns the last commit of each partition, because a request may name a partition many times."""
+    return commits if len(commits) == 1 else dict(commits).items()
 
 
 def _check_commit(
