@@ -59,6 +59,8 @@ class NumberCore:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
         self.parked: list[Hashable] = []
+        self.more_records: list[CoordinatorRecord] = []
+        """Records of each decision on a Heartbeat beside that of its group."""
         self.is_active = False
         self.effects_done: list[tuple[Effect, int | None]] = []
         self.next_decision: ShardDecision | None = None
@@ -86,6 +88,7 @@ class NumberCore:
         self.numbers[message.group_id] = message.generation_id
         record = CoordinatorRecord(message.group_id.encode(), b"%d" % message.generation_id)
         decision = ShardDecision(records=[record], replies=[Reply(request.reply_to, HeartbeatResponse())])
+        decision.records += self.more_records
         if self.next_decision is not None:
             decision.timers = self.next_decision.timers
             decision.effects = self.next_decision.effects
@@ -265,6 +268,7 @@ class Line:
     """One session, whose items arrive when the test delivers them."""
 
     def __init__(self, partition: Partition) -> None:
+        self.unsent_bytes = 0
         self.partition = partition
         self.outbound: deque[Item] = deque()
         self.inbound: deque[Item] = deque()

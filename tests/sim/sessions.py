@@ -38,6 +38,8 @@ class SimSessionConnector:
 class _WatchedLine:
     """A coordinator's line, which records the batches that the coordinator asked to write."""
 
+    unsent_bytes = 0
+
     def __init__(self, line: _Line, writers: ShardWriters) -> None:
         self._line = line
         self._writers = writers
@@ -138,6 +140,8 @@ class _Session:
 
 class _Line:
     """The `SessionLine` of one side."""
+
+    unsent_bytes = 0
 
     def __init__(self, session: _Session, process: SimProcess, peer: str) -> None:
         self.process = process

@@ -338,6 +338,11 @@ class SessionLine(Protocol):
         """
         ...
 
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of the items that have not left yet. 0 if items do not wait for a connection."""
+        ...
+
     def close(self) -> None:
         """Ends the session. The caller's own SessionEnd is not notified."""
         ...

@@ -188,6 +188,10 @@ class _Line:
         self._unsent.append(encoded)
         self._wake_writer()
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._unsent_bytes
+
     def close(self) -> None:
         if self._is_over or self._is_closing:
             return

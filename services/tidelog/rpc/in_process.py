@@ -66,6 +66,7 @@ class _InProcessLine:
     """The line of one side, which delivers items to the end of the other side."""
 
     other: _InProcessLine
+    unsent_bytes = 0
 
     def __init__(self) -> None:
         self.end: SessionEnd | None = None

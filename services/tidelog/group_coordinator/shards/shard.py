@@ -43,6 +43,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicsNeeded,
     TrimLog,
+    size_of_records,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.model.coordinator_shards import ShardId
@@ -82,7 +83,19 @@ LOAD_BYTES: Final = 512 * 1024
 """The size of one read. The replay of so many bytes does not block the event loop for long."""
 MAX_BATCH_BYTES: Final = 256 * 1024
 """The size at which a batch ends. One larger record is a batch of its own. The brokers do not compare such a
-batch with max.message.bytes: its limits are segment.bytes and the MAX_UNSENT_BYTES of the session.
+batch with max.message.bytes: its limits are segment.bytes and MAX_DECISION_BYTES.
+"""
+MAX_APPEND_BYTES: Final = 4 * 1024 * 1024
+"""The size of one append, unless a single batch is larger. The decisions of a turn are sent at this size."""
+MAX_DECISION_BYTES: Final = 32 * 1024 * 1024
+"""The most bytes of the records of one decision. A larger one is refused, and the shard is loaded again. An
+append near MAX_UNSENT_BYTES would end the session with the broker, and all shards that use it.
+"""
+MAX_ANSWER_BYTES: Final = 32 * 1024 * 1024
+"""The most bytes of one answer. The broker answers INVALID_REQUEST in the place of a larger one."""
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""The unsent bytes of a session with which requests get a retriable error. Above them, MAX_UNSENT_BYTES has
+room for one of the largest decisions and more.
 """
 
 _log = structlog.get_logger(__name__)
@@ -183,16 +196,31 @@ class BatchWriter:
     Base offsets start at 0; the partition's leader assigns the real ones.
     """
 
-    __slots__ = ("_batches", "_count", "_payload", "_producer", "_timestamp_ms", "count")
+    __slots__ = (
+        "_batches",
+        "_count",
+        "_ended_bytes",
+        "_payload",
+        "_producer",
+        "_timestamp_ms",
+        "count",
+    )
 
     def __init__(self) -> None:
         self.count = 0
         """The number of records and markers since the last `take`; each needs one offset."""
-        self._batches: list[bytearray] = []
+        self._batches: list[tuple[int, bytearray]] = []
+        """The ended batches with the numbers of their records."""
+        self._ended_bytes = 0
         self._payload = bytearray()
         self._count = 0
         self._timestamp_ms = WallMs(-1)
         self._producer: Producer | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes since the last `take`, without the header of the last batch."""
+        return self._ended_bytes + len(self._payload)
 
     def add(self, records: list[CoordinatorRecord], producer: Producer | None, now_ms: WallMs) -> None:
         """Adds records in this order. `producer` is the producer of a transaction, if they belong to one."""
@@ -222,22 +250,43 @@ class BatchWriter:
 
     def add_marker(self, marker: EndMarker, now_ms: WallMs) -> None:
         self._end_batch()
-        self._batches.append(
+        self._keep(
+            1,
             build_end_transaction_batch(
                 EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
                 base_offset=0,
                 timestamp_ms=now_ms,
                 producer_id=marker.producer.producer_id,
                 producer_epoch=marker.producer.producer_epoch,
-            )
+            ),
         )
         self.count += 1
 
-    def take(self) -> bytes:
-        """Returns the batches of everything that was added since the last call."""
+    def take(self) -> list[tuple[int, bytes]]:
+        """Returns the batches of everything that was added since the last call, in appends of at most
+        MAX_APPEND_BYTES, with the number of the records of each. A larger batch is an append of its own.
+        """
         self._end_batch()
-        batches, self._batches, self.count = self._batches, [], 0
-        return bytes(batches[0]) if len(batches) == 1 else b"".join(batches)
+        batches, self._batches, self._ended_bytes, self.count = self._batches, [], 0, 0
+        if len(batches) == 1:
+            count, only = batches[0]
+            return [(count, bytes(only))]
+        appends: list[tuple[int, bytes]] = []
+        count, size_bytes, parts = 0, 0, list[bytearray]()
+        for record_count, batch in batches:
+            if parts and size_bytes + len(batch) > MAX_APPEND_BYTES:
+                appends.append((count, b"".join(parts)))
+                count, size_bytes, parts = 0, 0, []
+            parts.append(batch)
+            count += record_count
+            size_bytes += len(batch)
+        if parts:
+            appends.append((count, b"".join(parts)))
+        return appends
+
+    def _keep(self, count: int, batch: bytearray) -> None:
+        self._batches.append((count, batch))
+        self._ended_bytes += len(batch)
 
     def _end_batch(self) -> None:
         if self._count:
@@ -251,7 +300,7 @@ class BatchWriter:
                 producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
                 producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
             )
-            self._batches.append(batch)
+            self._keep(self._count, batch)
             self._payload = bytearray()
             self._count = 0
         self._producer = None
@@ -437,7 +486,7 @@ class Shard:
     # -- decisions of the core
 
     def request(self, item: ForwardedToShard, line: SessionLine) -> None:
-        if self.state is not ShardState.SERVING:
+        if self.state is not ShardState.SERVING or self._is_congested(line):
             line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             return
         api_key, api_version = item.api_key, item.api_version
@@ -469,7 +518,7 @@ class Shard:
             line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             self.lose("its core failed")
             return
-        self._carry_out(decision, now_ms)
+        self._carry_out(decision, now_ms, asker)
 
     def effect_done(self, core: ShardCore, effect: Effect, outcome: EffectOutcome) -> None:
         """Reports the end of an effect of `core`. Has no effect if that core has been discarded."""
@@ -483,20 +532,27 @@ class Shard:
             self._decide(lambda now_ms: core.image_changed(image, now_ms))
 
     def flush(self) -> None:
-        """Sends the decisions of this turn: one append, then the answers that wait for it."""
+        """Sends the decisions of this turn: usually one append, then the answers that wait for it."""
         line = self.line
         writer = self._writer
-        count = writer.count
-        if count and line is not None:
-            line.send(
-                AppendToShard(self.attachment, self.leader_epoch, self.log_end_offset - count, writer.take())
-            )
+        if writer.count and line is not None:
+            offset = self.log_end_offset - writer.count
+            for count, batches in writer.take():
+                line.send(AppendToShard(self.attachment, self.leader_epoch, offset, batches))
+                offset += count
         if self._answers:
             answers, self._answers = self._answers, []
             for to, answer in answers:
                 to.send(answer)
 
     # -- internals
+
+    def _is_congested(self, asking: SessionLine) -> bool:
+        """Returns whether a session has too many unsent bytes to take what the next decision adds."""
+        own = self.line
+        return asking.unsent_bytes > MAX_WAITING_BYTES or (
+            own is not None and own.unsent_bytes > MAX_WAITING_BYTES
+        )
 
     def _read_on(self) -> None:
         assert self.line is not None
@@ -545,9 +601,14 @@ class Shard:
             return
         self._carry_out(decision, now_ms)
 
-    def _carry_out(self, decision: ShardDecision, now_ms: WallMs) -> None:
+    def _carry_out(self, decision: ShardDecision, now_ms: WallMs, asker: Asker | None = None) -> None:
+        """Carries out a decision on the request of `asker`, if there is one."""
         writer = self._writer
         if decision.records or decision.marker is not None:
+            size_bytes = size_of_records(decision.records)
+            if size_bytes > MAX_DECISION_BYTES:
+                self._refuse_decision(decision, size_bytes, asker)
+                return
             if not writer.count:
                 self._outlets.has_pending(self)
             before = writer.count
@@ -556,12 +617,30 @@ class Shard:
             if decision.marker is not None:
                 writer.add_marker(decision.marker, now_ms)
             self.log_end_offset += writer.count - before
+            if writer.size_bytes > MAX_APPEND_BYTES:
+                self.flush()
         for reply in decision.replies:
             self._answer(reply)
         for timer in decision.timers:
             self._set_timer(timer)
         for effect in decision.effects:
             self._take_effect(effect)
+
+    def _refuse_decision(self, decision: ShardDecision, size_bytes: int, asker: Asker | None) -> None:
+        """Gives up a decision that is too large. The core has applied it and is therefore discarded."""
+        _log.error(
+            "a decision of a shard is too large to be written; the shard is loaded again",
+            shard=str(self.shard_id),
+            size_bytes=size_bytes,
+            limit_bytes=MAX_DECISION_BYTES,
+        )
+        for reply in decision.replies:
+            to = reply.reply_to
+            assert isinstance(to, Asker)  # every `reply_to` comes from `request`
+            is_cause = to is asker
+            error = ErrorCode.INVALID_REQUEST if is_cause else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            to.line.send(AnswerRequest(to.request_id, None, error))
+        self.lose("a decision is too large")
 
     def _answer(self, reply: Reply) -> None:
         asker = reply.reply_to
@@ -577,6 +656,10 @@ class Shard:
         if reply.topics_to_create is not None:
             encode = request_encoder(ApiKey.CREATE_TOPICS, CreateTopicsRequest.VERSIONS[1])
             body += b"".join(map(bytes, encode(reply.topics_to_create)))
+        if len(body) > MAX_ANSWER_BYTES:
+            _log.warning("an answer is too large", shard=str(self.shard_id), size_bytes=len(body))
+            line.send(AnswerRequest(asker.request_id, None, ErrorCode.INVALID_REQUEST))
+            return
         offset = self.log_end_offset
         if self.high_watermark >= offset:
             line.send(AnswerRequest(asker.request_id, body))

@@ -38,6 +38,8 @@ NOW_MS = WallMs(1_000)
 
 
 class Line:
+    unsent_bytes = 0
+
     def __init__(self) -> None:
         self.sent: list[Any] = []
 
@@ -148,7 +150,7 @@ def log() -> bytes:
         None,
         NOW_MS,
     )
-    batches = bytearray(writer.take())
+    batches = bytearray(b"".join(batches for _, batches in writer.take()))
     offset = 0
     for position, header in iterate_headers(bytes(batches)):
         assign_offset_and_epoch(batches, position, offset, 0)

@@ -54,6 +54,10 @@ def run(replay: Replay, batches: bytes, from_offset: int) -> int:
     return sum(1 for _ in chain(replay.read(batches, from_offset), replay.finish()))
 
 
+def taken(writer: BatchWriter) -> bytes:
+    return b"".join(batches for _, batches in writer.take())
+
+
 @pytest.mark.parametrize("seed", range(60))
 def test_replaying_in_pieces_equals_replaying_every_record(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -83,7 +87,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
         offset += 1
     core = new_core()
     replay = Replay(SHARD, core)
-    run(replay, numbered(writer.take()), 0)
+    run(replay, numbered(taken(writer)), 0)
     assert dict(core.offsets.committed_offsets()) == dict(plain.offsets.committed_offsets())
     for producer_id in open_producers:
         for one in (core, plain):
@@ -97,7 +101,7 @@ def test_the_highest_claim_counts_and_unknown_records_are_skipped() -> None:
         writer.add([CoordinatorRecord(CLAIM_KEY, encode_claim(ShardClaim(epoch, 9)))], None, NOW_MS)
     writer.add([CoordinatorRecord(b"\x7f\x00what", b"?")], None, NOW_MS)
     replay = Replay(SHARD, new_core())
-    run(replay, numbered(writer.take()), 0)
+    run(replay, numbered(taken(writer)), 0)
     assert replay.newest_claim == ShardClaim(5, 9)
     assert replay.skipped_count == 1
 
@@ -112,7 +116,7 @@ def test_a_load_logs_once_how_many_records_it_skips() -> None:
         writer.add([update], None, NOW_MS)
     replay = Replay(ShardId(ShardKind.SHARE, 0), core)
     with capture_logs() as logged:
-        run(replay, numbered(writer.take()), 0)
+        run(replay, numbered(taken(writer)), 0)
     assert [(line["event"], line["records"], line["first_offset"]) for line in logged] == [
         ("records of a shard are skipped", 100, 0)
     ]
@@ -123,7 +127,7 @@ def test_records_before_the_position_are_skipped() -> None:
     position = GroupPartition("g", "t", 0)
     writer.add([offset_record(position, CommittedOffset(n, -1, "", NOW_MS)) for n in range(4)], None, NOW_MS)
     replay = Replay(SHARD, new_core())
-    run(replay, numbered(writer.take()), 3)
+    run(replay, numbered(taken(writer)), 3)
     assert replay.record_count == 1
 
 
@@ -137,5 +141,5 @@ def test_every_update_of_a_share_partition_is_replayed() -> None:
     for batch in acquired:
         writer.add([update_record(key, ShareUpdate(0, -1, -1, 0, (batch,)))], None, NOW_MS)
     replay = Replay(ShardId(ShardKind.SHARE, 0), core)
-    run(replay, numbered(writer.take()), 0)
+    run(replay, numbered(taken(writer)), 0)
     assert list(core.states[key].batches) == acquired

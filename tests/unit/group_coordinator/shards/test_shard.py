@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
 from shardlab import SHARD, Answer, Coordinator, Line, Partition
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    CoordinatorRecord,
     EndTransaction,
     Producer,
     SetTimer,
     ShardDecision,
     TrimLog,
 )
+from tidelog.group_coordinator.shards import shard as shards
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, ShardClaim, decode_claim
-from tidelog.group_coordinator.shards.shard import ShardState
+from tidelog.group_coordinator.shards.shard import MAX_BATCH_BYTES, BatchWriter, ShardState
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
+from tidelog.rpc.coordinator_session import MAX_UNSENT_BYTES, AnswerRequest, AppendToShard
 
 ENDING = EndTransaction("t", Producer(5, 0), True, 1, 2, ())
 
@@ -393,3 +399,103 @@ def test_no_acknowledged_write_is_lost_and_every_request_is_answered_once(seed: 
 
 def test_the_name_of_the_shard() -> None:
     assert str(SHARD) == "group-7"
+
+
+# -- the bounds of appends and answers
+
+
+def records_of(count: int, size_bytes: int) -> list[CoordinatorRecord]:
+    return [CoordinatorRecord(b"k%d" % number, b"0" * size_bytes) for number in range(count)]
+
+
+def test_a_large_decision_is_sent_as_several_appends() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    coordinator.core.more_records = records_of(200, 100_000)
+    asked = partition.request(coordinator.line, "g", 7)
+    before = partition.append_count
+    coordinator.deliver_in()
+    appends = [item for item in coordinator.line.outbound if isinstance(item, AppendToShard)]
+    assert len(appends) > 4
+    assert max(len(item.batches) for item in appends) <= shards.MAX_APPEND_BYTES
+    assert isinstance(coordinator.line.outbound[-1], AnswerRequest), "the answer follows all appends"
+    coordinator.settle()
+    assert asked.is_good
+    assert partition.append_count == before + len(appends)
+    assert sum(len(list(iterate_batches(batch))) for _, _, batch in partition.log) == 202, "with the claim"
+    assert coordinator.shard.log_end_offset == partition.log_end_offset
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_appends_contain_all_batches_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(shards, "MAX_APPEND_BYTES", chance.choice((1, 1_000, MAX_BATCH_BYTES, 1_000_000)))
+    writer, wanted = BatchWriter(), list[bytes]()
+    for number in range(60):
+        key = b"%d" % number
+        wanted.append(key)
+        record = CoordinatorRecord(key, b"v" * chance.randint(0, 60_000))
+        producer = Producer(number, 0) if chance.random() < 0.2 else None
+        writer.add([record], producer, WallMs(1))
+    appends = writer.take()
+    found = []
+    for count, batches in appends:
+        records = list(iterate_batches(batches))
+        assert len(records) == count
+        found += records
+        assert len(batches) <= shards.MAX_APPEND_BYTES or len(list(iterate_headers(batches))) == 1
+    assert found == wanted
+    assert (writer.count, writer.size_bytes, writer.take()) == (0, 0, [])
+
+
+def iterate_batches(batches: bytes) -> Iterator[bytes]:
+    for position, header in iterate_headers(batches):
+        for record in iterate_records(batches[position : position + header.size_bytes]):
+            yield record.key or b""
+
+
+def test_a_decision_that_is_too_large_is_refused_and_only_its_shard_is_loaded_again() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    kept = partition.request(coordinator.line, "g", 1)
+    coordinator.settle()
+    parked = partition.request(coordinator.line, "g", 0, "park")
+    coordinator.settle()
+    coordinator.core.more_records = records_of(34, 1_000_000)
+    refused = partition.request(coordinator.line, "g", 2)
+    coordinator.settle()
+    assert (refused.count, refused.error) == (1, ErrorCode.INVALID_REQUEST)
+    assert parked.count == 1
+    assert kept.is_good
+    assert coordinator.shard.state is ShardState.WAITING
+    assert not coordinator.line.is_closed
+    coordinator.attach()
+    coordinator.settle()
+    assert coordinator.core.numbers == {"g": 1}, "nothing of the decision is left"
+    assert shards.MAX_DECISION_BYTES + shards.MAX_WAITING_BYTES < MAX_UNSENT_BYTES
+
+
+def test_requests_get_a_retriable_error_while_a_session_has_many_unsent_bytes() -> None:
+    coordinator = serving()
+    coordinator.line.unsent_bytes = shards.MAX_WAITING_BYTES + 1
+    refused = coordinator.partition.request(coordinator.line, "g", 7)
+    elsewhere = Line(coordinator.partition)
+    coordinator.settle()
+    assert refused.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.core.numbers == {}
+    coordinator.partition.request(elsewhere, "g", 7)
+    coordinator.shard.request(elsewhere.inbound.popleft(), elsewhere)  # type: ignore[arg-type]
+    assert coordinator.core.numbers == {}, "its append would go to the line with many unsent bytes"
+    coordinator.line.unsent_bytes = 0
+    again = coordinator.partition.request(coordinator.line, "g", 7)
+    coordinator.settle()
+    assert again.is_good
+
+
+def test_an_answer_that_is_too_large_becomes_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = serving()
+    monkeypatch.setattr(shards, "MAX_ANSWER_BYTES", 3)
+    asked = coordinator.partition.request(coordinator.line, "g", 0, "read")
+    coordinator.settle()
+    assert asked.error is ErrorCode.INVALID_REQUEST
+    assert coordinator.shard.state is ShardState.SERVING
