@@ -269,6 +269,13 @@ class SimPartitionLog:
             if transaction.last_offset >= from_offset and transaction.first_offset < upper_offset
         ]
 
+    def first_aborted(
+        self, from_offset: int, upper_offset: int, most: int
+    ) -> tuple[list[AbortedTransaction], int]:
+        found = self.aborted_transactions(from_offset, upper_offset)
+        assert len(found) <= most, "simulations have few transactions"
+        return found, upper_offset
+
     def read(
         self, fetch_offset: int, max_bytes: int, upper_offset: int, *, at_least_one_batch: bool = True
     ) -> SimFileRange | None:

@@ -16,6 +16,7 @@ from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import FileRange
+from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.partition.batch_validation import (
     WALK_ON_LOOP_BYTES,
     control_markers,
@@ -351,6 +352,36 @@ class Replica:
         if fetch_offset >= limit:
             return None
         return self.log.read(fetch_offset, max_bytes, limit, at_least_one_batch=at_least_one_batch)
+
+    def aborted_within(
+        self, fetch_offset: int, file_range: FileRange, most: int, *, at_least_one_batch: bool
+    ) -> tuple[list[AbortedTransaction], FileRange | None]:
+        """Returns the aborted transactions of a range that `read` returned, and the range. With more than
+        `most` transactions, the range ends before the next one begins. It is None if no batch is left, but
+        with `at_least_one_batch`, it has the first batch nevertheless. Takes the given range over. Raises
+        KafkaError.
+        """
+        log, next_offset = self.log, file_range.next_offset
+        shorter = None
+        try:
+            found, complete_to = log.first_aborted(fetch_offset, next_offset, most)
+            if complete_to >= next_offset:
+                return found, file_range
+            shorter = log.read(fetch_offset, len(file_range), complete_to, at_least_one_batch=True)
+            if shorter is None and at_least_one_batch:
+                # As many transactions were open at the first batch. Its reader must get on nevertheless.
+                shorter = log.read(fetch_offset, 0, next_offset, at_least_one_batch=True)
+            if shorter is None:
+                found = []
+            elif shorter.next_offset > complete_to:
+                found = log.aborted_transactions(fetch_offset, shorter.next_offset)
+        except KafkaError:
+            file_range.release()
+            if shorter is not None:
+                shorter.release()
+            raise
+        file_range.release()
+        return found, shorter
 
     def read_for_follower(
         self, fetch_offset: int, max_bytes: int, *, at_least_one_batch: bool

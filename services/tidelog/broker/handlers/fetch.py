@@ -74,6 +74,10 @@ INLINE_RESPONSE_BYTES: Final = 64 * 1024
 """The most bytes that are read into one response. Beyond it even small ranges leave by sendfile, so that
 waiting responses hold little memory.
 """
+MAX_ABORTED_TRANSACTIONS: Final = 5_000
+"""The most aborted transactions of all partitions of one response, about 15 ms of work. A range of records
+ends before the next one begins, or after the first batch of the response.
+"""
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
 
@@ -190,6 +194,7 @@ class PartitionRead:
         "diverging",
         "error",
         "high_watermark",
+        "is_cut",
         "last_stable_offset",
         "log_start_offset",
         "position",
@@ -209,6 +214,8 @@ class PartitionRead:
         self.range: FileRange | None = None
         self.aborted: list[AbortedTransaction] | None = None
         """The transactions whose records a read_committed client skips."""
+        self.is_cut = False
+        """Whether the range is shorter than it could be, so that more bytes are not to be waited for."""
         self.traffic: TopicTraffic | None = None
 
 
@@ -313,13 +320,14 @@ class Fetch:
         quota_bytes = None if charge is None else charge.max_fetch_bytes
         if quota_bytes is not None:
             left = min(left, quota_bytes)
+        left_aborted = MAX_ABORTED_TRANSACTIONS
         for position in self._plan.partitions:
             read = PartitionRead(position)
             reads.partitions.append(read)
             try:
                 replica = self._replica(position)
-                self._read_partition(replica, read, left, at_least_one_batch=not reads.bytes)
-                if read.preferred_replica != NO_REPLICA or read.diverging is not None:
+                self._read_partition(replica, read, left, left_aborted, at_least_one_batch=not reads.bytes)
+                if read.preferred_replica != NO_REPLICA or read.diverging is not None or read.is_cut:
                     reads.is_urgent = True
             except KafkaError as error:
                 read.error = error.code
@@ -329,6 +337,7 @@ class Fetch:
             if read.range is not None:
                 size = len(read.range)
                 reads.bytes += size
+                left_aborted = max(left_aborted - len(read.aborted or ()), 0)
                 left = max(left - size, 0)
         return reads
 
@@ -349,7 +358,13 @@ class Fetch:
         return replica
 
     def _read_partition(
-        self, replica: Replica, read: PartitionRead, left: int, *, at_least_one_batch: bool
+        self,
+        replica: Replica,
+        read: PartitionRead,
+        left: int,
+        left_aborted: int,
+        *,
+        at_least_one_batch: bool,
     ) -> None:
         core, position = replica.core, read.position
         read.traffic = replica.traffic
@@ -381,7 +396,14 @@ class Fetch:
                 at_least_one_batch=at_least_one_batch,
             )
         if self._request.isolation_level:
-            read.aborted = _aborted_within(replica, position.fetch_offset, file_range)
+            read.aborted = []
+            if file_range is not None:
+                whole = file_range
+                found, file_range = replica.aborted_within(
+                    position.fetch_offset, whole, left_aborted, at_least_one_batch=at_least_one_batch
+                )
+                read.is_cut = file_range is not whole
+                read.aborted = [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found]
         read.range = file_range
         read.high_watermark = core.high_watermark
         read.last_stable_offset = core.last_stable_offset
@@ -478,19 +500,6 @@ class Fetch:
             NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
             for node, endpoint in self._handler.metadata.nodes(leaders, self._context.listener_name)
         ]
-
-
-def _aborted_within(
-    replica: Replica, fetch_offset: int, file_range: FileRange | None
-) -> list[AbortedTransaction]:
-    if file_range is None:
-        return []
-    try:
-        found = replica.log.aborted_transactions(fetch_offset, file_range.next_offset)
-    except KafkaError:
-        file_range.release()
-        raise
-    return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found]
 
 
 class DelayedFetch(DelayedRequest):

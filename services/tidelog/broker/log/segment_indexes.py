@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Self
 
@@ -40,6 +42,8 @@ _POSITION: Final = struct.Struct(">4xi")
 _ABORTED: Final = struct.Struct(">hqqqq")
 _LAST_OFFSET: Final = struct.Struct(">18xq8x")
 _ABORTED_VERSION: Final = 0
+_BLOCK_ENTRIES: Final = 256
+"""The entries of the transaction index that a search skips at once if all of them began behind its range."""
 _UNKNOWN: Final = -1
 
 
@@ -349,15 +353,54 @@ def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -
     return entries
 
 
+class AbortedSearch:
+    """Collects the aborted transactions with records in a range, in the order of their markers.
+
+    If there are more than `most`, `upper_offset` falls to the beginning of the first one that is left out, so
+    `found` is complete for the range up to there.
+    """
+
+    __slots__ = ("_most", "found", "from_offset", "upper_offset")
+
+    def __init__(self, from_offset: int, upper_offset: int, most: int = sys.maxsize) -> None:
+        self._most = most
+        self.from_offset = from_offset
+        self.upper_offset = upper_offset
+        self.found: list[AbortedTransaction] = []
+
+    def add(self, entry: AbortedTransaction) -> None:
+        self.found.append(entry)
+        if len(self.found) // 2 > self._most:  # not at each entry, because it sorts them
+            self._shorten()
+
+    def end(self) -> None:
+        """Ends the search, after all entries that may belong to the range."""
+        self._shorten()
+        self.found.sort(key=_BY_MARKER)
+
+    def _shorten(self) -> None:
+        found = self.found
+        if len(found) > self._most:
+            found.sort(key=_BY_BEGIN)
+            self.upper_offset = found[self._most].first_offset
+            del found[self._most :]
+
+
+_BY_BEGIN: Final = attrgetter("first_offset")
+_BY_MARKER: Final = attrgetter("last_offset")
+
+
 class TransactionIndex:
     """The index of one segment. Methods raise OSError if the disk fails."""
 
-    __slots__ = ("_base_offset", "_directory", "_entries", "_persisted_bytes")
+    __slots__ = ("_base_offset", "_begins_of_blocks", "_directory", "_entries", "_persisted_bytes")
 
     def __init__(self, directory: PartitionDirectory, base_offset: int) -> None:
         self._directory = directory
         self._base_offset = base_offset
         self._entries: bytearray | None = None  # the contents of the file, read at the first use
+        # the least first offset of each full block of entries, as far as searches have needed it
+        self._begins_of_blocks: dict[int, int] = {}
         self._persisted_bytes = _UNKNOWN
 
     @property
@@ -377,10 +420,12 @@ class TransactionIndex:
     def opened_with(self, content: bytes) -> None:
         """Sets the contents of a file that may have another name for now."""
         self._entries, self._persisted_bytes = bytearray(content), len(content)
+        self._begins_of_blocks.clear()
 
     def check(self) -> bool:
         """Returns whether the file is valid. A file that does not exist is valid."""
         self.close()
+        self._begins_of_blocks.clear()
         try:
             decode_aborted_transactions(Path(self.path).read_bytes(), self._base_offset)
         except FileNotFoundError:
@@ -395,19 +440,40 @@ class TransactionIndex:
         for _, *fields in _ABORTED.iter_unpack(bytes(self._loaded())):
             yield AbortedTransaction._make(fields)
 
-    def collect(self, from_offset: int, upper_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Adds the transactions with records in the range to `found`.
+    def collect(self, search: AbortedSearch) -> bool:
+        """Adds the transactions with records in the range of the search.
 
         Returns True if no later segment can have another one.
         """
         entries = self._loaded()
-        for at in range(self._first_at_or_after(from_offset), len(entries), _ABORTED.size):
-            entry = AbortedTransaction._make(_ABORTED.unpack_from(entries, at)[1:])
-            if entry.first_offset < upper_offset:
-                found.append(entry)
-            if entry.last_stable_offset >= upper_offset:
+        slot, end = (
+            self._first_at_or_after(search.from_offset) // _ABORTED.size,
+            len(entries) // _ABORTED.size,
+        )
+        while slot < end:
+            # A transaction that stays open for long has a late marker, so a search for it may pass over many
+            # entries of transactions that began behind the range.
+            is_full_block = slot % _BLOCK_ENTRIES == 0 and slot + _BLOCK_ENTRIES <= end
+            if is_full_block and self._begin_of_block(entries, slot) >= search.upper_offset:
+                slot += _BLOCK_ENTRIES
+                last_stable_offset = _ABORTED.unpack_from(entries, (slot - 1) * _ABORTED.size)[4]
+            else:
+                _, *fields = _ABORTED.unpack_from(entries, slot * _ABORTED.size)
+                slot += 1
+                if fields[1] < search.upper_offset:
+                    search.add(AbortedTransaction._make(fields))
+                last_stable_offset = fields[3]
+            if last_stable_offset >= search.upper_offset:
                 return True
         return False
+
+    def _begin_of_block(self, entries: bytearray, slot: int) -> int:
+        begin = self._begins_of_blocks.get(slot)
+        if begin is None:
+            block = bytes(entries[slot * _ABORTED.size : (slot + _BLOCK_ENTRIES) * _ABORTED.size])
+            begin = min(fields[2] for fields in _ABORTED.iter_unpack(block))
+            self._begins_of_blocks[slot] = begin
+        return begin
 
     def _first_at_or_after(self, offset: int) -> int:
         """Returns the position of the first entry whose marker is at or above `offset`."""
@@ -447,6 +513,7 @@ class TransactionIndex:
             if end == len(entries):
                 return
             del entries[end:]
+            self._begins_of_blocks.clear()
             if end < self._persisted_bytes:
                 os.truncate(self.path, end)
                 self._persisted_bytes = end
@@ -457,6 +524,7 @@ class TransactionIndex:
             with suppress(FileNotFoundError):
                 os.unlink(self.path)
             self._entries, self._persisted_bytes = bytearray(), 0
+            self._begins_of_blocks.clear()
 
     def close(self) -> None:
         """Frees the memory if the file has all entries; the next use reads the file again."""

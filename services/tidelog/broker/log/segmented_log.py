@@ -30,7 +30,12 @@ from tidelog.broker.log.segment import (
     end_at_limit,
     end_before_offset,
 )
-from tidelog.broker.log.segment_indexes import AbortedTransaction, TimeIndex, aborted_transaction
+from tidelog.broker.log.segment_indexes import (
+    AbortedSearch,
+    AbortedTransaction,
+    TimeIndex,
+    aborted_transaction,
+)
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -406,18 +411,32 @@ class SegmentedLog:
 
         A few of them may have no record in the range.
         """
+        search = AbortedSearch(from_offset, upper_offset)
+        self._search_aborted(search)
+        return search.found
+
+    def first_aborted(
+        self, from_offset: int, upper_offset: int, most: int
+    ) -> tuple[list[AbortedTransaction], int]:
+        """Returns at most `most` of the aborted transactions with records in the range, and the offset up to
+        which these are all: `upper_offset`, or a lower one at which another transaction begins.
+        """
+        search = AbortedSearch(from_offset, upper_offset, most)
+        self._search_aborted(search)
+        return search.found, search.upper_offset
+
+    def _search_aborted(self, search: AbortedSearch) -> None:
         segments = self._segments
-        found: list[AbortedTransaction] = []
-        at = max(0, bisect_right(segments, from_offset, key=_BASE_OFFSET) - 1)
+        at = max(0, bisect_right(segments, search.from_offset, key=_BASE_OFFSET) - 1)
         try:
             for segment in segments[at:]:
-                if segment.transaction_index.collect(from_offset, upper_offset, found):
+                if segment.transaction_index.collect(search):
                     break
         except OSError as error:
             raise LogStorageError(
                 f"{self.directory.path}: the transaction index cannot be read: {error}"
             ) from error
-        return found
+        search.end()
 
     def aborted_across(self, offset: int) -> list[AbortedTransaction]:
         """Returns the aborted transactions with records below `offset` and the marker at or above it.

@@ -18,9 +18,11 @@ from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
 from tidelog.broker.share.dead_letter_records import DeadLetter, letters_of_batch, letters_without_records
 from tidelog.broker.share.deliveries import DeadLetters
-from tidelog.broker.share.log_reader import is_aborted
+from tidelog.broker.share.log_reader import AbortedByProducer
 from tidelog.records.batch import BatchHeader, CorruptBatchError, crc_matches, iterate_headers
 
+MAX_ABORTED_TRANSACTIONS: Final = 5_000
+"""The most aborted transactions of one read. It ends before the next one begins."""
 MAX_READ_BYTES: Final = 1024 * 1024
 """The most bytes of the log that one read takes, unless a single batch is larger."""
 MAX_READS: Final = 16
@@ -68,9 +70,15 @@ async def read_letters(
             position = limit
             break
         try:
-            aborted: list[AbortedTransaction] = []
+            found: list[AbortedTransaction] = []
             if isolation_level == READ_COMMITTED:
-                aborted = replica.log.aborted_transactions(position, file_range.next_offset)
+                found, shorter = replica.aborted_within(
+                    position, file_range, MAX_ABORTED_TRANSACTIONS, at_least_one_batch=True
+                )
+                if shorter is None:
+                    break
+                file_range = shorter
+            aborted = AbortedByProducer(found)
             read = await loop.run_in_executor(
                 record_walks, _decode, file_range, left, aborted, max_bytes - size_bytes, copies
             )
@@ -89,7 +97,7 @@ async def read_letters(
 def _decode(
     file_range: FileRange,
     wanted: Sequence[DeadLetters],
-    aborted: list[AbortedTransaction],
+    aborted: AbortedByProducer,
     max_bytes: int,
     copies: bool,
 ) -> ReadLetters:
@@ -105,7 +113,7 @@ def _decode(
         while at < len(wanted) and wanted[at].last < header.base_offset:
             at += 1
         in_batch = list(takewhile(partial(_begins_in, header), islice(wanted, at, None)))
-        if not in_batch or header.is_control or is_aborted(header, aborted):
+        if not in_batch or header.is_control or aborted.has(header):
             continue
         for letter in _letters(data[position : position + header.size_bytes], header, in_batch, copies):
             letters.append(letter)

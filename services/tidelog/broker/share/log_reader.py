@@ -7,8 +7,10 @@ acquired records.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.batch_scan import scan_headers
@@ -78,10 +80,17 @@ def acquire(
             core.acquire(wanted, [LogBatch(offset, limit - 1, is_deliverable=False)], now_ms, limits)
             continue
         try:
-            aborted: list[AbortedTransaction] = []
+            found: list[AbortedTransaction] = []
             if isolation_level == READ_COMMITTED:
-                aborted = replica.log.aborted_transactions(offset, file_range.next_offset)
-            batches = _Batches(file_range, aborted, max_bytes, at_least_one_batch=at_least_one_batch)
+                found, shorter = replica.aborted_within(
+                    offset, file_range, MAX_BATCHES, at_least_one_batch=at_least_one_batch
+                )
+                if shorter is None:
+                    return None
+                file_range = shorter
+            batches = _Batches(
+                file_range, AbortedByProducer(found), max_bytes, at_least_one_batch=at_least_one_batch
+            )
             acquired = core.acquire(wanted, batches, now_ms, limits)
             if acquired:
                 read = batches.trimmed(acquired)
@@ -98,6 +107,30 @@ def acquire(
     return None
 
 
+class AbortedByProducer:
+    """Aborted transactions, to find the one of a batch without a look at all of them."""
+
+    __slots__ = ("_by_producer",)
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._by_producer: dict[int, list[AbortedTransaction]] = {}
+        for found in aborted:  # those of one producer follow each other, so their markers are in order
+            self._by_producer.setdefault(found.producer_id, []).append(found)
+
+    def has(self, header: BatchHeader) -> bool:
+        """Returns whether the batch belongs to one of the transactions."""
+        if not header.is_transactional:
+            return False
+        of_producer = self._by_producer.get(header.producer_id)
+        if of_producer is None:
+            return False
+        at = bisect_left(of_producer, header.base_offset, key=_LAST_OFFSET)
+        return at < len(of_producer) and of_producer[at].first_offset <= header.base_offset
+
+
+_LAST_OFFSET: Final = attrgetter("last_offset")
+
+
 class _Batches:
     """The batches of a range, at most `max_bytes`. Iterating walks over their headers."""
 
@@ -106,7 +139,7 @@ class _Batches:
     def __init__(
         self,
         file_range: FileRange,
-        aborted: list[AbortedTransaction],
+        aborted: AbortedByProducer,
         max_bytes: int,
         *,
         at_least_one_batch: bool,
@@ -125,7 +158,7 @@ class _Batches:
             end = position + header.size_bytes
             if end - begin > self._max_bytes and (self.placed or not self._at_least_one_batch):
                 return
-            is_deliverable = not header.is_control and not is_aborted(header, self._aborted)
+            is_deliverable = not header.is_control and not self._aborted.has(header)
             batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
             self.placed.append(_PlacedBatch(position, end, batch))
             yield batch
@@ -136,14 +169,6 @@ class _Batches:
         held = [found for found in self.placed if found.batch.last >= first and found.batch.first <= last]
         position, end = held[0].position, held[-1].end
         return FileRange(self._range.segment, position, end - position, held[-1].batch.last + 1)
-
-
-def is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
-    return header.is_transactional and any(
-        found.producer_id == header.producer_id
-        and found.first_offset <= header.base_offset <= found.last_offset
-        for found in aborted
-    )
 
 
 def available_bytes(replica: Replica, core: SharePartitionCore, isolation_level: int, most: int) -> int:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from tidelog.broker.handlers import fetch as fetch_module
 from tidelog.broker.handlers.transaction_verification import refusal_for
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.request import PARKED, RequestContext
@@ -100,12 +101,20 @@ def end(lab: InMemoryBroker, *, is_commit: bool, epoch: int = 0, version: int = 
     lab.broker.hosted.leader_replica("t", 0).append_marker(PID, epoch, marker, version, lab.clock.wall_ms())
 
 
-def fetch(lab: InMemoryBroker, offset: int, *, max_bytes: int = 1 << 20, isolation_level: int = 1) -> Any:
+def fetch(
+    lab: InMemoryBroker,
+    offset: int,
+    *,
+    max_bytes: int = 1 << 20,
+    isolation_level: int = 1,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+) -> Any:
     partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
         replica_id=-1,
-        max_wait_ms=0,
-        min_bytes=1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
         isolation_level=isolation_level,
         session_epoch=-1,
         topics=[FetchTopic("t", partitions=[partition])],
@@ -259,6 +268,84 @@ def test_a_range_of_the_log_lists_only_its_own_aborted_transactions(
     one_batch = fetch(lab, 3, max_bytes=1)
     assert [t.first_offset for t in one_batch.aborted_transactions] == [3]
     assert [t.first_offset for t in fetch(lab, 3).aborted_transactions] == [3, 6, 9]
+
+
+def test_a_committed_read_ends_before_it_has_too_many_aborted_transactions(
+    lab: InMemoryBroker, coordination: ScriptedVerification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_ABORTED_TRANSACTIONS", 2)
+    for round_number in range(5):
+        produce(lab, 2 * round_number)
+        end(lab, is_commit=False)
+    offset, read = 0, []
+    while offset < 15:
+        # The first two answers leave at once, although the client waits for more bytes.
+        answer = fetch(lab, offset, min_bytes=1 << 20 if offset < 12 else 1, max_wait_ms=500)
+        headers = [header for _, header in iterate_headers(answer.records)]
+        read.append([header.base_offset for header in headers])
+        assert [t.first_offset for t in answer.aborted_transactions] == [
+            header.base_offset for header in headers if not header.is_control
+        ]
+        offset = headers[-1].last_offset + 1
+    assert read == [[0, 2, 3, 5], [6, 8, 9, 11], [12, 14]]
+
+
+def test_the_partitions_of_a_response_share_the_number_of_aborted_transactions(
+    lab: InMemoryBroker, coordination: ScriptedVerification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_ABORTED_TRANSACTIONS", 3)
+    for round_number in range(2):
+        produce(lab, 2 * round_number, partitions=(0, 1))
+        for partition in (0, 1):
+            replica = lab.broker.hosted.leader_replica("t", partition)
+            marker = EndTransactionMarker(False, 1)
+            replica.append_marker(PID, 0, marker, 0, lab.clock.wall_ms())
+    wanted = [
+        FetchPartition(partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for partition, offset in ((0, 0), (1, 0))
+    ]
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=1,
+        isolation_level=1,
+        session_epoch=-1,
+        topics=[FetchTopic("t", partitions=wanted)],
+    )
+    found = [
+        (
+            [header.base_offset for _, header in iterate_headers(part.records or b"")],
+            [aborted.first_offset for aborted in part.aborted_transactions],
+        )
+        for part in lab.call(request, 12).responses[0].partitions
+    ]
+    assert found == [([0, 2, 3, 5], [0, 3]), ([0, 2], [0])]
+
+
+def test_a_committed_read_has_one_batch_however_many_transactions_were_open(
+    lab: InMemoryBroker, coordination: ScriptedVerification, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_module, "MAX_ABORTED_TRANSACTIONS", 2)
+    lab.append("t", 2)
+    replica, now_ms = lab.broker.hosted.leader_replica("t", 0), lab.clock.wall_ms()
+    epoch = replica.core.leader_epoch
+    for producer_id in range(1, 6):
+        batch = build_batch(
+            [Record(0, now_ms, None, b"x")], producer_id=producer_id, producer_epoch=0, is_transactional=True
+        )
+        replica.append_for_shard(memoryview(bytes(batch)), epoch, replica.core.log_end_offset, now_ms)
+    for producer_id in range(1, 6):
+        replica.append_marker(producer_id, 0, EndTransactionMarker(False, 1), 0, now_ms)
+    reads = {offset: fetch(lab, offset) for offset in (0, 3, 5)}
+    found = {
+        offset: (
+            [header.base_offset for _, header in iterate_headers(answer.records)],
+            [t.producer_id for t in answer.aborted_transactions],
+        )
+        for offset, answer in reads.items()
+    }
+    assert found == {0: ([0, 2, 3], [1, 2]), 3: ([3], [1, 2]), 5: ([5], [1, 2, 3, 4])}
+    assert sum(segment.references for segment in replica.log.segments) == 0
 
 
 def test_a_restart_keeps_the_transactions(lab: InMemoryBroker, coordination: ScriptedVerification) -> None:

@@ -11,12 +11,14 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from loglab.batches import append, make_batch, make_marker
 from loglab.logs import files, kill, open_log
+from tidelog.broker.log import segment_indexes
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import BatchHeader
@@ -58,6 +60,8 @@ def story_of(batches: list[tuple[BatchHeader, bytes]]) -> Story:
 class TransactionsAgainstList(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(segment_indexes, "_BLOCK_ENTRIES", 2)
         self.root = Path(tempfile.mkdtemp(prefix="tidelog-transactions-"))
         self.directory = self.root / "t-0"
         # all batches that were ever appended, except those that were truncated
@@ -76,6 +80,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         if hasattr(self, "log"):
             self.log.close_files()
         shutil.rmtree(self.root)
+        self.patches.undo()
 
     # -- rules
 
@@ -203,7 +208,13 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         for number, start in enumerate(bounds):
             for upper in bounds[number + 1 :]:
                 found = self.log.aborted_transactions(start, upper)
-                assert found == [t for t in aborted if t.last_offset >= start and t.first_offset < upper]
+                in_range = [t for t in aborted if t.last_offset >= start and t.first_offset < upper]
+                assert found == in_range
+                for most in (1, 3):
+                    first, complete_to = self.log.first_aborted(start, upper, most)
+                    begins = sorted(t.first_offset for t in in_range)
+                    assert complete_to == (begins[most] if len(begins) > most else upper)
+                    assert first == [t for t in in_range if t.first_offset < complete_to]
 
     @rule()
     def files_agree(self) -> None:
