@@ -80,7 +80,7 @@ class GroupAdmin:
         return answer(request, ListGroupsResponse(groups=[group for group in listed if is_requested(group)]))
 
     def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> ShardDecision:
-        """Deletes groups. The reply waits until the states of share groups are deleted."""
+        """Deletes groups. The reply waits until the states of share groups and all offsets are deleted."""
         decision = ShardDecision()
         names = request.message.groups_names
         errors: dict[int, ErrorCode] = {}
@@ -99,7 +99,8 @@ class GroupAdmin:
                 if isinstance(group, ShareGroup):
                     self._share.delete_group(group, decision, now_ms, partial(answered, number))
                     continue
-                self._groups.delete(group, decision)
+                if not self._groups.delete(group, decision, partial(answered, number)):
+                    continue
             decision.replies += answered(number, error)
         if not names:
             decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse()))

@@ -130,6 +130,7 @@ class GroupCore:
             "consumer": consumer,
             "share": share,
             "streams": streams,
+            "offsets": offsets,
         }
 
     def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
@@ -254,7 +255,7 @@ class GroupCore:
         return decision
 
     def deactivate(self) -> list[Reply]:
-        replies = self.classic.deactivate() + self._states.deactivate()
+        replies = self.classic.deactivate() + self._states.deactivate() + self.offsets.deactivate()
         self._handlers.clear()
         self._timer_owners.clear()
         self.groups.clear()

@@ -42,7 +42,7 @@ class TimerKey(NamedTuple):
     """The key of any timer of a group shard. `owner` names the object that handles the timer."""
 
     owner: str
-    """"classic", "consumer", "share", "streams" or "expiry"."""
+    """"classic", "consumer", "share", "streams", "offsets" or "expiry"."""
     kind: str
     group_id: str = ""
     member_id: str = ""
@@ -125,6 +125,10 @@ class Group(Protocol):
         ...
 
 
+WhenDeleted = Callable[[ErrorCode], list[Reply]]
+"""Returns the replies that waited for a deletion, given its error."""
+
+
 class OffsetsOfGroups(Protocol):
     """The interface of the committed offsets toward the groups."""
 
@@ -132,8 +136,10 @@ class OffsetsOfGroups(Protocol):
         """Returns whether the group has committed offsets or pending offsets of a transaction."""
         ...
 
-    def delete_group(self, group_id: str, decision: ShardDecision) -> None:
-        """Deletes all offsets of a group, committed and pending."""
+    def delete_group(self, group_id: str, decision: ShardDecision, done: WhenDeleted | None = None) -> bool:
+        """Deletes all offsets of a group, committed and pending. Returns False if they are so many that the
+        deletion goes on in later turns. `done` is called at its end then.
+        """
         ...
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
@@ -231,11 +237,14 @@ class Groups:
         """Returns whether there is a group of this kind."""
         return any(group.kind is kind for group in self.by_id.values())
 
-    def delete(self, group: Group, decision: ShardDecision) -> None:
-        """Deletes a group without members, and all its offsets."""
-        self.offsets.delete_group(group.group_id, decision)
+    def delete(self, group: Group, decision: ShardDecision, done: WhenDeleted | None = None) -> bool:
+        """Deletes a group without members, and all its offsets. Returns False if some offsets are deleted in
+        later turns. `done` is called at the end then.
+        """
+        is_done = self.offsets.delete_group(group.group_id, decision, done)
         decision.records += group.end()
         del self.by_id[group.group_id]
+        return is_done
 
     def clear(self) -> None:
         """Forgets all groups and what GroupCore set, because the core has ended."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.group_coordinator.groups.offsets.deletions import Deletions, delete_keys
 from tidelog.group_coordinator.groups.offsets.fetching import OffsetFetching
 from tidelog.group_coordinator.groups.offsets.offset_table import (
     NO_EXPIRY,
@@ -19,7 +20,14 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     offset_record,
     read_record,
 )
-from tidelog.group_coordinator.groups.shared import Group, Groups, OffsetCommitter, answer
+from tidelog.group_coordinator.groups.shared import (
+    Group,
+    Groups,
+    OffsetCommitter,
+    TimerKey,
+    WhenDeleted,
+    answer,
+)
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     EndMarker,
@@ -81,6 +89,7 @@ class GroupOffsets:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
         self._table = OffsetTable()
+        self._deletions = Deletions(self._table)
 
     # -- committing
 
@@ -101,6 +110,8 @@ class GroupOffsets:
         expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
         for key, committed in _last_of_each(found.commits):
+            if self._table.is_marked(key):  # the tombstone must not follow the new offset
+                self._decide(key, None, decision, now_ms)
             self._decide(key, committed, decision, now_ms)
         response = OffsetCommitResponse(
             topics=[
@@ -121,7 +132,9 @@ class GroupOffsets:
         """Decides on a TxnOffsetCommit.
 
         The broker has verified with the transaction's coordinator that the transaction is open. A producer
-        epoch older than the newest known one is rejected, as the append would be.
+        epoch older than the newest known one is rejected, as the append would be. The
+        client is to repeat the request while older offsets of these partitions are deleted, because their
+        tombstones can't be part of a transaction.
         """
         decision = ShardDecision()
         message = request.message
@@ -140,6 +153,8 @@ class GroupOffsets:
             error = _check_commit(self._groups, message.group_id, committer, decision)
         by_id = request.api_version >= _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
         topics = self._topics(message.topics, by_id=by_id)
+        if error is ErrorCode.NONE and self._has_marked(message.group_id, topics):
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
         if found.commits:
             decision.transaction = producer
@@ -161,6 +176,15 @@ class GroupOffsets:
         )
         decision.replies.append(Reply(request.reply_to, response))
         return decision
+
+    def _has_marked(self, group_id: str, topics: list[_Topic]) -> bool:
+        """Returns whether the deletion of offsets for some of these partitions is under way."""
+        return self._table.has_marks and any(
+            self._table.is_marked(GroupPartition(group_id, topic.name, partition.partition_index))
+            for topic in topics
+            if topic.name is not None
+            for partition in topic.partitions
+        )
 
     def _topics(
         self, topics: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], *, by_id: bool
@@ -257,9 +281,11 @@ class GroupOffsets:
     def has_offsets(self, group_id: str) -> bool:
         return self._table.has_offsets(group_id)
 
-    def delete_group(self, group_id: str, decision: ShardDecision) -> None:
-        committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}
-        self._delete(committed.union(self._table.open_keys(group_id)), decision)
+    def delete_group(self, group_id: str, decision: ShardDecision, done: WhenDeleted | None = None) -> bool:
+        return self._deletions.group_deleted(group_id, done, decision)
+
+    def deactivate(self) -> list[Reply]:
+        return self._deletions.deactivate()
 
     def committed_partitions(self, group_id: str) -> list[TopicPartition]:
         return list(self._table.of_group(group_id))
@@ -269,20 +295,19 @@ class GroupOffsets:
     ) -> None:
         retention_ms = self._groups.settings.offsets_retention_minutes * 60_000
         expired = set()
-        offsets = self._table.of_group(group.group_id)
         for partition in partitions:
-            entry = offsets.get(partition)
+            key = GroupPartition(group.group_id, *partition)
+            entry = self._table.entry(key)
             if entry is None:
                 continue  # deleted since the partitions were listed
             since_ms = group.offsets_expire_from(partition.topic, entry.committed.commit_timestamp_ms)
             if since_ms is None:
                 continue
             own_limit_ms = entry.committed.expire_timestamp_ms
-            if (own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms) <= now_ms:
-                key = GroupPartition(group.group_id, *partition)
-                if not self._table.is_unstable(key):
-                    expired.add(key)
-        self._delete(expired, decision)
+            limit_ms = own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms
+            if limit_ms <= now_ms and not self._table.is_unstable(key):
+                expired.add(key)
+        delete_keys(self._table, expired, decision)
 
     def forget_producers(self, now_ms: WallMs) -> None:
         """Forgets the producers that have been silent for long."""
@@ -309,7 +334,7 @@ class GroupOffsets:
         self._table.date_producers(now_ms)
 
     def image_changed(self, before: ClusterImage) -> ShardDecision:
-        """Deletes the offsets of deleted topics."""
+        """Deletes the offsets of deleted topics, a part of them later if they are many."""
         after = self._groups.image
         deleted = {
             name
@@ -319,14 +344,16 @@ class GroupOffsets:
         }
         decision = ShardDecision()
         if deleted:
-            self._delete(self._table.keys_of_topics(deleted), decision)
+            self._deletions.topics_deleted(deleted, decision)
+        return decision
+
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
+        """Deletes more offsets of deleted topics and groups."""
+        decision = ShardDecision()
+        self._deletions.go_on(decision)
         return decision
 
     # -- state
-
-    def _delete(self, keys: Iterable[GroupPartition], decision: ShardDecision) -> None:
-        for key in sorted(keys):
-            self._decide(key, None, decision, WallMs(-1))
 
     def _decide(
         self, key: GroupPartition, committed: CommittedOffset | None, decision: ShardDecision, now_ms: WallMs

@@ -11,7 +11,7 @@ can express it: 1 with its own retention time (OffsetCommit 2-4), 4 with a topic
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -93,6 +93,11 @@ class OffsetTable:
         """Pending offsets of open transactions by producer id. Deleting the offsets leaves an empty entry."""
         self._pending_of: Final[dict[str, dict[TopicPartition, set[int]]]] = {}
         """For each group and partition, the producers whose open transactions have a pending offset."""
+        self._marked_topics: Final[dict[str, int]] = {}
+        self._marked_groups: Final[dict[str, int]] = {}
+        """Deleted topics and groups, each with the position in the log before which its offsets are deleted.
+        These have no tombstones yet. Either all or none of the offsets of a key are marked.
+        """
         self._producers: Final[dict[int, _ProducerState]] = {}
         self._next_log_position = 0
 
@@ -103,22 +108,31 @@ class OffsetTable:
 
     def of_group(self, group_id: str) -> dict[TopicPartition, Entry]:
         """Returns the group's committed offsets. The caller must not change the returned dict."""
-        return self._groups.get(group_id, {})
+        entries = self._groups.get(group_id, {})
+        if not self.has_marks:
+            return entries
+        return {
+            partition: entry
+            for partition, entry in entries.items()
+            if not self._is_deleted(group_id, partition.topic, entry)
+        }
+
+    def entry(self, key: GroupPartition) -> Entry | None:
+        """Returns the committed offset, unless it is marked as deleted."""
+        entry = self._groups.get(key.group_id, {}).get(key.topic_partition)
+        return None if entry is None or self._is_deleted(key.group_id, key.topic, entry) else entry
 
     def get(self, key: GroupPartition) -> CommittedOffset | None:
-        entry = self.of_group(key.group_id).get(key.topic_partition)
+        entry = self.entry(key)
         return None if entry is None else entry.committed
 
     def is_unstable(self, key: GroupPartition) -> bool:
         """Returns whether an open transaction has a pending offset for this partition."""
-        return key.topic_partition in self._pending_of.get(key.group_id, ())
-
-    def open_keys(self, group_id: str) -> list[GroupPartition]:
-        """Returns the group's partitions with pending offsets."""
-        return [GroupPartition(group_id, *partition) for partition in self._pending_of.get(group_id, ())]
+        is_pending = key.topic_partition in self._pending_of.get(key.group_id, ())
+        return is_pending and not self.is_marked(key)
 
     def has_offsets(self, group_id: str) -> bool:
-        """Returns whether the group has committed or pending offsets."""
+        """Returns whether the group has committed or pending offsets, also if they are marked as deleted."""
         return group_id in self._groups or group_id in self._pending_of
 
     def all(self) -> Iterator[tuple[GroupPartition, CommittedOffset]]:
@@ -129,15 +143,10 @@ class OffsetTable:
             for (topic, partition), entry in list(self.of_group(group_id).items()):
                 yield GroupPartition(group_id, topic, partition), entry.committed
 
-    def keys_of_topics(self, topics: set[str]) -> set[GroupPartition]:
-        """Returns the keys of all committed and pending offsets of these topics."""
-        return {
-            GroupPartition(group_id, topic, partition)
-            for groups in (self._groups, self._pending_of)
-            for group_id, partitions in groups.items()
-            for topic, partition in partitions
-            if topic in topics
-        }
+    def all_partitions_of(self, group_id: str) -> list[TopicPartition]:
+        """Returns the partitions with committed, pending or marked offsets of the group."""
+        committed, pending = self._groups.get(group_id, {}), self._pending_of.get(group_id, {})
+        return [*committed, *(partition for partition in pending if partition not in committed)]
 
     def has_open_transaction(self, producer_id: int) -> bool:
         return producer_id in self._open
@@ -185,7 +194,7 @@ class OffsetTable:
         for key, entry in self._open.pop(producer.producer_id, {}).items():
             self._forget_pending(key, producer.producer_id)
             if is_commit:
-                existing = self.of_group(key.group_id).get(key.topic_partition)
+                existing = self._groups.get(key.group_id, {}).get(key.topic_partition)
                 if existing is None or existing.log_position < entry.log_position:
                     self._put(key, entry)
 
@@ -203,6 +212,42 @@ class OffsetTable:
         ]
         for producer_id in silent:
             del self._producers[producer_id]
+
+    # -- deleted offsets that have no tombstones yet
+
+    @property
+    def has_marks(self) -> bool:
+        return bool(self._marked_topics or self._marked_groups)
+
+    def mark_topics(self, topics: Iterable[str]) -> None:
+        """Marks the offsets of these topics as deleted."""
+        self._marked_topics.update(dict.fromkeys(topics, self._next_log_position))
+
+    def mark_group(self, group_id: str) -> None:
+        """Marks the offsets of the group as deleted."""
+        self._marked_groups[group_id] = self._next_log_position
+
+    def forget_marks(self) -> None:
+        """Forgets all marks, because all marked offsets have tombstones."""
+        self._marked_topics.clear()
+        self._marked_groups.clear()
+
+    def is_marked(self, key: GroupPartition) -> bool:
+        """Returns whether there are offsets of this key that are marked as deleted."""
+        if key.topic not in self._marked_topics and key.group_id not in self._marked_groups:
+            return False
+        partition = key.topic_partition
+        entry = self._groups.get(key.group_id, {}).get(partition)
+        for producer_id in self._pending_of.get(key.group_id, {}).get(partition, ()):
+            entry = self._open[producer_id][key]
+            break  # the others are marked in the same way
+        return entry is not None and self._is_deleted(key.group_id, key.topic, entry)
+
+    def _is_deleted(self, group_id: str, topic: str, entry: Entry) -> bool:
+        position = entry.log_position
+        return position < self._marked_topics.get(topic, -1) or position < self._marked_groups.get(
+            group_id, -1
+        )
 
     def _note_producer(self, producer: Producer, now_ms: WallMs, coordinator_epoch: int = -1) -> None:
         producer_id, epoch = producer
