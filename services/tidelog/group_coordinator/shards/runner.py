@@ -69,7 +69,9 @@ MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
 SHARDS_OF_A_TURN: Final = 10
-"""The shards that learn of a change of topics in one turn of the event loop."""
+"""The most shards that learn of a change of topics in one turn of the event loop. A turn ends after SLICE_MS
+in any case.
+"""
 RECORDS_OF_A_TURN: Final = 2_000
 """The most records of loading shards that are read or replayed in one turn of the event loop. A turn ends
 after SLICE_MS in any case, because a record of a large group takes long.
@@ -369,10 +371,13 @@ class CoordinatorRuntime:
 
     def _send_image_on(self) -> None:
         """Gives the image to some shards. Each of them looks through all topics and its offsets."""
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
         try:
             image = self._view.image()
             for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
                 self._outdated.popleft().image_changed(image)
+                if self._clock.monotonic_ms() > until_ms:
+                    break
         finally:
             if self._outdated:
                 self._call_soon(self._send_image_on)

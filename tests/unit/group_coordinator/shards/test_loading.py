@@ -26,7 +26,7 @@ from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import AttachShard, Item, ShardAttached, ShardLost, ShardRecords
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.slices import STEPS_BETWEEN_READINGS
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
 
 BROKER = 1
 SHARDS = 3
@@ -71,13 +71,16 @@ class Loads:
         self.replayed = 0
         self.record_ms = 0
         """The time that each record takes."""
+        self.image_ms = 0
+        """The time that the images of shards have taken."""
         self.image = ClusterImage(1, {}, {})
         self.soon: list[Callable[[], None]] = []
         self.sessions = Sessions()
         self.line: Line = self.sessions.session.line
         unused: Any = SimpleNamespace(forget=lambda core: None)
         clock: Any = SimpleNamespace(
-            wall_ms=lambda: NOW_MS, monotonic_ms=lambda: MonotonicMs(self.replayed * self.record_ms)
+            wall_ms=lambda: NOW_MS,
+            monotonic_ms=lambda: MonotonicMs(self.replayed * self.record_ms + self.image_ms),
         )
         view: Any = SimpleNamespace(
             leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0),
@@ -223,3 +226,21 @@ def test_shards_learn_of_new_topics_in_many_turns(monkeypatch: pytest.MonkeyPatc
     assert max(after - before for before, after in pairwise([0, *counts])) <= MOST_SHARDS_OF_A_TURN
     assert {shard.shard_id.partition for shard, _ in told} >= set(range(shards - 1))
     assert told[-1][1] == 3, "later shards receive the newest image"
+
+
+def test_a_turn_tells_fewer_shards_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads = Loads()
+    for number in range(SHARDS, 20):
+        loads.runtime.claimed(ShardId(ShardKind.GROUP, number), 1)
+
+    def image_changed(shard: Shard, image: ClusterImage) -> None:
+        loads.image_ms += 4
+
+    monkeypatch.setattr(Shard, "image_changed", image_changed)
+    loads.runtime.cluster_listed()
+    took_ms = [loads.image_ms]
+    while loads.soon:
+        loads.turn()
+        took_ms.append(loads.image_ms)
+    assert took_ms[-1] == 20 * 4
+    assert max(after - before for before, after in pairwise([0, *took_ms])) <= SLICE_MS + 4
