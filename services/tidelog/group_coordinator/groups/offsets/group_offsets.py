@@ -329,7 +329,7 @@ class GroupOffsets:
 
     def activate(self, now_ms: WallMs) -> None:
         """Adds the groups that have offsets but no record of their own."""
-        for group_id in sorted(self._table.group_ids() - self._groups.by_id.keys()):
+        for group_id in sorted(set(self._table.group_ids()) - self._groups.by_id.keys()):
             self._groups.new_simple_group(group_id, now_ms)
         self._table.date_producers(now_ms)
 

@@ -103,8 +103,9 @@ class OffsetTable:
 
     # -- reading
 
-    def group_ids(self) -> set[str]:
-        return self._groups.keys() | self._pending_of.keys()
+    def group_ids(self) -> list[str]:
+        """Returns the groups with committed or pending offsets."""
+        return [*self._groups, *(group_id for group_id in self._pending_of if group_id not in self._groups)]
 
     def of_group(self, group_id: str) -> dict[TopicPartition, Entry]:
         """Returns the group's committed offsets. The caller must not change the returned dict."""
