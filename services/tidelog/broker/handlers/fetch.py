@@ -11,7 +11,7 @@ does not have the requested offset yet responds with OFFSET_NOT_AVAILABLE, so th
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import Final, Protocol
 
 import structlog
@@ -77,6 +77,10 @@ waiting responses hold little memory.
 MAX_ABORTED_TRANSACTIONS: Final = 5_000
 """The most aborted transactions of all partitions of one response, about 15 ms of work. A range of records
 ends before the next one begins, or after the first batch of the response.
+"""
+FEW_PARTITIONS: Final = 32
+"""A fetch that waits for at most this number of partitions looks at all of them when one changes. With more,
+it remembers what it has found in each, and looks only at the one that changed.
 """
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
@@ -218,6 +222,11 @@ class PartitionRead:
         """Whether the range is shorter than it could be, so that more bytes are not to be waited for."""
         self.traffic: TopicTraffic | None = None
 
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the response must leave at once, because waiting would not make it more complete."""
+        return self.preferred_replica != NO_REPLICA or self.diverging is not None or self.is_cut
+
 
 class Reads:
     """The results for all partitions of one fetch. A range keeps its file open until it is sent or
@@ -244,7 +253,16 @@ class Fetch:
     response.
     """
 
-    __slots__ = ("_context", "_handler", "_plan", "_readable", "_request")
+    __slots__ = (
+        "_available",
+        "_available_bytes",
+        "_context",
+        "_handler",
+        "_plan",
+        "_positions",
+        "_readable",
+        "_request",
+    )
 
     def __init__(
         self, handler: FetchHandler, request: FetchRequest, context: RequestContext, plan: FetchPlan
@@ -255,6 +273,13 @@ class Fetch:
         self._plan = plan
         self._readable: dict[str, bool] = {}
         """The decisions of the authorizer about topics. They belong to the connection."""
+        self._positions: dict[Hashable, ClientFetchPosition] | None = None
+        """The positions of a fetch that waits for more than FEW_PARTITIONS."""
+        self._available: dict[ClientFetchPosition, int] | None = None
+        """The bytes that such a fetch has found at each position where there are any. It is None unless the
+        fetch waits for more than one byte.
+        """
+        self._available_bytes = 0
 
     # -- waiting
 
@@ -263,7 +288,10 @@ class Fetch:
         waiting, operation = self._handler.waiting, DelayedFetch(self, self._context)
         self._context.park(on_abandoned=lambda: waiting.fetch.cancel(operation))
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
-        waiting.fetch.watch(operation, self._topic_partitions(), deadline_ms)
+        partitions = self._topic_partitions()
+        if len(partitions) > FEW_PARTITIONS:
+            self._positions = dict(zip(partitions, self._plan.partitions, strict=True))
+        waiting.fetch.watch(operation, partitions, deadline_ms)
 
     def is_complete(self, reads: Reads) -> bool:
         """Returns whether the response need not wait."""
@@ -281,7 +309,41 @@ class Fetch:
             return any(self._has_news(position) for position in self._plan.partitions)
         reads = self._read()
         reads.release()
+        if self._positions is not None:
+            self._available_bytes = reads.bytes
+            self._available = {
+                read.position: len(read.range) for read in reads.partitions if read.range is not None
+            }
         return self.is_complete(reads)
+
+    def may_complete_after(self, changed: Hashable) -> bool:
+        """Returns whether the wait may end after a change of one of its partitions."""
+        position = None if self._positions is None else self._positions.get(changed)
+        if position is None:
+            return self.may_complete()
+        available = self._available
+        return self._has_news(position) if available is None else self._has_enough(position, available)
+
+    def _has_enough(self, position: ClientFetchPosition, available: dict[ClientFetchPosition, int]) -> bool:
+        """Looks again at one position. Returns whether `min_bytes` are available at all positions, or whether
+        the response must leave at once. As in Kafka, only the limit of each partition holds for the bytes
+        that are available, so that a fetch whose response is full does not go on waiting for more.
+        """
+        read = PartitionRead(position)
+        at_others = self._available_bytes - available.pop(position, 0)
+        try:
+            left, replica = self._begin_to_read(), self._replica(position)
+            self._read_partition(
+                replica, read, left, MAX_ABORTED_TRANSACTIONS, at_least_one_batch=not at_others
+            )
+        except KafkaError:
+            return True
+        size = 0
+        if read.range is not None:
+            size = available[position] = len(read.range)
+            read.range.release()
+        self._available_bytes = at_others + size
+        return read.is_urgent or self._available_bytes >= self._request.min_bytes
 
     def _has_news(self, position: ClientFetchPosition) -> bool:
         try:
@@ -312,14 +374,7 @@ class Fetch:
 
     def _read(self) -> Reads:
         reads = Reads()
-        authorizer = self._handler.authorizer
-        if authorizer is not None:
-            self._readable = authorizer.decisions(self._context.connection, READ, ResourceType.TOPIC)
-        left = min(self._request.max_bytes, self._handler.settings.broker.fetch_max_bytes)
-        charge = self._context.charge
-        quota_bytes = None if charge is None else charge.max_fetch_bytes
-        if quota_bytes is not None:
-            left = min(left, quota_bytes)
+        left = self._begin_to_read()
         left_aborted = MAX_ABORTED_TRANSACTIONS
         for position in self._plan.partitions:
             read = PartitionRead(position)
@@ -327,8 +382,7 @@ class Fetch:
             try:
                 replica = self._replica(position)
                 self._read_partition(replica, read, left, left_aborted, at_least_one_batch=not reads.bytes)
-                if read.preferred_replica != NO_REPLICA or read.diverging is not None or read.is_cut:
-                    reads.is_urgent = True
+                reads.is_urgent = reads.is_urgent or read.is_urgent
             except KafkaError as error:
                 read.error = error.code
                 reads.is_urgent = True
@@ -340,6 +394,16 @@ class Fetch:
                 left_aborted = max(left_aborted - len(read.aborted or ()), 0)
                 left = max(left - size, 0)
         return reads
+
+    def _begin_to_read(self) -> int:
+        """Takes the authorizer's current decisions. Returns the most bytes that the response may have."""
+        authorizer = self._handler.authorizer
+        if authorizer is not None:
+            self._readable = authorizer.decisions(self._context.connection, READ, ResourceType.TOPIC)
+        left = min(self._request.max_bytes, self._handler.settings.broker.fetch_max_bytes)
+        charge = self._context.charge
+        quota_bytes = None if charge is None else charge.max_fetch_bytes
+        return left if quota_bytes is None else min(left, quota_bytes)
 
     def _replica(self, position: ClientFetchPosition) -> Replica:
         key, handler = position.key, self._handler
@@ -515,6 +579,9 @@ class DelayedFetch(DelayedRequest):
 
     def try_complete(self) -> bool:
         return self._fetch.may_complete()
+
+    def key_changed(self, key: Hashable) -> bool:
+        return self._fetch.may_complete_after(key)
 
     def on_complete(self) -> None:
         reads = self._fetch.read()

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker import waiting_requests
+from tidelog.broker.client_fetch_sessions import ClientFetchPosition
 from tidelog.broker.handlers import fetch
+from tidelog.broker.handlers.fetch import Fetch
 from tidelog.broker.log.segment import FileRange
+from tidelog.broker.replica import Replica
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -341,6 +344,78 @@ def test_a_wait_that_fails_closes_its_connection(
     assert not other.is_closed
     assert len(other.answers) == 1
     assert segment_references(lab) == 1  # the response to the other request
+
+
+# -- waits for many partitions
+
+MANY = 100
+
+
+@pytest.mark.parametrize("min_bytes", [1, 1 << 20])
+def test_a_change_of_one_of_many_partitions_does_not_look_at_the_others(
+    lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch, min_bytes: int
+) -> None:
+    lab.add_topic("t", partitions=MANY)
+    assert ask(lab, client, {("t", partition): 0 for partition in range(MANY)}, min_bytes=min_bytes) is None
+    looked_at: list[object] = []
+    find = Fetch._replica
+
+    def counted(waiting: Fetch, position: ClientFetchPosition) -> Replica:
+        looked_at.append(position.key.partition)
+        return find(waiting, position)
+
+    monkeypatch.setattr(Fetch, "_replica", counted)
+    for partition in range(MANY):
+        if min_bytes > 1:
+            append_bytes(lab, 1000, partition)
+        else:
+            lab.broker.waiting.high_watermark_advanced(TopicPartition("t", partition))
+    assert not client.answers
+    assert looked_at == list(range(MANY))
+    assert segment_references(lab) == 0
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 2), st.integers(80, 2_000)), max_size=8),
+    waits_at=st.integers(0, 8),
+    min_bytes=st.integers(1, 6_000),
+    offset=st.integers(0, 1),
+    end=st.sampled_from(["move", "time"]),
+)
+def test_a_fetch_of_many_partitions_ends_when_one_that_looks_at_all_does(
+    make_broker: Callable[..., InMemoryBroker],
+    batches: list[tuple[int, int]],
+    waits_at: int,
+    min_bytes: int,
+    offset: int,
+    end: str,
+) -> None:
+    lab = make_broker()
+    topic_id = lab.add_topic("t", partitions=3)
+    for partition in range(3):
+        append_bytes(lab, 100, partition)
+    for partition, size in batches[:waits_at]:
+        append_bytes(lab, size, partition)
+    looks_at_all, looks_at_one = Client(), Client()
+    answers = []
+    for client, few in ((looks_at_all, 32), (looks_at_one, 0)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fetch, "FEW_PARTITIONS", few)
+            wanted = {("t", partition): offset for partition in range(3)}
+            answers.append(ask(lab, client, wanted, min_bytes=min_bytes))
+    assert (answers[0] is None) == (answers[1] is None)
+    for partition, size in batches[waits_at:]:
+        append_bytes(lab, size, partition)
+        assert len(looks_at_one.answers) == len(looks_at_all.answers)
+    if end == "move":
+        moved = PartitionState("t", topic_id, 1, 2, 4, (2,), (1, 2), 7, partition_epoch=2)
+        lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(1, 7, (moved,))))
+    else:
+        lab.broker.timer.advance(500)
+    assert len(looks_at_one.answers) == len(looks_at_all.answers) == (answers[0] is None)
+    for first, second in zip(looks_at_all.answers, looks_at_one.answers, strict=True):
+        assert sizes(first) == sizes(second)
 
 
 # -- sessions
