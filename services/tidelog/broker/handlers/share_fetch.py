@@ -8,6 +8,7 @@ come back to their share partition. Source: Kafka's `SharePartitionManager` and 
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Final
 from uuid import UUID
 
@@ -122,7 +123,16 @@ class PartitionFetch:
 class ShareFetch:
     """One ShareFetch request."""
 
-    __slots__ = ("_acknowledgements", "_context", "_parts", "_request", "_session", "_used")
+    __slots__ = (
+        "_acknowledgements",
+        "_available",
+        "_available_bytes",
+        "_context",
+        "_parts",
+        "_request",
+        "_session",
+        "_used",
+    )
 
     def __init__(
         self,
@@ -138,6 +148,9 @@ class ShareFetch:
         self._session = session
         self._acknowledgements = acknowledgements
         self._used: dict[TopicIdPartition, SharePartition] = {}
+        self._available: dict[TopicIdPartition, int] = {}
+        """The bytes that the last look found at each partition, if the fetch waits for more than one byte."""
+        self._available_bytes = 0
 
     # -- waiting
 
@@ -167,43 +180,69 @@ class ShareFetch:
         waiting.fetch.watch(operation, keys, deadline_ms)
 
     def _wanted_partitions(self) -> list[TopicIdPartition]:
-        """Returns the partitions to fetch. A request that closes the session or renews locks fetches none.
-        Neither does a request that waited until its session ended.
-        """
-        request = self._request
-        if not self._parts.partitions.sessions.is_open(self._session):
-            return []
-        if is_final(request.share_session_epoch) or request.is_renew_ack or request.max_records <= 0:
+        """Returns the partitions to fetch."""
+        if not self._fetches_any:
             return []
         return list(self._session.partitions)
+
+    @property
+    def _fetches_any(self) -> bool:
+        """Whether the request fetches the partitions of its session. A request that closes the session or
+        renews locks fetches none. Neither does a request that waited until its session ended.
+        """
+        request = self._request
+        return (
+            self._parts.partitions.sessions.is_open(self._session)
+            and not is_final(request.share_session_epoch)
+            and not request.is_renew_ack
+            and request.max_records > 0
+        )
 
     def is_complete(self) -> bool:
         """Returns whether the response need not wait."""
         wanted = self._wanted_partitions()
         if not wanted or self._request.max_wait_ms <= 0:
             return True
-        available_bytes = 0
-        for where in wanted:
-            try:
-                partition = self._known(where)
-                core = partition.core
-                if core is None:
-                    continue
-                if not partition.has_records():
-                    if partition.look_failure is not None:
-                        return True
-                    continue
-                if self._request.min_bytes <= 1:
-                    return True
-                left = self._request.min_bytes - available_bytes
-                available_bytes += log_reader.available_bytes(
-                    partition.replica, core, partition.isolation_level, left
-                )
-            except KafkaError:
+        self._available, self._available_bytes = {}, 0
+        return any(self._completes(where) for where in wanted)
+
+    def is_complete_after(self, changed: Hashable) -> bool:
+        """Returns whether the response need not wait any longer after a change of one share partition."""
+        partitions = self._session.partitions
+        if not isinstance(changed, SharePartitionKey) or not partitions or not self._fetches_any:
+            return self.is_complete()
+        where = TopicIdPartition(changed.topic_id, changed.partition)
+        if where not in partitions:
+            return False  # a later request has removed it from the session
+        if not self._completes(where):
+            return False
+        # Other members may have taken what was available in the other partitions.
+        return self._available_bytes < self._request.min_bytes or self.is_complete()
+
+    def _completes(self, where: TopicIdPartition) -> bool:
+        """Looks at one partition. Returns whether the response need not wait any longer, because of its
+        records, together with what the last looks have found in the other partitions, or of an error.
+        """
+        min_bytes = self._request.min_bytes
+        if min_bytes > 1:
+            self._available_bytes -= self._available.pop(where, 0)
+        try:
+            partition = self._known(where)
+            core = partition.core
+            if core is None:
+                return False
+            if not partition.has_records():
+                return partition.look_failure is not None
+            if min_bytes <= 1:
                 return True
-            if available_bytes >= self._request.min_bytes:
-                return True
-        return False
+            size = log_reader.available_bytes(
+                partition.replica, core, partition.isolation_level, min_bytes - self._available_bytes
+            )
+        except KafkaError:
+            return True
+        self._available[where] = size
+        self._available_bytes += size
+        return self._available_bytes >= min_bytes
 
     def _key(self, where: TopicIdPartition) -> SharePartitionKey:
         return SharePartitionKey(self._session.key.group_id, *where)
@@ -324,6 +363,9 @@ class DelayedShareFetch(DelayedRequest):
 
     def try_complete(self) -> bool:
         return self._fetch.is_complete()
+
+    def key_changed(self, key: Hashable) -> bool:
+        return self._fetch.is_complete_after(key)
 
     def on_complete(self) -> None:
         self.context.reply(self._fetch.response())

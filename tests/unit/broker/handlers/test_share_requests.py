@@ -1007,6 +1007,66 @@ def test_an_append_asks_only_the_fetches_that_it_can_answer(
     assert len(asked) == 1
 
 
+MANY = 20
+
+
+@pytest.mark.parametrize("min_bytes", [1, 700])  # a batch of one record has 69 bytes
+def test_a_change_of_one_of_many_partitions_does_not_look_at_the_others(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch, min_bytes: int
+) -> None:
+    topic_id = from_start.broker.add_topic("many", MANY)
+    member = from_start.member("m")
+    wanted = [share_fetch.FetchPartition(partition, []) for partition in range(MANY)]
+    topics = [share_fetch.FetchTopic(topic_id, wanted)]
+    member.send_fetch(topics=topics, min_bytes=min_bytes)
+    looked_at: list[int] = []
+    known = ShareFetch._known
+
+    def counted(fetch: ShareFetch, where: TopicIdPartition) -> SharePartition:
+        looked_at.append(where.partition)
+        return known(fetch, where)
+
+    monkeypatch.setattr(ShareFetch, "_known", counted)
+
+    async def change(partition: int) -> None:
+        if min_bytes > 1:
+            from_start.broker.append("many", 1, partition)
+        else:
+            key = SharePartitionKey(GROUP, topic_id, partition)
+            from_start.broker.broker.waiting.fetch.check_and_complete(key)
+        await _settle()
+
+    for partition in range(10):
+        from_start.broker.runner.run(change(partition))
+    assert looked_at == list(range(10))
+    assert not member.answers
+    from_start.broker.runner.run(change(10))
+    assert len(member.answers) == (min_bytes > 1)
+
+
+def test_records_that_another_member_took_do_not_end_the_wait_for_bytes(from_start: ShareLab) -> None:
+    topic_id = from_start.broker.add_topic("many", 2)
+
+    def fetch(member: Member, *partitions: int, **fields: Any) -> None:
+        wanted = [share_fetch.FetchPartition(partition, []) for partition in partitions]
+        member.send_fetch(topics=[share_fetch.FetchTopic(topic_id, wanted)], **fields)
+
+    async def append(partition: int, count: int) -> None:
+        from_start.broker.append("many", count, partition)
+        await _settle()
+
+    waits, takes = from_start.member("waits"), from_start.member("takes")
+    fetch(waits, 0, 1, min_bytes=400)
+    from_start.broker.runner.run(append(0, 30))
+    assert not waits.answers
+    fetch(takes, 0)
+    assert len(takes.take().responses) == 1
+    from_start.broker.runner.run(append(1, 30))
+    assert not waits.answers
+    from_start.broker.runner.run(append(0, 30))
+    assert len(waits.answers) == 1
+
+
 def test_waiting_fetches_are_answered_when_another_broker_leads(from_start: ShareLab) -> None:
     members = [from_start.member(f"m{number}") for number in range(2)]
     for member in members:
