@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from time import monotonic
 from typing import Final, Protocol
 
 import structlog
@@ -13,6 +14,7 @@ from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFe
 from tidelog.broker.request import DelayedRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.slices import SLICE_MS
 from tidelog.timing.timer import Timer
 
 MAX_WATCHED_PARTITIONS: Final = 500_000
@@ -62,6 +64,8 @@ class WaitingRequests:
         self.partition_shared: Callable[[TopicPartition], None] | None = None
         """Completes what waits for the share partitions of a partition, once there are share groups."""
         self.delete_records: Purgatory[TopicPartition] = Purgatory("DeleteRecords", timer, _operation_failed)
+        self._long_fetches: dict[DelayedRequest, None] = {}
+        """Fetches that are completed soon, oldest first."""
 
     def observe(self, topic_partition: TopicPartition, observer: PartitionObserver) -> None:
         """Registers the observer of a partition, which replaces an earlier one."""
@@ -84,6 +88,26 @@ class WaitingRequests:
         observer = self._observers.get(topic_partition)
         if observer is not None:
             observer.high_watermark_advanced()
+
+    def complete_fetch_soon(self, operation: DelayedRequest) -> None:
+        """Completes a fetch whose answer takes milliseconds, at the latest after the fetches for which this
+        was called before. If many wait for one partition, they do not hold the event loop together.
+        """
+        is_first = not self._long_fetches
+        self._long_fetches[operation] = None
+        if is_first:
+            operation.context.connection.loop.call_soon(self._complete_long_fetches)
+
+    def _complete_long_fetches(self) -> None:
+        """Completes fetches for one slice, and the others in the next turns of the event loop."""
+        until = monotonic() + SLICE_MS / 1000
+        while self._long_fetches:
+            operation = next(iter(self._long_fetches))
+            del self._long_fetches[operation]
+            self.fetch.complete(operation)  # does nothing if it is over
+            if monotonic() >= until and self._long_fetches:
+                operation.context.connection.loop.call_soon(self._complete_long_fetches)
+                return
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Completes followers' fetches: the leader appended records."""

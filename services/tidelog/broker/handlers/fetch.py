@@ -79,8 +79,9 @@ MAX_ABORTED_TRANSACTIONS: Final = 5_000
 ends before the next one begins, or after the first batch of the response.
 """
 FEW_PARTITIONS: Final = 32
-"""A fetch that waits for at most this number of partitions looks at all of them when one changes. With more,
-it remembers what it has found in each, and looks only at the one that changed.
+"""A fetch that waits for at most this number of partitions looks at all of them when one changes, and is
+answered at once. With more, it remembers what it has found in each, looks only at the one that changed, and
+is answered soon.
 """
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
@@ -323,6 +324,13 @@ class Fetch:
             return self.may_complete()
         available = self._available
         return self._has_news(position) if available is None else self._has_enough(position, available)
+
+    def is_completed_soon(self, operation: DelayedFetch) -> bool:
+        """Returns False if the fetch should be completed at once. Otherwise schedules that."""
+        if self._positions is None:
+            return False
+        self._handler.waiting.complete_fetch_soon(operation)
+        return True
 
     def _has_enough(self, position: ClientFetchPosition, available: dict[ClientFetchPosition, int]) -> bool:
         """Looks again at one position. Returns whether `min_bytes` are available at all positions, or whether
@@ -581,7 +589,7 @@ class DelayedFetch(DelayedRequest):
         return self._fetch.may_complete()
 
     def key_changed(self, key: Hashable) -> bool:
-        return self._fetch.may_complete_after(key)
+        return self._fetch.may_complete_after(key) and not self._fetch.is_completed_soon(self)
 
     def on_complete(self) -> None:
         reads = self._fetch.read()

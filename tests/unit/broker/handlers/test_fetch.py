@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ class Client:
         self.is_closed = False
         self.contexts: list[SimpleNamespace] = []
         self.version = VERSION
+        self.loop: Any = SimpleNamespace(call_soon=lambda call: call())
 
     def close(self) -> None:
         self.is_closed = True
@@ -373,6 +375,31 @@ def test_a_change_of_one_of_many_partitions_does_not_look_at_the_others(
     assert not client.answers
     assert looked_at == list(range(MANY))
     assert segment_references(lab) == 0
+
+
+def test_many_fetches_of_many_partitions_are_answered_in_slices(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting_requests, "SLICE_MS", 0)
+    lab.add_topic("t", partitions=MANY)
+    clients = [Client() for _ in range(5)]
+
+    async def answers_by_turn() -> list[int]:
+        for client in clients:
+            client.loop = asyncio.get_running_loop()
+            assert ask(lab, client, {("t", partition): 0 for partition in range(MANY)}) is None
+        append_bytes(lab, 100_000)
+        clients[1].close()
+        counts = []
+        for _ in range(6):
+            append_bytes(lab, 100_000)
+            counts.append(sum(len(client.answers) for client in clients))
+            await asyncio.sleep(0)
+        return counts
+
+    assert lab.runner.run(answers_by_turn()) == [0, 1, 1, 2, 3, 4]
+    assert [len(client.answers) for client in clients] == [1, 0, 1, 1, 1]
+    assert len(lab.broker.waiting.fetch) == 0
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
