@@ -34,6 +34,9 @@ _ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted r
 _RETRIES: Final = "Both errors make the client look for the coordinator again"
 _QUORUM: Final = "The controllers of tidelog are no listeners of brokers"
 _COORDINATOR: Final = "Coordinators do not look which topics exist; the producer's write fails"
+_ONCE: Final = (
+    "Kafka describes a group as often as the request names it; clients look for groups by their names"
+)
 _LOGIN: Final = "A client that has not logged in may not write markers (ADR 0035)"
 
 DIFFERENCES: Final = (
@@ -60,6 +63,7 @@ DIFFERENCES: Final = (
     Difference("DescribeAcls", "unknown permission", "1-3", _ANSWERS),
     Difference("DescribeAcls", "unknown type", "1-3", _ANSWERS),
     Difference("DescribeConfigs", "min.insync.replicas", "1-4", _ELR),
+    Difference("DescribeGroups", "a group twice", "0-6", _ONCE),
     Difference("DescribeQuorum", "trailing bytes", "2", _QUORUM),
     Difference("DescribeQuorum", "valid", "2", _QUORUM),
     Difference("DescribeUserScramCredentials", "unauthorized", "0", _ITEMS),

@@ -72,6 +72,12 @@ class Batched(NamedTuple):
     """The field of such an item that holds its name."""
     refuse: Callable[[Any, ErrorCode], Any]
     """Makes an item of the response from an item of the request and an error code."""
+    answers_once: bool = True
+    """Whether a name that the request repeats has one item in the response, the answer to its first item.
+
+    Otherwise a request of 100 KB could ask for the same large description thousands of times. Clients look
+    for answers by their names. Items that add partitions to a transaction all count.
+    """
 
     def name_of(self, item: Any) -> str:
         """Returns the group id or transactional id of an item of the request."""
@@ -114,14 +120,31 @@ BATCHED: Final[dict[int, Batched]] = {
         "results_by_transaction",
         "transactional_id",
         refused_transaction,
+        answers_once=False,
     ),
 }
+
+
+def without_repetitions(request: WholeRequest, api_key: int, version: int) -> WholeRequest:
+    """Returns the request with the first item of each name, if its API answers a repeated name once."""
+    batched = BATCHED[api_key]
+    items = getattr(request.message, batched.request_items)
+    if not batched.answers_once or len(items) < 2:
+        return request
+    first: dict[str, Any] = {}
+    for item in items:
+        first.setdefault(batched.name_of(item), item)
+    if len(first) == len(items):
+        return request
+    message = replace(request.message, **{batched.request_items: list(first.values())})
+    return WholeRequest(message, b"".join(map(bytes, codec.request_encoder(api_key, version)(message))))
 
 
 def forward_batched(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
     """Passes the request on to each coordinator that it concerns. Returns a handler's result."""
     api_key = int(context.route.api_key)
     batched = BATCHED[api_key]
+    request = without_repetitions(request, api_key, context.api_version)
     names = [batched.name_of(item) for item in getattr(request.message, batched.request_items)]
     if not names:
         return codec.response_class(api_key)()
@@ -144,7 +167,8 @@ def forward_described(coordination: Coordination, request: WholeRequest, context
 
 
 async def _with_operations(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
-    response = await ask_each(coordination, request, context)
+    distinct = without_repetitions(request, int(context.route.api_key), context.api_version)
+    response = await ask_each(coordination, distinct, context)
     for group in response.groups:
         if not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS

@@ -12,6 +12,7 @@ from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, decoded, shard_partitions
 from tidelog.broker.coordination import coordination
+from tidelog.broker.coordination.batched import BATCHED, WholeRequest, without_repetitions
 from tidelog.broker.coordination.refusals import refuse
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.partition.events import FollowerFetched
@@ -48,6 +49,7 @@ from tidelog.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
+from tidelog.wire.messages.describe_share_group_offsets import DescribeShareGroupOffsetsRequestGroup
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tidelog.wire.messages.end_txn import EndTxnRequest
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -429,16 +431,80 @@ def test_groups_of_several_shards_are_answered_in_the_order_asked(
                 told = [DescribedGroup(group_id=name, group_state=f"of {name}") for name in reversed(groups)]
                 coordinator.answer(forwarded, DescribeGroupsResponse(groups=told))
 
-    asked = [*NAMES, NAMES[0]]
-    request = DescribeGroupsRequest(asked, include_authorized_operations=with_operations)
+    request = DescribeGroupsRequest(NAMES, include_authorized_operations=with_operations)
     answer = run_split(lab, request, 6, serve)
-    assert [group.group_id for group in answer.groups] == asked
+    assert [group.group_id for group in answer.groups] == NAMES
     for group in answer.groups:
         assert group.error_code == expected_error(ShardKind.GROUP, group.group_id)
         if not group.error_code:
             assert group.group_state == f"of {group.group_id}"
         assert (group.authorized_operations != -(2**31)) == (with_operations and not group.error_code)
     assert {group.error_code for group in answer.groups} == {0, 14, 16}
+
+
+REPEATING: dict[ApiKey, Callable[[str], Any]] = {
+    ApiKey.DESCRIBE_GROUPS: str,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: str,
+    ApiKey.SHARE_GROUP_DESCRIBE: str,
+    ApiKey.STREAMS_GROUP_DESCRIBE: str,
+    ApiKey.DELETE_GROUPS: str,
+    ApiKey.DESCRIBE_TRANSACTIONS: str,
+    ApiKey.OFFSET_FETCH: lambda name: OffsetFetchRequestGroup(name, topics=None),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: lambda name: DescribeShareGroupOffsetsRequestGroup(name, None),
+}
+
+
+@pytest.mark.parametrize("api_key", REPEATING)
+@pytest.mark.parametrize("names", [NAMES, NAMES[:1]], ids=["many", "one"])
+@pytest.mark.parametrize("with_operations", [False, True])
+def test_a_name_that_a_request_repeats_is_answered_once(
+    lab: InMemoryBroker, api_key: ApiKey, names: list[str], with_operations: bool
+) -> None:
+    """ConsumerGroupDescribe with one group of 1,000 members 50 times took 0.87 s and 257 MB."""
+    batched = BATCHED[api_key]
+    coordinators = several(lab, batched.kind)
+    served: list[str] = []
+
+    def serve() -> None:
+        for coordinator in coordinators:
+            for forwarded in coordinator.take(ForwardedToShard):
+                request = decoded(forwarded)
+                asked = [batched.name_of(item) for item in getattr(request, batched.request_items)]
+                served.extend(asked)
+                told = [
+                    batched.refuse(item, ErrorCode.NONE) for item in getattr(request, batched.request_items)
+                ]
+                response = codec.response_class(api_key)(**{batched.response_items: told})
+                coordinator.answer(forwarded, response)
+
+    repeated = [REPEATING[api_key](name) for name in names for _ in range(50)]
+    request = codec.request_class(api_key)(**{batched.request_items: repeated})
+    if with_operations and not hasattr(request, "include_authorized_operations"):
+        return
+    if with_operations:
+        request.include_authorized_operations = True
+    answer = run_split(lab, request, SERVED_APIS[api_key].max_version, serve)
+    told = [getattr(item, batched.response_name) for item in getattr(answer, batched.response_items)]
+    assert told == names
+    errors = [item.error_code for item in getattr(answer, batched.response_items)]
+    assert errors == [expected_error(batched.kind, name) for name in names]
+    assert sorted(served) == sorted(name for name, error in zip(names, errors, strict=True) if not error)
+
+
+def test_the_first_item_of_a_repeated_group_counts() -> None:
+    groups = [OffsetFetchRequestGroup("g", "m", 1, topics=None), OffsetFetchRequestGroup("g", "n", 2, [])]
+    message = OffsetFetchRequest(groups=groups, require_stable=True)
+    distinct = without_repetitions(WholeRequest(message, b""), ApiKey.OFFSET_FETCH, 9)
+    assert distinct.message == OffsetFetchRequest(groups=groups[:1], require_stable=True)
+    assert codec.request_decoder(ApiKey.OFFSET_FETCH, 9)(distinct.body, 0)[0].groups[0].member_id == "m"
+
+
+def test_each_item_that_adds_partitions_counts() -> None:
+    message = AddPartitionsToTxnRequest(
+        [AddPartitionsToTxnTransaction("t"), AddPartitionsToTxnTransaction("t")]
+    )
+    asked = WholeRequest(message, b"body")
+    assert without_repetitions(asked, ApiKey.ADD_PARTITIONS_TO_TXN, 4) is asked
 
 
 def test_the_broker_adds_operations_also_for_one_group(lab: InMemoryBroker) -> None:
