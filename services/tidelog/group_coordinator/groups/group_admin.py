@@ -6,6 +6,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
 from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
@@ -47,12 +48,12 @@ class GroupAdmin:
         """
 
     def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
-        return answer(
-            request,
-            DescribeGroupsResponse(
-                groups=[self._described(group_id, request.api_version) for group_id in request.message.groups]
-            ),
+        groups = described_within_bound(
+            request.message.groups,
+            lambda group_id: self._described(group_id, request.api_version),
+            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
         )
+        return answer(request, DescribeGroupsResponse(groups=groups))
 
     def _described(self, group_id: str, version: int) -> DescribedGroup:
         """Describes a classic group. A group of another kind counts as absent."""

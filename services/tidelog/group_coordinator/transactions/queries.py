@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -29,11 +30,16 @@ def described(
     transactions: Mapping[str, Transaction], message: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
-        transaction_states=[
-            _description(transactional_id, transactions.get(transactional_id))
-            for transactional_id in message.transactional_ids
-        ]
+        transaction_states=described_within_bound(
+            message.transactional_ids,
+            lambda transactional_id: _description(transactional_id, transactions.get(transactional_id)),
+            _refused,
+        )
     )
+
+
+def _refused(transactional_id: str, error: ErrorCode) -> describe_transactions.TransactionState:
+    return describe_transactions.TransactionState(error_code=error, transactional_id=transactional_id)
 
 
 def _description(
@@ -60,8 +66,7 @@ def _description(
 def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> DescribeTransactionsResponse:
     return DescribeTransactionsResponse(
         transaction_states=[
-            describe_transactions.TransactionState(error_code=error, transactional_id=transactional_id)
-            for transactional_id in message.transactional_ids
+            _refused(transactional_id, error) for transactional_id in message.transactional_ids
         ]
     )
 

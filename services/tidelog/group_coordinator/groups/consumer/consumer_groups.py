@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.consumer.classic_members import (
     ClassicMembers,
@@ -222,7 +223,11 @@ class ConsumerGroups:
     # -- describing
 
     def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = [_described(self._groups, group_id) for group_id in request.message.group_ids]
+        groups = described_within_bound(
+            request.message.group_ids,
+            lambda group_id: _described(self._groups, group_id),
+            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+        )
         return answer(request, ConsumerGroupDescribeResponse(groups=groups))
 
     # -- the shard

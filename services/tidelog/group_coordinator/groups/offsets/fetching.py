@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.offsets.offset_table import CommittedOffset, GroupPartition, OffsetTable
 from tidelog.group_coordinator.groups.shared import Groups
 from tidelog.group_coordinator.shard_core import ShardRequest
@@ -62,7 +63,12 @@ class OffsetFetching:
 
     def response(self) -> OffsetFetchResponse:
         if self._version >= _FIRST_MULTI_GROUP_VERSION:
-            return OffsetFetchResponse(groups=[self._group(group) for group in self._message.groups])
+            groups = described_within_bound(
+                self._message.groups,
+                self._group,
+                lambda group, error: OffsetFetchResponseGroup(group.group_id, [], error),
+            )
+            return OffsetFetchResponse(groups=groups)
         return self._single()
 
     def _group(self, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:

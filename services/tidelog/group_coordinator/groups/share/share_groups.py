@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
 from tidelog.group_coordinator.groups.heartbeat_checks import (
@@ -144,7 +145,11 @@ class ShareGroups:
     # -- describing
 
     def describe(self, request: ShardRequest[ShareGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = [self._described(group_id) for group_id in request.message.group_ids]
+        groups = described_within_bound(
+            request.message.group_ids,
+            self._described,
+            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+        )
         return answer(request, ShareGroupDescribeResponse(groups=groups))
 
     def _described(self, group_id: str) -> DescribedGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
 from tidelog.group_coordinator.groups.streams.owned_tasks import to_message
@@ -29,7 +30,11 @@ class StreamsDescriptions:
         self._groups = groups
 
     def describe(self, request: ShardRequest[StreamsGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = [self._described(group_id) for group_id in request.message.group_ids]
+        groups = described_within_bound(
+            request.message.group_ids,
+            self._described,
+            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+        )
         return answer(request, StreamsGroupDescribeResponse(groups=groups))
 
     def _described(self, group_id: str) -> DescribedGroup:
