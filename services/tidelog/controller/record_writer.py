@@ -1,10 +1,11 @@
 """Writes a decision's records to the metadata store and, once they are written, applies them to the state.
 
-`pack_records` packs records into transactions of at most 128 operations and 1 MiB, in the records' order. If
-the store refuses a transaction, its response shows the current values. They are applied, and the decision is
-made again. A transaction whose outcome is unknown is neither a success nor a failure. Writing the
-controller's own key again settles it: every transaction compares that key, so none of the earlier ones can
-take effect any more, and the values read in the same transaction show which of them did.
+`pack_records` packs records into transactions of at most 128 operations and 1 MiB, in the records' order. A
+record that fits into no transaction fails its request before anything is written. If the store refuses a
+transaction, its response shows the current values. They are applied, and the decision is made again. A
+transaction whose outcome is unknown is neither a success nor a failure. Writing the controller's own key
+again settles it: every transaction compares that key, so none of the earlier ones can take effect any more,
+and the values read in the same transaction show which of them did.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from time import monotonic
-from typing import Final
+from typing import Final, TypeGuard
 
 import structlog
 
@@ -34,6 +35,7 @@ from tidelog.metadata.store import (
     Compare,
     Delete,
     Get,
+    InvalidTxnError,
     KeyValue,
     LeaseNotFoundError,
     MetadataStore,
@@ -42,14 +44,19 @@ from tidelog.metadata.store import (
     StoreUnavailableError,
     TxnResult,
 )
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.timing.slices import Seconds, Steps, run_in_slices
 
 StoredRecord = Write | Erase
 
 # One operation is reserved for the controller's own key.
 MAX_KEYS: Final = MAX_TXN_OPERATIONS - 1
-# The keys that the failure branch reads count toward the size, too.
-_BYTES_PER_OPERATION: Final = 2 * 400
+# Every transaction compares the controller's own key and reads it if it is refused.
+_GUARD_BYTES: Final = 2 * len(CONTROLLER_KEY)
+MAX_BATCH_BYTES: Final = MAX_TXN_BYTES - _GUARD_BYTES
+"""The bytes of the records of a transaction."""
+MAX_SHOWN_KEY_CHARS: Final = 200
+"""The part of a key that an error message shows."""
 
 
 @dataclass(slots=True)
@@ -71,7 +78,7 @@ class Batch:
 
 def pack_records(records: Iterable[Record], state: ClusterState) -> Steps[list[list[Batch]]]:
     """Makes groups of batches. The batches of a group may be written in parallel; the groups are written
-    one after the other.
+    one after the other. Raises KafkaError(POLICY_VIOLATION) if a record fits into no transaction.
 
     Each batch compares the revisions that its records expect. A new state of an existing partition also
     compares the registration of its leader: see `settle_partitions`.
@@ -111,20 +118,33 @@ def _packed(records: Iterable[StoredRecord], state: ClusterState) -> Steps[list[
 def _batch_of(record: StoredRecord, state: ClusterState) -> Batch:
     compares = _compares_of(record, state)
     operation: Put | Delete
+    value_bytes = 0
     if isinstance(record, Write):
         operation = Put(record.entry.key, record.entry.encode())
-        size_bytes = len(operation.value) + _BYTES_PER_OPERATION
+        value_bytes = len(operation.value)
     else:
         operation = Delete(record.key)
-        size_bytes = _BYTES_PER_OPERATION
-    return Batch(compares, dict.fromkeys([operation.key, *compares]), [record], [operation], size_bytes)
+    keys = dict.fromkeys([operation.key, *compares])
+    # The failure branch reads each key.
+    size_bytes = value_bytes + _bytes_of([operation.key]) + _bytes_of(compares) + _bytes_of(keys)
+    if size_bytes > MAX_BATCH_BYTES:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The entry {operation.key[:MAX_SHOWN_KEY_CHARS]} needs {size_bytes} bytes in a transaction of "
+            f"the metadata store, which may have {MAX_BATCH_BYTES} bytes.",
+        )
+    return Batch(compares, keys, [record], [operation], size_bytes)
+
+
+def _bytes_of(keys: Iterable[str]) -> int:
+    return sum(len(key.encode()) for key in keys)
 
 
 def _joined(batch: Batch, other: Batch) -> bool:
     """Adds `other` to `batch` if it fits. Returns whether it did."""
     if len(batch.keys) + sum(key not in batch.keys for key in other.keys) > MAX_KEYS:
         return False
-    if batch.size_bytes + other.size_bytes > MAX_TXN_BYTES:
+    if batch.size_bytes + other.size_bytes > MAX_BATCH_BYTES:
         return False
     batch.compares.update(other.compares)
     batch.keys.update(other.keys)
@@ -163,6 +183,28 @@ class DeposedError(StoreError):
     """This process is no longer the active controller."""
 
 
+class NotWrittenError(StoreError):
+    """An unexpected error, of which it is certain that nothing was written."""
+
+
+def _is_unknown(outcome: BaseException) -> TypeGuard[Exception]:
+    """Returns whether a transaction that raised `outcome` may have been written: the store did not answer, or
+    raised an error that it should not raise.
+    """
+    if isinstance(outcome, StoreError):
+        return isinstance(outcome, StoreUnavailableError)
+    return isinstance(outcome, Exception)
+
+
+def _not_written(error: Exception) -> StoreError:
+    """Returns the error of a transaction that is known not to be written."""
+    if isinstance(error, StoreUnavailableError):
+        return error
+    unexpected = NotWrittenError(repr(error))
+    unexpected.__cause__ = error  # for its traceback
+    return unexpected
+
+
 class RecordWriter:
     """The writer of one term. It calls `is_over` while the store is unavailable, and `on_written` with each
     record before it applies the record.
@@ -196,7 +238,8 @@ class RecordWriter:
 
         The call lasts until the outcome of every transaction is known. `on_unknown` is called as soon as an
         outcome is unknown. If it is given and nothing was written, the decision is dropped and
-        StoreUnavailableError is raised. Raises DeposedError.
+        StoreUnavailableError or NotWrittenError is raised. Raises DeposedError, and
+        KafkaError(POLICY_VIOLATION) before anything is written.
         """
         stored: list[Record] = []
         for record in records:
@@ -205,13 +248,21 @@ class RecordWriter:
             else:
                 stored.append(record)
         is_begun = on_unknown is None
-        for group in await run_in_slices(pack_records(stored, self._state), self._seconds):
+        for group in await self._packed(stored):
             for start in range(0, len(group), MAX_TXNS_IN_FLIGHT):
                 together = group[start : start + MAX_TXNS_IN_FLIGHT]
                 if not await self._write_together(together, changes, on_unknown, is_begun=is_begun):
                     return False
                 is_begun = True
         return True
+
+    async def _packed(self, records: Sequence[Record]) -> list[list[Batch]]:
+        try:
+            return await run_in_slices(pack_records(records, self._state), self._seconds)
+        except KafkaError:
+            raise
+        except Exception as error:
+            raise NotWrittenError(f"records cannot be packed: {error!r}") from error
 
     async def _write_together(
         self, batches: Sequence[Batch], changes: ChangeSet, on_unknown: OnUnknown | None, *, is_begun: bool
@@ -220,19 +271,24 @@ class RecordWriter:
         outcomes = await asyncio.gather(*map(self._send, batches), return_exceptions=True)
         self.maybe_written -= sum(isinstance(o, TxnResult) and not o.succeeded for o in outcomes)
         has_conflict = False
-        missing: list[tuple[Batch, StoreUnavailableError]] = []
+        missing: list[tuple[Batch, StoreError]] = []
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, TxnResult):
                 is_written = self._take_in(batch, outcome, changes)
                 has_conflict = has_conflict or not is_written
-            elif isinstance(outcome, StoreUnavailableError):
-                _log.warning("the outcome of a transaction is unknown", reason=str(outcome))
-                if on_unknown is not None:
+            elif isinstance(outcome, InvalidTxnError):
+                # The store checks a transaction before it writes, and would refuse to read its keys, too.
+                is_written = False
+                self.maybe_written -= 1
+                missing.append((batch, _not_written(outcome)))
+            elif _is_unknown(outcome):
+                _log.warning("the outcome of a transaction is unknown", reason=repr(outcome))
+                if on_unknown is not None and isinstance(outcome, StoreUnavailableError):
                     on_unknown(outcome)
                 is_written = await self._took_effect(batch, changes)
                 if not is_written:
                     self.maybe_written -= 1
-                    missing.append((batch, outcome))
+                    missing.append((batch, _not_written(outcome)))
             else:
                 raise outcome
             is_begun = is_begun or is_written

@@ -33,7 +33,7 @@ from tidelog.controller.core.topic_deletion import finish_half_done, forget_isr_
 from tidelog.controller.election import Office
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.pushes import BrokerPushes, Delivered
-from tidelog.controller.record_writer import DeposedError, RecordWriter
+from tidelog.controller.record_writer import DeposedError, NotWrittenError, RecordWriter
 from tidelog.metadata.entries import (
     ALL_KEYS_PREFIX,
     CONTROLLER_KEY,
@@ -401,6 +401,11 @@ class Term:
                     return decision.reply
             except StoreUnavailableError as error:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+            except NotWrittenError as error:
+                if self._writer.maybe_written > self._written_before_it:
+                    raise  # an earlier attempt has written a part, which the next term completes
+                _log.exception("unexpected error in a write")
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error}") from error
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Partition states change too quickly to be written.")
 
     async def _until_written(self, decide: Decide[ReplyT], changes: ChangeSet) -> ReplyT:

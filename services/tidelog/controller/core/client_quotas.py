@@ -18,6 +18,7 @@ from tidelog.controller.core.decision import (
     Record,
     Write,
 )
+from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -69,6 +70,11 @@ def alter_client_quotas(
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "An entity is given more than once.")
             seen.add(key)
             before = state.quotas.get(key)
+            if before is None and any(is_too_long(name) for _, name in entity.parts if name is not None):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Invalid client quota entity: a name has more than {MAX_NAME_BYTES} bytes",
+                )
             values = _changed(entity, before.values if before else {}, entry.ops)
             if values and before is None and len(state.quotas) + len(records) >= MAX_QUOTAS:
                 raise KafkaError(

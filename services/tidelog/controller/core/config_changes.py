@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
+from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
@@ -188,6 +189,10 @@ def _group_records(state: ClusterState, context: Context, change: _Change) -> tu
     if not change.name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     known = state.group_configs.get(group_config_key(change.name))
+    if known is None and is_too_long(change.name):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"A group id with settings may have at most {MAX_NAME_BYTES} bytes."
+        )
     before: Overrides = {} if known is None else known.configs
     after = change.replace(before)
     context.rules.settings.validate_group(after)

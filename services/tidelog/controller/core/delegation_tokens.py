@@ -14,6 +14,7 @@ from tidelog.controller.core.decision import (
     Record,
     Write,
 )
+from tidelog.controller.core.name_limits import is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, DelegationTokenEntry, encode_uuid
 from tidelog.model.errors import ErrorCode
@@ -60,6 +61,9 @@ def create_delegation_token(
         or len(request.renewers) > MAX_RENEWERS
     ):
         return _not_created(owner, principal, ErrorCode.POLICY_VIOLATION)
+    names = [_parts(owner)[1], _parts(principal)[1], *(each.principal_name for each in request.renewers)]
+    if any(map(is_too_long, names)):
+        return _not_created(owner, principal, ErrorCode.INVALID_REQUEST)
     lifetime_ms = rules.max_lifetime_ms
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ScramCredentialEntry, scram_credential_key
 from tidelog.model.errors import ErrorCode
@@ -22,7 +23,6 @@ from tidelog.wire.messages.alter_user_scram_credentials import (
     ScramCredentialUpsertion,
 )
 
-MAX_USER_NAME_BYTES: Final = 1024
 MAX_SALT_BYTES: Final = 1024
 MAX_SALTED_PASSWORD_BYTES: Final = 1024
 """Longer fields are refused, because every broker keeps each credential in memory."""
@@ -87,9 +87,9 @@ def alter_user_scram_credentials(
 def _checked_key(change: ScramCredentialDeletion | ScramCredentialUpsertion) -> str:
     if not change.name:
         raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The user name is empty.")
-    if len(change.name.encode()) > MAX_USER_NAME_BYTES:
+    if is_too_long(change.name):
         raise _RefusedError(
-            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"The user name is longer than {MAX_USER_NAME_BYTES} bytes."
+            ErrorCode.UNACCEPTABLE_CREDENTIAL, f"The user name is longer than {MAX_NAME_BYTES} bytes."
         )
     mechanism = MECHANISM_BY_NUMBER.get(change.mechanism)
     if mechanism is None:
