@@ -20,6 +20,7 @@ from typing import Final, TypeGuard
 import structlog
 
 from tidelog.controller.core.decision import ABSENT, Erase, NoteShutdown, Record, Write
+from tidelog.controller.core.entry_sizes import MAX_SIZED_BYTES, SIZED_PREFIXES
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.election import Office
 from tidelog.metadata.entries import (
@@ -95,6 +96,27 @@ def pack_records(records: Iterable[Record], state: ClusterState) -> Steps[list[l
             if not (groups and len(groups[-1]) == 1 and _joined(groups[-1][0], batch)):
                 groups.append([batch])
     return groups
+
+
+def _check_sizes(groups: Iterable[Sequence[Batch]], state: ClusterState) -> Steps[None]:
+    """Raises KafkaError(POLICY_VIOLATION) if the entries that every broker receives would have too many
+    bytes. Changes that need no more bytes than before are always possible.
+    """
+    after: dict[str, int | None] = {}
+    for group in groups:
+        for batch in group:
+            yield
+            for operation in batch.operations:
+                if operation.key.startswith(SIZED_PREFIXES):
+                    after[operation.key] = len(operation.value) if isinstance(operation, Put) else None
+    growth = state.entry_sizes.growth(after)
+    total = state.entry_sizes.total_bytes + growth
+    if growth > 0 and total > MAX_SIZED_BYTES:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "The ACLs, quotas, credentials, tokens and settings of the cluster would have "
+            f"{total} bytes, more than {MAX_SIZED_BYTES}.",
+        )
 
 
 def key_of(record: StoredRecord) -> str:
@@ -258,7 +280,9 @@ class RecordWriter:
 
     async def _packed(self, records: Sequence[Record]) -> list[list[Batch]]:
         try:
-            return await run_in_slices(pack_records(records, self._state), self._seconds)
+            groups = await run_in_slices(pack_records(records, self._state), self._seconds)
+            await run_in_slices(_check_sizes(groups, self._state), self._seconds)
+            return groups
         except KafkaError:
             raise
         except Exception as error:

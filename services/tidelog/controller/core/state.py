@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.controller.core.decision import Steps
+from tidelog.controller.core.entry_sizes import SIZED_PREFIXES, EntrySizes
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
@@ -156,6 +157,7 @@ class ClusterState:
         self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
         self.token_secrets = TokenSecrets()
         self.client_metrics: dict[str, ClientMetricsEntry] = {}
+        self.entry_sizes = EntrySizes()
         # The revision of the last known change of a security entry.
         self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
@@ -271,7 +273,7 @@ class ClusterState:
         for key, value, create_revision, mod_revision in items:
             entry = decode_entry(key, value)
             if entry is not None:
-                self.apply(entry, create_revision, mod_revision, ignored)
+                self.apply(entry, create_revision, mod_revision, ignored, value_bytes=len(value))
             yield
 
     def apply(
@@ -282,17 +284,21 @@ class ClusterState:
         changes: ChangeSet,
         *,
         is_own: bool = False,
+        value_bytes: int | None = None,
     ) -> None:
         """Takes `entry` as the value of its key and adds the consequences to `changes`.
 
         `is_own` says that this controller wrote it. A partition's leader writes its ISR, too; an
-        `IsrChangeEntry` says when the other brokers are to be informed of that.
+        `IsrChangeEntry` says when the other brokers are to be informed of that. `value_bytes` is the size of
+        the encoded entry, if the caller knows it.
         """
         key = entry.key
         self.latest_revision = max(self.latest_revision, mod_revision)
         if max(self.revisions.get(key, 0), self._gone_at.get(key, 0)) >= mod_revision:
             return
         self.revisions[key] = mod_revision
+        if key.startswith(SIZED_PREFIXES):
+            self.entry_sizes.put(key, len(entry.encode()) if value_bytes is None else value_bytes)
         match entry:
             case PartitionStateEntry():
                 self._apply_partition(entry, mod_revision, changes, is_own=is_own)
@@ -352,6 +358,7 @@ class ClusterState:
         self._gone_at[key] = revision
         if self.revisions.pop(key, None) is None:
             return
+        self.entry_sizes.remove(key)
         partition_key = parse_partition_state_key(key)
         if partition_key is not None:
             self._remove_partition(partition_key, changes)
