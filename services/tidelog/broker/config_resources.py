@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
+from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.structured_log import log_level, set_log_level, set_logger_level
 
@@ -31,12 +32,12 @@ def check_broker_name(name: str, own_id: int) -> None:
     """Raises KafkaError(INVALID_REQUEST) unless `name` is this broker's id. Each broker answers only for its
     own settings.
     """
-    try:
-        broker_id = int(name)
-    except ValueError:
+    broker_id = parse_broker_id(name)
+    if broker_id is None:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
-        ) from None
+            ErrorCode.INVALID_REQUEST,
+            f"Broker id must be an integer, but it is: {name[:MAX_SHOWN_NAME_CHARS]}",
+        )
     if broker_id != own_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own_id}, but received {name}"

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Final, NamedTuple
 
 from tidelog.model.topics import TopicPartition
+
+MAX_BROKER_ID: Final = 2**31 - 1
+MAX_SHOWN_NAME_CHARS: Final = 100
+"""The part of an invalid name that an error message shows."""
+_DECIMAL_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+def parse_broker_id(name: str) -> int | None:
+    """Returns the broker id that a name of a broker means, or None if it is invalid. Only one form of each
+    number is valid, because settings are stored by name.
+    """
+    if _DECIMAL_ID.fullmatch(name) is None:
+        return None
+    broker_id = int(name)
+    return broker_id if broker_id <= MAX_BROKER_ID else None
 
 
 class Endpoint(NamedTuple):

@@ -22,6 +22,7 @@ from tidelog.metadata.entries import (
     TopicConfigEntry,
     group_config_key,
 )
+from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.wire.messages import alter_configs as full
@@ -171,9 +172,10 @@ def _topic_records(state: ClusterState, context: Context, change: _Change) -> tu
 
 def _broker_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
     name = change.name
-    if name and not (name.isascii() and name.isdigit()):
+    if name and parse_broker_id(name) is None:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number."
+            ErrorCode.INVALID_REQUEST,
+            f"Unable to parse broker name '{name[:MAX_SHOWN_NAME_CHARS]}' as a base 10 number.",
         )
     before = state.broker_configs.get(name, {})
     after = change.replace(before)
