@@ -9,8 +9,8 @@ numbers, so that every notation of an IPv6 address matches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, NamedTuple
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.model.acl import (
     WILDCARD,
@@ -27,23 +27,32 @@ Address = IPv4Address | IPv6Address | str
 
 EVERY_USER: Final = user_principal("*")
 
-_ALLOWING: Final[Mapping[int, frozenset[AclOperation]]] = {
-    **{operation: frozenset({operation, AclOperation.ALL}) for operation in AclOperation},
-    AclOperation.DESCRIBE: frozenset(
-        {
-            AclOperation.ALL,
-            AclOperation.DESCRIBE,
-            AclOperation.READ,
-            AclOperation.WRITE,
-            AclOperation.DELETE,
-            AclOperation.ALTER,
-        }
+
+def _bits(*operations: AclOperation) -> int:
+    """Returns the bit set of operations."""
+    return sum(1 << operation for operation in operations)
+
+
+def _or_all(operation: int) -> int:
+    """Returns the bit set of the operations of a rule that concerns this operation by itself."""
+    return 1 << operation | 1 << AclOperation.ALL
+
+
+_ALLOWING: Final[Mapping[int, int]] = {
+    **{operation: _or_all(operation) for operation in AclOperation},
+    AclOperation.DESCRIBE: _bits(
+        AclOperation.ALL,
+        AclOperation.DESCRIBE,
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
     ),
-    AclOperation.DESCRIBE_CONFIGS: frozenset(
-        {AclOperation.ALL, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS}
+    AclOperation.DESCRIBE_CONFIGS: _bits(
+        AclOperation.ALL, AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS
     ),
 }
-"""Maps an operation to the operations of an ALLOW that permit it."""
+"""Maps an operation to the bit set of the operations of an ALLOW that permit it."""
 
 
 def client_address(host: str) -> Address:
@@ -56,30 +65,132 @@ def client_address(host: str) -> Address:
     return address if mapped is None else mapped
 
 
+_Range = tuple[int, int, int]
+"""A range of addresses: their version, the number of bits in which they differ, and the bits before these."""
+
+
+def _place(host: str) -> Address | _Range:
+    """Returns the address or the range that the host of a rule states."""
+    if "/" not in host:
+        return client_address(host)
+    try:
+        network = ip_network(host, strict=False)
+    except ValueError:
+        return host
+    free_bits = network.max_prefixlen - network.prefixlen
+    return network.version, free_bits, int(network.network_address) >> free_bits
+
+
+_Changes = dict[AclBinding, bool]
+"""Maps each binding that changes to whether it is there after the change."""
+
+
+class _Rules(NamedTuple):
+    """The rules of one principal on one pattern for one host, with bit sets of the operations that they deny
+    and allow.
+    """
+
+    bindings: tuple[AclBinding, ...]
+    denied: int
+    allowed: int
+
+    def changed(self, changes: _Changes) -> _Rules:
+        bindings = (
+            *[binding for binding in self.bindings if binding not in changes],
+            *[binding for binding, is_there in changes.items() if is_there],
+        )
+        denied = allowed = 0
+        for binding in bindings:
+            if binding.permission == PermissionType.DENY:
+                denied |= 1 << binding.operation
+            else:
+                allowed |= 1 << binding.operation
+        return _Rules(bindings, denied, allowed)
+
+
+_NO_RULES: Final = _Rules((), 0, 0)
+_PlaceT = TypeVar("_PlaceT")
+
+
+def _changed(
+    rules: Mapping[_PlaceT, _Rules], changes: Mapping[_PlaceT, _Changes]
+) -> Mapping[_PlaceT, _Rules]:
+    if not changes:
+        return rules
+    after = dict(rules)
+    for place, of_place in changes.items():
+        after[place] = after.get(place, _NO_RULES).changed(of_place)
+        if not after[place].bindings:
+            del after[place]
+    return after
+
+
 class _Hosts(NamedTuple):
-    """The hosts of a rule: all, a range, or one address."""
+    """The rules of one principal on one pattern, by their hosts. A decision looks up one address, and one
+    range of each size, so it does not take longer with more hosts.
+    """
 
-    is_any: bool
-    network: IPv4Network | IPv6Network | None
-    address: Address
+    everywhere: _Rules
+    by_address: Mapping[Address, _Rules]
+    by_range: Mapping[_Range, _Rules]
+    sizes: tuple[tuple[int, int], ...]
+    """The version and the number of free bits of each size of a range."""
 
-    def contain(self, address: Address) -> bool:
-        if self.is_any:
-            return True
-        if self.network is not None:
-            return not isinstance(address, str) and address in self.network
-        return address == self.address
+    def changed(self, changes: _Changes) -> _Hosts:
+        everywhere: _Changes = {}
+        by_address: dict[Address, _Changes] = {}
+        by_range: dict[_Range, _Changes] = {}
+        for binding, is_there in changes.items():
+            if binding.host == WILDCARD:
+                everywhere[binding] = is_there
+                continue
+            place = _place(binding.host)
+            if isinstance(place, tuple):
+                by_range.setdefault(place, {})[binding] = is_there
+            else:
+                by_address.setdefault(place, {})[binding] = is_there
+        ranges = _changed(self.by_range, by_range)
+        return _Hosts(
+            self.everywhere.changed(everywhere) if everywhere else self.everywhere,
+            _changed(self.by_address, by_address),
+            ranges,
+            tuple(sorted({(version, free_bits) for version, free_bits, _ in ranges})) if ranges else (),
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.everywhere.bindings or self.by_address or self.by_range)
+
+    def operations_at(self, address: Address) -> tuple[int, int]:
+        """Returns the bit sets of the operations that the rules deny and allow at an address."""
+        _, denied, allowed = self.everywhere
+        if self.by_address:
+            _, denied_here, allowed_here = self.by_address.get(address, _NO_RULES)
+            denied, allowed = denied | denied_here, allowed | allowed_here
+        if self.sizes and not isinstance(address, str):
+            version, number = address.version, int(address)
+            for of_version, free_bits in self.sizes:
+                if of_version == version:
+                    place = version, free_bits, number >> free_bits
+                    _, denied_here, allowed_here = self.by_range.get(place, _NO_RULES)
+                    denied, allowed = denied | denied_here, allowed | allowed_here
+        return denied, allowed
 
 
-def _hosts(host: str) -> _Hosts:
-    if host == WILDCARD:
-        return _Hosts(True, None, host)
-    if "/" in host:
-        try:
-            return _Hosts(False, ip_network(host, strict=False), host)
-        except ValueError:
-            return _Hosts(False, None, host)
-    return _Hosts(False, None, client_address(host))
+_NOWHERE: Final = _Hosts(_NO_RULES, {}, {}, ())
+
+
+def _operations(
+    principals: Mapping[Principal, _Hosts], principal: Principal, address: Address
+) -> tuple[int, int]:
+    """Returns the bit sets of the operations that the rules of one pattern deny to a client and allow it."""
+    denied = allowed = 0
+    for holder in (principal, EVERY_USER):
+        hosts = principals.get(holder)
+        if hosts is not None:
+            denied_here, allowed_here = hosts.operations_at(address)
+            denied, allowed = denied | denied_here, allowed | allowed_here
+    return denied, allowed
 
 
 class _Resource(NamedTuple):
@@ -88,20 +199,6 @@ class _Resource(NamedTuple):
     resource_type: int
     pattern_type: int
     name: str
-
-
-_Rules = Mapping[AclBinding, _Hosts]
-
-
-def _changed(rules: _Rules, changes: Mapping[AclBinding, bool]) -> _Rules:
-    """Returns the rules of one principal with the bindings that map to True, and without the others."""
-    after = dict(rules)
-    for binding, is_added in changes.items():
-        if is_added:
-            after[binding] = _hosts(binding.host)
-        else:
-            after.pop(binding, None)
-    return after
 
 
 class _Prefixes(NamedTuple):
@@ -124,14 +221,14 @@ class AclIndex:
     def __init__(self) -> None:
         # `_rules` maps each pattern with rules to its principals, and each of them to its rules. `_patterns`
         # has the same rules by the principal and the type of the resources first.
-        self._rules: dict[_Resource, dict[Principal, _Rules]] = {}
-        self._patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
+        self._rules: dict[_Resource, dict[Principal, _Hosts]] = {}
+        self._patterns: dict[tuple[Principal, int], dict[_Resource, _Hosts]] = {}
         self._prefixes: dict[int, _Prefixes] = {}
 
     def changed(self, removed: Iterable[AclBinding], added: Iterable[AclBinding]) -> Steps[AclIndex]:
         """Returns the index without `removed` and with `added`. It shares with this index what is equal."""
         # The changes of each principal on each pattern are made at once, because its rules are copied.
-        changes: dict[_Resource, dict[Principal, dict[AclBinding, bool]]] = {}
+        changes: dict[_Resource, dict[Principal, _Changes]] = {}
         for bindings, is_added in ((removed, False), (added, True)):
             for binding in bindings:
                 yield
@@ -140,20 +237,20 @@ class AclIndex:
                 of_resource.setdefault(binding.principal, {})[binding] = is_added
         after = AclIndex()
         rules = after._rules = dict(self._rules)
-        patterns: dict[tuple[Principal, int], dict[_Resource, _Rules]] = {}
+        patterns: dict[tuple[Principal, int], dict[_Resource, _Hosts]] = {}
         for resource, of_resource in changes.items():
             yield
             principals = dict(rules.get(resource, {}))
             for principal, of_principal in of_resource.items():
-                changed_rules = _changed(principals.get(principal, {}), of_principal)
+                hosts = principals.get(principal, _NOWHERE).changed(of_principal)
                 holder = principal, resource.resource_type
                 if holder not in patterns:
                     patterns[holder] = dict(self._patterns.get(holder, {}))
-                if changed_rules:
-                    principals[principal] = patterns[holder][resource] = changed_rules
-                else:
+                if hosts.is_empty:
                     principals.pop(principal, None)
                     patterns[holder].pop(resource, None)
+                else:
+                    principals[principal] = patterns[holder][resource] = hosts
             if principals:
                 rules[resource] = principals
             else:
@@ -183,37 +280,35 @@ class AclIndex:
             after[kind] = _Prefixes(left, tuple(sorted(left)))
         return after
 
-    def _patterns_of(self, kind: int, name: str) -> Iterator[dict[Principal, _Rules]]:
-        """Yields the rules of each pattern that contains the resource, by principal."""
-        rules = self._rules
-        for literal in (name,) if name == WILDCARD else (name, WILDCARD):
-            found = rules.get(_Resource(kind, PatternType.LITERAL, literal))
-            if found is not None:
-                yield found
+    def _prefixes_of(self, kind: int, name: str) -> Iterator[_Resource]:
+        """Yields patterns that may have rules: a prefix of the name for each length of a prefix."""
         for length in self._prefixes.get(kind, _NO_PREFIXES).lengths:
             if length > len(name):
                 break
-            found = rules.get(_Resource(kind, PatternType.PREFIXED, name[:length]))
-            if found is not None:
-                yield found
+            yield _Resource(kind, PatternType.PREFIXED, name[:length])
+
+    def _patterns_of(self, kind: int, name: str) -> Iterator[_Resource]:
+        """Yields patterns that may have rules, among them all that contain the resource."""
+        yield _Resource(kind, PatternType.LITERAL, name)
+        if name != WILDCARD:
+            yield _Resource(kind, PatternType.LITERAL, WILDCARD)
+        yield from self._prefixes_of(kind, name)
 
     def decide(
         self, principal: Principal, address: Address, operation: int, resource_type: int, name: str
     ) -> bool | None:
         """Returns whether the principal may do the operation, or None if no rule concerns the resource."""
         is_ruled = is_allowed = False
-        allowing = _ALLOWING[operation]
-        for principals in self._patterns_of(resource_type, name):
-            is_ruled = True
-            for holder in (principal, EVERY_USER):
-                for binding, hosts in principals.get(holder, {}).items():
-                    if not hosts.contain(address):
-                        continue
-                    if binding.permission == PermissionType.DENY:
-                        if binding.operation in (operation, AclOperation.ALL):
-                            return False
-                    elif binding.operation in allowing:
-                        is_allowed = True
+        denying, allowing = _or_all(operation), _ALLOWING[operation]
+        for resource in self._patterns_of(resource_type, name):
+            principals = self._rules.get(resource)
+            if principals is not None:
+                is_ruled = True
+                denied, allowed = _operations(principals, principal, address)
+                if denied & denying:
+                    return False
+                if allowed & allowing:
+                    is_allowed = True
         return is_allowed if is_ruled else None
 
     def decide_on_any(
@@ -222,22 +317,20 @@ class AclIndex:
         """Returns whether rules allow the operation on at least one resource of the type, as Kafka's
         `Authorizer.authorizeByResourceType` does (KIP-679). No operation implies another here.
         """
-        denied, allowed = set[tuple[int, str]](), set[tuple[int, str]]()
-        for holder in (principal, EVERY_USER):
-            for (_, pattern_type, name), rules in self._patterns.get((holder, resource_type), {}).items():
-                for binding, hosts in rules.items():
-                    if binding.operation in (operation, AclOperation.ALL) and hosts.contain(address):
-                        is_denial = binding.permission == PermissionType.DENY
-                        (denied if is_denial else allowed).add((pattern_type, name))
-        if (PatternType.LITERAL, WILDCARD) in denied:
+        wanted = _or_all(operation)
+
+        def is_denied(resource: _Resource) -> bool:
+            return bool(_operations(self._rules.get(resource, {}), principal, address)[0] & wanted)
+
+        every_resource = _Resource(resource_type, PatternType.LITERAL, WILDCARD)
+        if is_denied(every_resource):
             return False
-        if (PatternType.LITERAL, WILDCARD) in allowed:
+        if _operations(self._rules.get(every_resource, {}), principal, address)[1] & wanted:
             return True
-        denied_prefixes = {name for pattern_type, name in denied if pattern_type == PatternType.PREFIXED}
         return any(
-            allowance not in denied
-            and not any(
-                allowance[1][:length] in denied_prefixes for length in range(1, len(allowance[1]) + 1)
-            )
-            for allowance in allowed
+            hosts.operations_at(address)[1] & wanted
+            and not is_denied(resource)
+            and not any(map(is_denied, self._prefixes_of(resource_type, resource.name)))
+            for holder in (principal, EVERY_USER)
+            for resource, hosts in self._patterns.get((holder, resource_type), {}).items()
         )

@@ -34,7 +34,19 @@ from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 
 NAMES = ("*", "a", "ab", "abc", "b", "hardcode")
 PRINCIPALS = (Principal("User:x"), Principal("User:y"), Principal("User:*"), Principal("Group:x"))
-HOSTS = ("*", "10.0.0.1", "10.0.0.0/8", "192.168.0.0/16", "::1", "2001:db8::/32")
+HOSTS = (
+    "*",
+    "10.0.0.1",
+    "10.0.0.1/32",
+    "10.0.0.0/8",
+    "10.2.0.0/16",
+    "192.168.0.0/16",
+    "0.0.0.0/0",
+    "::1",
+    "0:0:0:0:0:0:0:1",
+    "2001:db8::/32",
+    "::/0",
+)
 CLIENTS = ("10.0.0.1", "10.2.3.4", "192.168.1.1", "::1", "0:0:0:0:0:0:0:1", "::ffff:10.0.0.1", "2001:db8::5")
 KINDS = (ResourceType.TOPIC, ResourceType.GROUP)
 OPERATIONS = [operation for operation in AclOperation if operation > AclOperation.ALL]
@@ -274,6 +286,18 @@ def test_the_search_for_any_allowed_resource_does_not_look_at_other_principals()
         return steps(lambda: index.decide_on_any(PRINCIPALS[0], "", AclOperation.WRITE, ResourceType.TOPIC))
 
     assert cost(2_000) == cost(2)
+
+
+@pytest.mark.parametrize("host_of", [address, "172.{}.0.0/16".format], ids=["addresses", "ranges"])
+def test_a_decision_does_not_look_at_other_hosts(host_of: Callable[[int], str]) -> None:
+    client = client_address("192.168.0.1")
+
+    def cost(count: int) -> int:
+        index = AclIndex().changed([], [rule("*", host=host_of(number)) for number in range(count)])
+        assert not index.decide(PRINCIPALS[0], client, AclOperation.READ, ResourceType.TOPIC, "a")
+        return steps(lambda: index.decide(PRINCIPALS[0], client, AclOperation.READ, ResourceType.TOPIC, "a"))
+
+    assert cost(200) == cost(2)
 
 
 class ComparedBinding(AclBinding):
