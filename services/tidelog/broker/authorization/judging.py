@@ -18,6 +18,7 @@ from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
+from tidelog.timing.slices import Steps, all_at_once
 from tidelog.wire.schema import Message
 
 READ, WRITE, CREATE, DELETE = (
@@ -67,10 +68,12 @@ class Judgement:
         self.refusal: Message | None = None
         self.describable: Callable[[Judgement], DescribableTopics] | None = None
         """Returns the topics that the client may describe, if the coordinator may ask for them."""
-        self.edits: list[Callable[[Judgement, Any], None]] = []
+        self.edits: list[Callable[[Judgement, Any], Steps[None] | None]] = []
         """Changes to the response. They get the judgement as an argument: if they referred to it, it would be
-        a cycle, which only the garbage collector frees.
+        a cycle, which only the garbage collector frees. A change that may take long returns its steps.
         """
+        self.is_edit_long = False
+        """Whether one of the edits may take long."""
 
     def may(
         self,
@@ -111,8 +114,13 @@ class Judgement:
         self.refusal = refuse(self.api_key, self.version, self.message, code)
 
     def edit(self, response: Any) -> None:
+        all_at_once(self.edit_in_steps(response))
+
+    def edit_in_steps(self, response: Any) -> Steps[None]:
         for edit in self.edits:
-            edit(self, response)
+            steps = edit(self, response)
+            if steps is not None:
+                yield from steps
 
 
 class Refuse(NamedTuple):
@@ -232,11 +240,14 @@ class InHandler(NamedTuple):
 class By(NamedTuple):
     """A rule of one API that has no other form. The operations that it uses are listed for the reader."""
 
-    function: Callable[[Judgement], None]
+    function: Callable[[Judgement], Steps[None] | None]
     operations: tuple[tuple[AclOperation, ResourceType], ...]
 
-    def apply(self, judgement: Judgement) -> None:
-        self.function(judgement)
+    def apply(self, judgement: Judgement) -> Steps[None] | None:
+        """Applies the rule, or returns the steps that do so, if it may take long. No audited API has such a
+        rule: the audit adds its edit when the handler returns, which may be before the end of the steps.
+        """
+        return self.function(judgement)
 
 
 Requirement = Whole | Each | Shown | InHandler | By

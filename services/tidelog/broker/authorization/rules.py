@@ -48,6 +48,7 @@ from tidelog.broker.coordination.refusals import (
 from tidelog.model.acl import AclOperation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
+from tidelog.timing.slices import Steps, all_at_once
 from tidelog.wire.messages import (
     add_partitions_to_txn,
     delete_topics,
@@ -66,30 +67,50 @@ _CONFIG_TOPIC, _CONFIG_GROUP = 2, 32
 """Kafka's `ConfigResource.Type`. All other types belong to the cluster."""
 
 
-def judge_metadata(judgement: Judgement) -> None:
+def judge_metadata(judgement: Judgement) -> Steps[None] | None:
     message, version = judgement.message, judgement.version
     wanted = message.topics
-    if wanted is None or (version < _FIRST_METADATA_WITH_NULL_FOR_ALL and not wanted):
-        shown = _shown_topics(judgement)
-        if len(shown) < len(judgement.metadata.topics):
-            if version < _FIRST_METADATA_WITH_NULL_FOR_ALL:  # an empty list would mean all topics
-                judgement.edits.append(lambda _, response: _keep_topics(response, frozenset(shown)))
-            else:
-                topics = [metadata.MetadataRequestTopic(name=name) for name in shown]
-                judgement.keep(topics=topics, allow_auto_topic_creation=False)
-    else:
-        _wanted_metadata(judgement, wanted)
     if message.include_topic_authorized_operations:
+        judgement.is_edit_long = True
+    if wanted is None or (version < _FIRST_METADATA_WITH_NULL_FOR_ALL and not wanted):
+        return _all_metadata(judgement)
+    _wanted_metadata(judgement, wanted)
+    _state_operations_of_metadata(judgement)
+    return None
+
+
+def _all_metadata(judgement: Judgement) -> Steps[None]:
+    shown = yield from _shown_topics(judgement)
+    if shown is not None:
+        if judgement.version < _FIRST_METADATA_WITH_NULL_FOR_ALL:  # an empty list would mean all topics
+            names = frozenset(shown)
+            judgement.edits.append(lambda _, response: _keep_topics(response, names))
+        else:
+            topics = [metadata.MetadataRequestTopic(name=name) for name in shown]
+            judgement.keep(topics=topics, allow_auto_topic_creation=False)
+    _state_operations_of_metadata(judgement)
+
+
+def _state_operations_of_metadata(judgement: Judgement) -> None:
+    if judgement.message.include_topic_authorized_operations:
         judgement.edits.append(_state_topic_operations)
-    if message.include_cluster_authorized_operations:
+    if judgement.message.include_cluster_authorized_operations:
         judgement.edits.append(_state_cluster_operations)
 
 
-def _shown_topics(judgement: Judgement) -> list[str]:
-    """Returns the topics that the client may describe, without a report of the others."""
-    return [
-        name for name in judgement.metadata.topics if judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False)
-    ]
+def _shown_topics(judgement: Judgement) -> Steps[list[str] | None]:
+    """Returns the topics that the client may describe, without a report of the others. Returns None if these
+    are all topics at the end, because topics may be created and deleted between two steps.
+    """
+    shown: dict[str, None] = {}
+    for name in tuple(judgement.metadata.topics):
+        if judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
+            shown[name] = None
+        yield
+    topics = judgement.metadata.topics
+    if topics.keys() <= shown.keys():
+        return None
+    return [name for name in shown if name in topics]
 
 
 def _keep_topics(response: Any, names: frozenset[str]) -> None:
@@ -131,10 +152,11 @@ def _may_create(judgement: Judgement, topic: str) -> bool:
     return judgement.may(CREATE, CLUSTER, is_asked_for=False) or judgement.may_topic(CREATE, topic)
 
 
-def _state_topic_operations(judgement: Judgement, response: Any) -> None:
+def _state_topic_operations(judgement: Judgement, response: Any) -> Steps[None]:
     for topic in response.topics:
         if topic.name is not None and topic.topic_authorized_operations != NOT_ASKED:
             topic.topic_authorized_operations = judgement.operations(TOPIC, topic.name)
+        yield
 
 
 def _state_cluster_operations(judgement: Judgement, response: Any) -> None:
@@ -147,14 +169,20 @@ def judge_describe_cluster(judgement: Judgement) -> None:
         judgement.edits.append(_state_cluster_operations)
 
 
-def judge_describe_topic_partitions(judgement: Judgement) -> None:
-    if judgement.message.topics:
-        Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description)).apply(judgement)
-    else:
-        shown = _shown_topics(judgement)
-        if len(shown) < len(judgement.metadata.topics):
-            judgement.keep(topics=[describe_topic_partitions.TopicRequest(name) for name in shown])
-            judgement.is_nothing_left = not shown  # an empty list would mean all topics
+def judge_describe_topic_partitions(judgement: Judgement) -> Steps[None] | None:
+    judgement.is_edit_long = True
+    if not judgement.message.topics:
+        return _all_topic_partitions(judgement)
+    Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description)).apply(judgement)
+    judgement.edits.append(_state_topic_operations)
+    return None
+
+
+def _all_topic_partitions(judgement: Judgement) -> Steps[None]:
+    shown = yield from _shown_topics(judgement)
+    if shown is not None:
+        judgement.keep(topics=[describe_topic_partitions.TopicRequest(name) for name in shown])
+        judgement.is_nothing_left = not shown  # an empty list would mean all topics
     judgement.edits.append(_state_topic_operations)
 
 
@@ -455,7 +483,9 @@ def tell_topics(judgement: Judgement) -> None:
 
 
 def _describable_topics(judgement: Judgement) -> DescribableTopics:
-    return DescribableTopics(frozenset(_shown_topics(judgement)), len(judgement.metadata.topics))
+    shown = all_at_once(_shown_topics(judgement))
+    topics = judgement.metadata.topics
+    return DescribableTopics(frozenset(topics if shown is None else shown), len(topics))
 
 
 def _need_topics(judgement: Judgement, names: Iterable[str]) -> None:

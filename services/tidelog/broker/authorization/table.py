@@ -48,6 +48,7 @@ from tidelog.broker.coordination.refusals import (
 )
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.timing.slices import Steps
 from tidelog.wire.api_keys import ApiKey
 
 
@@ -65,7 +66,9 @@ def _topics(
     return Each(operation, TOPIC, "topics", Refuse(answers, result), name)
 
 
-def _by(rule: Callable[[Judgement], None], *operations: tuple[AclOperation, ResourceType]) -> By:
+def _by(
+    rule: Callable[[Judgement], Steps[None] | None], *operations: tuple[AclOperation, ResourceType]
+) -> By:
     return By(rule, operations)
 
 

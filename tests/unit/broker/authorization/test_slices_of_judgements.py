@@ -1,0 +1,132 @@
+"""Judgements about all topics let other clients have their turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.authorization.acl_index import AclIndex, Address
+from tidelog.broker.authorization.judging import Judgement
+from tidelog.broker.authorization.rules import _shown_topics
+from tidelog.metadata.entries import AclEntry
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.principal import Principal, user_principal
+from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.timing import slices
+from tidelog.wire.messages import describe_topic_partitions, metadata
+
+ALICE = user_principal("alice")
+TOPICS = 60
+OPERATIONS_OF_TOPIC = 8
+MAX_TOPICS_OF_TURN = 2 * slices.STEPS_BETWEEN_READINGS
+"""Two, because the last slice of the judgement and the first one of the edit may be in one turn."""
+
+
+class Lab:
+    """A broker with topics of which Alice may read all but one, and the decisions of each turn."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.broker = InMemoryBroker(directory, {"authorizer.class.name": STANDARD_AUTHORIZER})
+        self.most_in_turn = self._in_turn = 0
+        for number in range(TOPICS):
+            self.broker.add_topic(f"shown-{number:03}")
+        self.broker.add_topic("hidden")
+        binding = AclBinding(
+            ResourceType.TOPIC,
+            PatternType.PREFIXED,
+            "shown",
+            ALICE,
+            "*",
+            AclOperation.READ,
+            PermissionType.ALLOW,
+        )
+        self.broker.update_metadata(security=SecurityUpdate(1, (AclEntry(binding),)))
+        decide, run = AclIndex.decide, self.broker.runner.run
+
+        def counted(
+            index: AclIndex, principal: Principal, address: Address, operation: int, kind: int, name: str
+        ) -> bool | None:
+            self._in_turn += 1
+            self.most_in_turn = max(self.most_in_turn, self._in_turn)
+            return decide(index, principal, address, operation, kind, name)
+
+        async def in_turns(work: Coroutine[object, None, Any]) -> Any:
+            task = asyncio.create_task(work)
+            while not task.done():
+                self._in_turn = 0
+                await asyncio.sleep(0)
+            return task.result()
+
+        monkeypatch.setattr(slices, "SLICE_MS", 0)  # a slice ends at the first reading of the clock
+        monkeypatch.setattr(AclIndex, "decide", counted)
+        monkeypatch.setattr(self.broker.runner, "run", lambda work: run(in_turns(work)))
+
+    def call(self, request: Any, version: int) -> Any:
+        self._in_turn = 0
+        return self.broker.call(request, version, principal=ALICE)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    lab = Lab(tmp_path, monkeypatch)
+    yield lab
+    lab.broker.close()
+
+
+@pytest.mark.parametrize(
+    ("request_", "version"),
+    [
+        (metadata.MetadataRequest(topics=[]), 0),
+        (metadata.MetadataRequest(topics=None), 12),
+        (metadata.MetadataRequest(topics=None, include_topic_authorized_operations=True), 12),
+        (
+            metadata.MetadataRequest(
+                topics=[metadata.MetadataRequestTopic(name=f"shown-{n:03}") for n in range(TOPICS)],
+                include_topic_authorized_operations=True,
+            ),
+            12,
+        ),
+        (describe_topic_partitions.DescribeTopicPartitionsRequest(), 0),
+    ],
+    ids=["first version", "without operations", "with operations", "named topics", "partitions"],
+)
+def test_no_turn_judges_all_topics(lab: Lab, request_: Any, version: int) -> None:
+    response = lab.call(request_, version)
+    assert sorted(topic.name for topic in response.topics) == [f"shown-{n:03}" for n in range(TOPICS)]
+    has_operations = getattr(request_, "include_topic_authorized_operations", True)
+    assert lab.most_in_turn <= MAX_TOPICS_OF_TURN * (OPERATIONS_OF_TOPIC if has_operations else 1)
+    if has_operations:
+        bits = 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
+        assert {topic.topic_authorized_operations for topic in response.topics} == {bits}
+
+
+names = st.sets(st.sampled_from("abcdefgh"))
+
+
+@given(names, names, names, st.integers(0, 8))
+def test_topics_that_were_created_meanwhile_are_not_shown(
+    allowed: set[str], before: set[str], after: set[str], steps_before: int
+) -> None:
+    view = SimpleNamespace(topics=dict.fromkeys(sorted(before)))
+    judgement = SimpleNamespace(metadata=view, may=lambda _, __, name, is_asked_for: name in allowed)
+    steps = _shown_topics(cast(Judgement, judgement))
+    steps_before = min(steps_before, len(before))
+    for _ in range(steps_before):
+        next(steps)
+    view.topics = dict.fromkeys(after)
+    shown = slices.all_at_once(steps)
+    if steps_before == 0:  # the judgement began after the change
+        before = after
+    if shown is None:
+        assert after <= before & allowed
+    else:
+        assert set(shown) == before & after & allowed
