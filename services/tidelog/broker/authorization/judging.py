@@ -66,8 +66,8 @@ class Judgement:
         self.is_nothing_left = False
         """Whether every item that the request named is denied."""
         self.refusal: Message | None = None
-        self.describable: Callable[[Judgement], DescribableTopics] | None = None
-        """Returns the topics that the client may describe, if the coordinator may ask for them."""
+        self.describable: Callable[[Judgement], Steps[DescribableTopics]] | None = None
+        """Finds the topics that the client may describe, if the coordinator may ask for them."""
         self.edits: list[Callable[[Judgement, Any], Steps[None] | None]] = []
         """Changes to the response. They get the judgement as an argument: if they referred to it, it would be
         a cycle, which only the garbage collector frees. A change that may take long returns its steps.

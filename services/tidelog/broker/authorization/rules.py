@@ -48,7 +48,7 @@ from tidelog.broker.coordination.refusals import (
 from tidelog.model.acl import AclOperation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import (
     add_partitions_to_txn,
     delete_topics,
@@ -102,15 +102,21 @@ def _shown_topics(judgement: Judgement) -> Steps[list[str] | None]:
     """Returns the topics that the client may describe, without a report of the others. Returns None if these
     are all topics at the end, because topics may be created and deleted between two steps.
     """
-    shown: dict[str, None] = {}
-    for name in tuple(judgement.metadata.topics):
-        if judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
-            shown[name] = None
-        yield
+    shown = yield from _shown_of(judgement, tuple(judgement.metadata.topics))
     topics = judgement.metadata.topics
     if topics.keys() <= shown.keys():
         return None
     return [name for name in shown if name in topics]
+
+
+def _shown_of(judgement: Judgement, names: Iterable[str]) -> Steps[dict[str, None]]:
+    """Returns those of the topics that the client may describe, in their order."""
+    shown: dict[str, None] = {}
+    for name in names:
+        if judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
+            shown[name] = None
+        yield
+    return shown
 
 
 def _keep_topics(response: Any, names: frozenset[str]) -> None:
@@ -482,10 +488,11 @@ def tell_topics(judgement: Judgement) -> None:
     judgement.describable = _describable_topics
 
 
-def _describable_topics(judgement: Judgement) -> DescribableTopics:
-    shown = all_at_once(_shown_topics(judgement))
-    topics = judgement.metadata.topics
-    return DescribableTopics(frozenset(topics if shown is None else shown), len(topics))
+def _describable_topics(judgement: Judgement) -> Steps[DescribableTopics]:
+    # The number tells the coordinator whether topics were created that nobody has decided about.
+    names = tuple(judgement.metadata.topics)
+    shown = yield from _shown_of(judgement, names)
+    return DescribableTopics(frozenset(shown), len(names))
 
 
 def _need_topics(judgement: Judgement, names: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext
+from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext, RequestSource
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -60,6 +60,7 @@ from tidelog.rpc.coordinator_session import (
     WriteMarkers,
 )
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps, finish, in_slices
 from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import api_spec
@@ -407,6 +408,7 @@ class Coordination:
         self._attached: dict[ShardId, Attachment] = {}
         self._highest_epochs: dict[ShardId, int] = {}
         self._serving: dict[ShardId, CoordinatorSession] = {}
+        self._searches: set[asyncio.Task[None]] = set()
         self._is_stopped = False
         self._serving_changed = asyncio.Event()
         self._timer = timer
@@ -579,6 +581,22 @@ class Coordination:
             return self.refusal(shard)
         return attachment.session.pass_on(shard, call, attachment)
 
+    def find_topics(
+        self,
+        steps: Steps[DescribableTopics],
+        tell: Callable[[DescribableTopics], None],
+        connection: RequestSource,
+    ) -> None:
+        """Calls `tell` with the topics that a client may describe: at once if they are found soon."""
+        # A coordinator may ask about many clients at once, so only the first of them gets a slice now.
+        found = finish(steps) if self._searches else in_slices(steps)
+        if isinstance(found, DescribableTopics):
+            tell(found)
+            return
+        task = asyncio.get_running_loop().create_task(_tell_later(found, tell, connection))
+        self._searches.add(task)
+        task.add_done_callback(self._searches.discard)
+
     def ask_transaction_owner(self, transactional_id: str, call: Call) -> ErrorCode:
         """Passes a request of this broker on to the coordinator of a transaction. See ask_shard_owner."""
         return self.ask_shard_owner(self.shard_of(ShardKind.TRANSACTION, transactional_id), call)
@@ -611,8 +629,8 @@ class NamedRequest(NamedTuple):
 
     name: str
     body: bytes
-    describable: Callable[[], DescribableTopics] | None = None
-    """Returns the topics that the client may describe. None if it may describe all topics, or if the
+    describable: Callable[[], Steps[DescribableTopics]] | None = None
+    """Finds the topics that the client may describe. None if it may describe all topics, or if the
     coordinator need not know them.
     """
 
@@ -658,11 +676,23 @@ def forward_named(
     return _forward_restricted(coordination, kind, request, request.describable, context)
 
 
+async def _tell_later(
+    search: Coroutine[object, None, DescribableTopics],
+    tell: Callable[[DescribableTopics], None],
+    connection: RequestSource,
+) -> None:
+    try:
+        tell(await search)
+    except Exception as error:  # noqa: BLE001 - a bug: the client would wait for an answer forever
+        _log.error("the search for the topics of a client failed", exc_info=error)
+        connection.close()
+
+
 def _forward_restricted(
     coordination: Coordination,
     kind: ShardKind,
     request: NamedRequest,
-    describable: Callable[[], DescribableTopics],
+    describable: Callable[[], Steps[DescribableTopics]],
     context: RequestContext,
 ) -> Answer:
     """Passes on a request of a client that may not describe all topics. If the coordinator asks for them, the
@@ -671,14 +701,18 @@ def _forward_restricted(
     shard = coordination.shard_of(kind, request.name)
     to_client = client_call(request.body, context)
 
+    def tell(topics: DescribableTopics) -> None:
+        client = to_client.request.asker._replace(describable=topics)
+        told = Call(to_client.request._replace(asker=client), to_client.answered)
+        error = coordination.pass_on(shard, told)
+        if error:
+            to_client.answered(None, error)
+
     def on_answered(answer: bytes | None, error: ErrorCode) -> None:
         if answer is None and error is TOPICS_NEEDED:
-            client = to_client.request.asker._replace(describable=describable())
-            told = Call(to_client.request._replace(asker=client), to_client.answered)
-            error = coordination.pass_on(shard, told)
-            if not error:
-                return
-        to_client.answered(answer, error)
+            coordination.find_topics(describable(), tell, context.connection)
+        else:
+            to_client.answered(answer, error)
 
     client = to_client.request.asker._replace(describable=UNTOLD_TOPICS)
     asked = Call(to_client.request._replace(asker=client), on_answered)

@@ -66,7 +66,7 @@ class Lab:
                 await asyncio.sleep(0)
             return task.result()
 
-        monkeypatch.setattr(slices, "SLICE_MS", 0)  # a slice ends at the first reading of the clock
+        monkeypatch.setattr(slices, "SLICE_MS", 1e-6)  # a slice ends at the first reading of the clock
         monkeypatch.setattr(AclIndex, "decide", counted)
         monkeypatch.setattr(self.broker.runner, "run", lambda work: run(in_turns(work)))
 

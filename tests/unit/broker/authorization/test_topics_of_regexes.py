@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import TOPICS_NEEDED, AnswerRequest, ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.timing import slices
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -120,3 +122,25 @@ def test_one_request_may_always_have_its_names(
     coordinator.answer(told, ConsumerGroupHeartbeatResponse(member_epoch=5))
     _, (retried,) = ask_to_be_told(lab, coordinator)
     assert retried.describable == told.describable
+
+
+def test_topics_are_found_in_slices(
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 1e-6)
+    for number in range(2 * slices.STEPS_BETWEEN_READINGS):
+        lab.add_topic(f"more-{number}")
+    told: list[ForwardedToShard] = []
+
+    async def ask() -> None:
+        for _ in range(2):
+            _, at_once = ask_to_be_told(lab, coordinator)
+            assert not at_once
+        async with asyncio.timeout(10):
+            while len(told) < 2:
+                await asyncio.sleep(0)
+                told.extend(coordinator.take(ForwardedToShard))
+
+    lab.runner.run(ask())
+    topics = DescribableTopics(frozenset({"open"}), 3 + 2 * slices.STEPS_BETWEEN_READINGS)
+    assert [item.describable for item in told] == [topics, topics]
