@@ -1,22 +1,32 @@
-"""Decisions that concern all partitions of a cluster take a step for each of them."""
+"""Decisions that concern all partitions of a cluster take a step for each of them. Others do not look at
+all partitions.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from types import GeneratorType
 from typing import Any
+from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controllerlab import Core
 from tidelog.controller.core.broker_removal import unregister_broker
 from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
-from tidelog.controller.core.topic_creation import create_topics
+from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.controller.core.topic_creation import create_partitions, create_topics
+from tidelog.metadata.entries import TopicEntry
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -67,3 +77,50 @@ def test_all_reassignments_are_listed_in_steps(moving: Core) -> None:
 def test_a_broker_is_removed_in_steps(moving: Core) -> None:
     moving.death(3)
     assert _steps(moving, unregister_broker, UnregisterBrokerRequest(3)) >= PARTITIONS
+
+
+class UnreadTopics(dict[str, TopicEntry]):
+    """Fails when somebody looks at all topics."""
+
+    def _refuse(self) -> Any:
+        raise AssertionError("a request about few topics looks at all of them")
+
+    __iter__ = keys = values = items = _refuse
+
+
+def test_requests_about_few_topics_do_not_count_all_partitions(moving: Core) -> None:
+    moving.state.topics = UnreadTopics(moving.state.topics)
+    creation = CreateTopicsRequest([CreatableTopic("u", 1, 1)], validate_only=True)
+    assert moving.request(create_topics, creation).topics[0].error_code == 0
+    addition = CreatePartitionsRequest([CreatePartitionsTopic("t", PARTITIONS + 1, None)], validate_only=True)
+    assert moving.request(create_partitions, addition).results[0].error_code == 0
+    move = ReassignableTopic("t", [ReassignablePartition(0, [1, 3])])
+    reply = moving.request(alter_partition_reassignments, AlterPartitionReassignmentsRequest(topics=[move]))
+    assert reply.responses[0].partitions[0].error_code == 0
+
+
+_topics = st.builds(
+    TopicEntry,
+    st.sampled_from("abc"),
+    st.sampled_from([UUID(int=number) for number in (1, 2)]),
+    st.lists(st.lists(st.integers(1, 4), min_size=1, unique=True).map(tuple), min_size=1, max_size=4).map(
+        tuple
+    ),
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), _topics)))
+def test_the_counts_of_partitions_and_replicas_follow_all_changes(
+    history: list[tuple[bool, TopicEntry]],
+) -> None:
+    state = ClusterState()
+    for revision, (is_removal, topic) in enumerate(history, 1):
+        if is_removal:
+            state.apply_removal(topic.key, revision, ChangeSet())
+        else:
+            named = topic._replace(topic_id=UUID(int=topic.topic_id.int * 256 + ord(topic.name)))
+            state.apply(named, revision, revision, ChangeSet())
+        partitions = [replicas for known in state.topics.values() for replicas in known.assignments]
+        assert state.partition_count == len(partitions)
+        assert +state.replica_counts == Counter(chain.from_iterable(partitions))
+        assert min(state.replica_counts.values(), default=0) >= 0

@@ -7,8 +7,10 @@ functions beside it change the state: from the store's listing, its watch, and t
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from tidelog.controller.core.decision import Steps
@@ -147,6 +149,9 @@ class ClusterState:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicEntry] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
+        # The number of partitions of all topics, and of the replicas that are assigned to each broker.
+        self.partition_count = 0
+        self.replica_counts: Counter[int] = Counter()
         self.partitions: dict[str, dict[int, StoredPartition]] = {}
         self.topic_configs: dict[str, Mapping[str, str]] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}
@@ -470,12 +475,21 @@ class ClusterState:
                         for broker_id in before.assignments[partition]
                         if broker_id not in replicas
                     }
+        self._count(() if before is None else before.assignments, entry.assignments)
         self.topics[entry.name] = entry
         if entry.adding or entry.removing:
             self.reassigning.add(entry.name)
         else:
             self.reassigning.discard(entry.name)
         self._topic_changed(entry.name, changes)
+
+    def _count(self, before: tuple[tuple[int, ...], ...], after: tuple[tuple[int, ...], ...]) -> None:
+        """Counts the partitions and replicas of a topic that changed."""
+        if before == after:
+            return
+        self.partition_count += len(after) - len(before)
+        self.replica_counts.subtract(chain.from_iterable(before))
+        self.replica_counts.update(chain.from_iterable(after))
 
     def _apply_broker(self, broker: BrokerRegistration, changes: ChangeSet) -> None:
         broker_id = broker.broker_id
@@ -531,6 +545,7 @@ class ClusterState:
         if not self._names_by_collision_key[key]:
             del self._names_by_collision_key[key]
         self.reassigning.discard(name)
+        self._count(topic.assignments, ())
         changes.deleted_topics.append(topic)
         self._topic_changed(name, changes)
 

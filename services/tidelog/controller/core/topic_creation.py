@@ -116,9 +116,8 @@ class Room:
 
     def __init__(self, state: ClusterState, rules: ControllerRules) -> None:
         self._rules = rules
-        self._partitions = sum(len(topic.assignments) for topic in state.topics.values())
-        replicas = chain.from_iterable(topic.assignments for topic in state.topics.values())
-        self._of_broker = Counter(chain.from_iterable(replicas))
+        self._partitions = state.partition_count
+        self._of_broker = Counter(state.replica_counts)
 
     def take(self, added: Assignments) -> None:
         """Counts new partitions. Raises KafkaError(POLICY_VIOLATION) if there is no room for all of them."""
