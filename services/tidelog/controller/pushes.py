@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -51,7 +51,8 @@ class BrokerPushes:
     """The outboxes of one term.
 
     `on_stale` is called when a broker knows a newer controller. `on_taken` receives a broker's result of a
-    LeaderAndIsr. `everything_for` makes the full commands for a broker.
+    LeaderAndIsr. `everything_for` makes the full commands for a broker, from the state at the moment when it
+    returns.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class BrokerPushes:
         *,
         on_stale: Callable[[], None],
         on_taken: OnTaken,
-        everything_for: Callable[[int], Sequence[Command]],
+        everything_for: Callable[[int], Awaitable[Sequence[Command]]],
     ) -> None:
         self._channels = channels
         self._on_stale = on_stale
@@ -105,9 +106,9 @@ class BrokerPushes:
                 self._outboxes[broker_id] = outbox
             if outbox.length + len(orders) > MAX_QUEUED_COMMANDS:
                 _log.warning("broker is slow; the full state replaces its queue", broker_id=broker_id)
-                outbox.clear()
-                orders = self._everything_for(broker_id)
-            delivered += [(broker_id, outbox.put(command)) for command in orders]
+                delivered.append((broker_id, outbox.replace_all()))
+            else:
+                delivered += [(broker_id, outbox.put(command)) for command in orders]
         return delivered
 
     def close(self) -> None:
@@ -128,7 +129,7 @@ class _Outbox:
         broker: BrokerRegistration,
         on_stale: Callable[[], None],
         on_taken: OnTaken,
-        everything: Callable[[], Sequence[Command]],
+        everything: Callable[[], Awaitable[Sequence[Command]]],
     ) -> None:
         self.broker = broker
         self._channels = channels
@@ -136,6 +137,8 @@ class _Outbox:
         self._on_taken = on_taken
         self._everything = everything
         self._has_failed = False
+        self._replaced: asyncio.Future[None] | None = None
+        """Set if the full commands are due. It is done when they are delivered."""
         self._is_reached = True
         self._orders: deque[_Order] = deque()
         self._arrived = asyncio.Event()
@@ -147,6 +150,16 @@ class _Outbox:
         self._orders.append(order)
         self._arrived.set()
         return order.delivered
+
+    def replace_all(self) -> asyncio.Future[None]:
+        """Drops the queued commands. The full commands take their place, and are made when the broker accepts
+        commands again.
+        """
+        self.clear()
+        if self._replaced is None:
+            self._replaced = asyncio.get_running_loop().create_future()
+        self._arrived.set()
+        return self._replaced
 
     @property
     def length(self) -> int:
@@ -162,6 +175,8 @@ class _Outbox:
     def close(self) -> None:
         self._task.cancel()
         self.clear()
+        if self._replaced is not None and not self._replaced.done():
+            self._replaced.set_result(None)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -170,9 +185,11 @@ class _Outbox:
 
     async def _deliver_all(self) -> None:
         while True:
-            while not self._orders:
+            while not self._orders and self._replaced is None:
                 self._arrived.clear()
                 await self._arrived.wait()
+            if self._replaced is not None:
+                await self._put_everything(self._replaced)
             order = self._orders.popleft()
             try:
                 await self._deliver(order.command)
@@ -182,9 +199,22 @@ class _Outbox:
             if self._has_failed:
                 await asyncio.sleep(FAILED_COMMAND_PAUSE_MS / 1000)
                 self._has_failed = False
-                self.clear()
-                for command in self._everything():
-                    self.put(command)
+                self.replace_all()
+
+    async def _put_everything(self, replaced: asyncio.Future[None]) -> None:
+        commands = await self._everything()
+        # The commands that were queued meanwhile came from the same state or an earlier one.
+        waiting = [replaced, *(order.delivered for order in self._orders)]
+        self._orders.clear()
+        self._replaced = None
+
+        def answer(_: asyncio.Future[None]) -> None:
+            for delivered in waiting:
+                if not delivered.done():
+                    delivered.set_result(None)
+
+        *_, last = [self.put(command) for command in commands]
+        last.add_done_callback(answer)
 
     async def _deliver(self, command: Command) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import structlog
 
-from tidelog.controller.core.commands import full_commands
+from tidelog.controller.core.commands import steady_full_commands
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.election import Office, resign, stand, take_office, until_office_is_vacant
@@ -46,7 +46,7 @@ from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock, SystemClock
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.slices import run_in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 
@@ -368,12 +368,16 @@ class Controller:
     def _new_term(self, office: Office) -> Term:
         settings, state, end = self._settings, ClusterState(), TermEnd()
         inbox: Inbox = asyncio.Queue(MAX_QUEUED_ITEMS)
+
+        def seconds() -> float:
+            return self._clock.monotonic_ms() / 1000
+
         pushes = BrokerPushes(
             self._channels,
             on_stale=partial(end.depose, "a broker knows a newer controller"),
             on_taken=partial(report_replicas, state, inbox),
-            everything_for=lambda broker_id: all_at_once(
-                full_commands(state, broker_id, settings.node_id, office.controller_epoch)
+            everything_for=lambda broker_id: run_in_slices(
+                steady_full_commands(state, broker_id, settings.node_id, office.controller_epoch), seconds
             ),
         )
         writer = RecordWriter(
@@ -382,7 +386,7 @@ class Controller:
             state,
             is_over=end.has_come,
             on_written=partial(count_election, state, self.counts),
-            seconds=lambda: self._clock.monotonic_ms() / 1000,
+            seconds=seconds,
         )
         return Term(
             self._store,

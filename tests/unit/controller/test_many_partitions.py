@@ -7,15 +7,19 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from controllerlab import Cluster
+from controllerlab import Cluster, Core
 from tidelog.controller import pushes
-from tidelog.controller.core.commands import full_commands
+from tidelog.controller.core.commands import MAX_RESTARTS, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
+    TOPIC_PREFIX,
     IsrChangeEntry,
     PartitionStateEntry,
     TopicEntry,
@@ -26,6 +30,8 @@ from tidelog.metadata.store import Compare, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
+from tidelog.timing import slices
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -162,6 +168,89 @@ def test_a_broker_that_failed_a_command_receives_the_full_state(
         assert next(failures, None) is None
 
     run_cluster(scenario)
+
+
+def test_the_full_state_of_a_broker_is_made_in_slices(
+    run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "FAILED_COMMAND_PAUSE_MS", 20)
+    sliced: list[str] = []
+    finish = slices.finish
+
+    def counted(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+        sliced.append(steps.__name__)
+        return finish(steps, seconds)
+
+    monkeypatch.setattr(slices, "SLICE_MS", 1e-6)  # with 0, all_at_once would not end
+    monkeypatch.setattr(slices, "finish", counted)
+
+    async def scenario(cluster: Cluster) -> None:
+        broker = await cluster.birth(1)
+        topics = [CreatableTopic(f"t{number}", 1, 1) for number in range(100)]
+        await cluster.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics))
+        take = broker.leader_and_isr
+        failures = iter(range(1))
+
+        async def fail_once(command: LeaderAndIsr) -> CommandResult:
+            if next(failures, None) is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an error of the broker")
+            result: CommandResult = await take(command)
+            return result
+
+        broker.leader_and_isr = fail_once
+        sliced.clear()
+        await _create(cluster, "late")
+        await cluster.until(lambda: TopicPartition("late", 0) in broker.replicas)
+        assert "steady_full_commands" in sliced
+
+    run_cluster(scenario)
+
+
+@given(st.lists(st.integers(0, 40), max_size=2 * MAX_RESTARTS), st.booleans())
+def test_full_commands_never_mix_two_states(pauses: list[int], is_deletion: bool) -> None:
+    """The state changes after each of these numbers of steps."""
+    core = Core([1, 2])
+    for number in range(10):
+        core.make(f"t{number}", [1, 2])
+    steps, changes = steady_full_commands(core.state, 1, 1, 1), 0
+    left = list(pauses)
+    taken = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            commands = ended.value
+            break
+        taken += 1
+        if left:
+            left[0] -= 1
+            if left[0] < 0:
+                left.pop(0)
+                changes += 1
+                if is_deletion and changes < 10:
+                    core.revision += 1
+                    core.state.apply_removal(f"{TOPIC_PREFIX}t{changes}", core.revision, core.changes)
+                else:
+                    core.make(f"new{changes}", [2, 1])
+    assert commands == all_at_once(full_commands(core.state, 1, 1, 1))
+    assert taken <= (MAX_RESTARTS + 1) * 2 * (10 + len(pauses) + 1)
+
+
+def test_full_commands_are_made_although_the_state_changes_all_the_time() -> None:
+    core = Core([1])
+    core.make("t", [1])
+    steps = steady_full_commands(core.state, 1, 1, 1)
+    taken = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            commands = ended.value
+            break
+        taken += 1
+        core.make(f"new{taken}", [1])
+    assert taken == MAX_RESTARTS
+    assert commands == all_at_once(full_commands(core.state, 1, 1, 1))
 
 
 def test_a_broker_that_knows_a_newer_controller_ends_the_term(run_cluster: RunCluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.controller.core.decision import Steps
 from tidelog.controller.core.state import ChangeSet, ClusterState
@@ -18,6 +18,9 @@ from tidelog.rpc.broker_commands import (
 )
 
 Command = StopReplica | LeaderAndIsr | UpdateMetadata
+
+MAX_RESTARTS: Final = 10
+"""The number of times that the full commands for one broker are begun again because the state changed."""
 
 
 def commands_for(
@@ -56,6 +59,27 @@ def full_commands(
     term = _Term(controller_id, controller_epoch)
     partitions = yield from _all_partitions_of(state, broker_id, term)
     return [partitions, (yield from _full_metadata(state, term))]
+
+
+def steady_full_commands(
+    state: ClusterState, broker_id: int, controller_id: int, controller_epoch: int
+) -> Steps[list[Command]]:
+    """Returns the commands of `full_commands`. The state may change between two steps: the work then begins
+    again, so that the commands never mix two states. It is faster then, because the state remembers the
+    topics that have not changed. After MAX_RESTARTS, it is done in one step.
+    """
+    for restarts_left in range(MAX_RESTARTS, -1, -1):
+        steps = full_commands(state, broker_id, controller_id, controller_epoch)
+        revision = state.latest_revision
+        while state.latest_revision == revision:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                commands: list[Command] = ended.value
+                return commands
+            if restarts_left:
+                yield
+    raise AssertionError("the last attempt has no pause in which the state could change")
 
 
 class _Term(NamedTuple):
