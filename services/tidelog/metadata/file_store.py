@@ -57,6 +57,8 @@ DEFAULT_SNAPSHOT_TAIL_BYTES: Final = 4 * 1024 * 1024
 STALL_MS: Final = 500
 # Time after a failed write until the store retries to delete the keys of an expired lease.
 RETRY_MS: Final = 1000
+# A snapshot is joined, checksummed and written in chunks of this size, or of one item that is larger.
+CHUNK_BYTES: Final = 1024 * 1024
 _LOCK_NAME: Final = ".lock"
 
 JOURNAL_NAME: Final = "metadata.journal"
@@ -428,18 +430,24 @@ def write_snapshot(path: Path, revision: int, items: Sequence[KeyValue]) -> tupl
 
     Returns the open descriptor of the new file and its size in bytes. The caller must sync the directory.
     """
-    data = _FILE_HEADER + encode_frame(encode_snapshot(revision, items))
+    chunks = snapshot_chunks(revision, items)
+    payload_bytes = sum(map(len, chunks))
+    crc = crc32c(_LENGTH.pack(payload_bytes))
+    for chunk in chunks:
+        crc = crc32c(chunk, crc)
+    chunks.insert(0, _FILE_HEADER + _FRAME.pack(_FRAME_MAGIC, payload_bytes, crc))
     replacement = path.with_name(path.name + _REPLACEMENT_SUFFIX)
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     descriptor = os.open(replacement, flags, 0o644)
     try:
-        _write_all(descriptor, data)
+        for chunk in chunks:
+            _write_all(descriptor, chunk)
         os.fsync(descriptor)
         replacement.replace(path)
     except OSError:
         os.close(descriptor)
         raise
-    return descriptor, len(data)
+    return descriptor, sum(map(len, chunks))
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
@@ -514,9 +522,13 @@ def _has_good_frame_after(data: bytes, position: int) -> bool:
     return False
 
 
-def encode_snapshot(revision: int, items: Iterable[KeyValue]) -> bytes:
-    parts = [b""]
-    count = 0
+def snapshot_chunks(revision: int, items: Sequence[KeyValue]) -> list[bytes]:
+    """Returns the payload of a snapshot in chunks of about CHUNK_BYTES. Work on one large bytes object would
+    keep the event loop from running, although it is done in another thread.
+    """
+    chunks: list[bytes] = []
+    parts = [_SNAPSHOT.pack(_KIND_SNAPSHOT, revision, len(items))]
+    size_bytes = 0
     for item in items:
         key = item.key.encode()
         parts.append(
@@ -526,9 +538,13 @@ def encode_snapshot(revision: int, items: Iterable[KeyValue]) -> bytes:
         )
         parts.append(key)
         parts.append(item.value)
-        count += 1
-    parts[0] = _SNAPSHOT.pack(_KIND_SNAPSHOT, revision, count)
-    return b"".join(parts)
+        size_bytes += _ITEM.size + len(key) + len(item.value)
+        if size_bytes >= CHUNK_BYTES:
+            chunks.append(b"".join(parts))
+            parts.clear()
+            size_bytes = 0
+    chunks.append(b"".join(parts))
+    return chunks
 
 
 def decode_snapshot(payload: memoryview) -> tuple[int, list[KeyValue]]:

@@ -57,6 +57,49 @@ def _generation_and_size(path: Path) -> tuple[bytes, int]:
     return content[:40], len(content)
 
 
+def test_a_snapshot_is_written_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chunk_bytes, value = 1000, bytes(100)
+    sizes: list[int] = []
+    write_all, crc32c = file_store_module._write_all, file_store_module.crc32c
+
+    def counted_write(descriptor: int, data: bytes) -> None:
+        sizes.append(len(data))
+        write_all(descriptor, data)
+
+    def counted_crc(data: bytes, value: int = 0) -> int:
+        sizes.append(len(data))
+        return crc32c(data, value)
+
+    async def scenario(store: FileMetadataStore) -> None:
+        for number in range(200):
+            await store.txn((), [Put(f"/{number}", value)])
+
+    _with_store(tmp_path, scenario)
+    before, (_, size_bytes) = _content(tmp_path), _generation_and_size(tmp_path / JOURNAL_NAME)
+    monkeypatch.setattr(file_store_module, "CHUNK_BYTES", chunk_bytes, raising=False)
+    monkeypatch.setattr(file_store_module, "_write_all", counted_write)
+    monkeypatch.setattr(file_store_module, "crc32c", counted_crc)
+    descriptor, written = file_store_module.write_snapshot(tmp_path / JOURNAL_NAME, *before)
+    os.close(descriptor)
+    assert max(sizes) < chunk_bytes + 2 * len(value)
+    assert written == (tmp_path / JOURNAL_NAME).stat().st_size < size_bytes
+    monkeypatch.undo()
+    assert _content(tmp_path) == before
+
+
+@given(st.lists(st.integers(0, 50), max_size=10), st.integers(1, 60))
+def test_a_snapshot_is_read_as_it_was_written(sizes: list[int], chunk_bytes: int) -> None:
+    items = [KeyValue(f"/{number}", bytes(size), 1, 2, 3, 4) for number, size in enumerate(sizes)]
+    with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as directory:
+        patched.setattr(file_store_module, "CHUNK_BYTES", chunk_bytes)
+        path = Path(directory) / JOURNAL_NAME
+        descriptor, size_bytes = file_store_module.write_snapshot(path, 9, items)
+        os.close(descriptor)
+        contents, good_bytes, snapshot_bytes = file_store_module.read_journal(path.read_bytes(), "journal")
+    assert contents == (9, items, [])
+    assert size_bytes == good_bytes == snapshot_bytes
+
+
 _KEYS = st.sampled_from(["/a", "/b", "/c"])
 _TRANSACTIONS = st.lists(
     st.lists(
