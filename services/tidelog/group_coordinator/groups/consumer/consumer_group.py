@@ -94,6 +94,8 @@ class ConsumerGroup:
         self.is_dead = False
 
         # -- state that no record holds
+        self._subscribed: frozenset[str] | None = None
+        """The topics that any member subscribes to, None if they have changed since they were read."""
         self.topics_changed = True
         """Whether a topic may have changed since `metadata_hash` was computed."""
         self.called_to_join: set[str] = set()
@@ -167,12 +169,14 @@ class ConsumerGroup:
     def put_regex(self, expression: str, resolved: ResolvedRegex) -> None:
         self.remove_regex(expression)
         self.regexes[expression] = resolved
+        self._subscribed = None
         self.resolved_bytes += resolved.size_bytes()
 
     def remove_regex(self, expression: str) -> None:
         resolved = self.regexes.pop(expression, None)
         if resolved is not None:
             self.resolved_bytes -= resolved.size_bytes()
+            self._subscribed = None
 
     def put_group(self, epoch: int, metadata_hash: int) -> None:
         self.epoch = epoch
@@ -185,6 +189,8 @@ class ConsumerGroup:
             self._release_instance(before)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
+        if member.topic_names != before.topic_names:
+            self._subscribed = None
         self.members[member.member_id] = replace(
             member,
             member_epoch=before.member_epoch,
@@ -227,6 +233,7 @@ class ConsumerGroup:
     def remove_member(self, member_id: str) -> None:
         member = self.members.remove(member_id)
         if member is not None:
+            self._subscribed = None
             self._release(member)
             self._release_instance(member)
 
@@ -276,6 +283,11 @@ class ConsumerGroup:
 
     def subscribed_names(self) -> frozenset[str]:
         """Returns the topics that any member subscribes to."""
+        if self._subscribed is None:
+            self._subscribed = self._read_subscribed_names()
+        return self._subscribed
+
+    def _read_subscribed_names(self) -> frozenset[str]:
         names: set[str] = set()
         for subscription in {member.topic_names for member in self.members.values()}:
             names |= subscription
@@ -343,9 +355,7 @@ class ConsumerGroup:
         return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def is_subscribed_to(self, topic: str) -> bool:
-        return any(topic in member.topic_names for member in self.members.values()) or any(
-            topic in resolved.topics for resolved in self.regexes.values()
-        )
+        return topic in self.subscribed_names()
 
     def offsets_expire_from(self, topic: str, commit_timestamp_ms: WallMs) -> WallMs | None:
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms
