@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 from tidelog.model.instants import MonotonicMs
+from tidelog.timing.slices import SLICE_MS
 from tidelog.timing.timing_wheel import TimerEntry, TimingWheel
 
 Callback: TypeAlias = Callable[[], None]
@@ -32,7 +33,9 @@ class LoopTimer:
     """A timing wheel that one `call_at` of the event loop drives, at the time of its next bucket. Without
     pending timers, the loop is not woken.
 
-    If a callback raises, the loop's exception handler reports the error, and the other callbacks still run.
+    Callbacks that are due together run in the order of their ticks, those that begin within SLICE_MS in the
+    same turn of the loop and the others in the next turns. If a callback raises, the loop's exception handler
+    reports the error, and the other callbacks still run.
     """
 
     __slots__ = ("_handle", "_loop", "_wake_up_ms", "_wheel")
@@ -88,15 +91,21 @@ class LoopTimer:
         # The loop may wake up too early by its clock's resolution. The bucket of this wake-up is due in any
         # case.
         now_ms = max(self.monotonic_ms(), MonotonicMs(int(self._wake_up_ms)))
-        for callback in self._wheel.advance(now_ms):
+        until_s = self._loop.time() + SLICE_MS / _MS_PER_S
+        for entry in self._wheel.due(now_ms):
+            if not entry.cancel():
+                continue  # an earlier callback has cancelled it
             try:
-                callback()
+                entry.task()
             except Exception as error:  # noqa: BLE001 - reported; one timer must not stop the others
                 self._loop.call_exception_handler(
                     {"message": "a timer's callback failed", "exception": error}
                 )
-        if self._wake_up_ms != -math.inf:
-            self._schedule()
+            if self._wake_up_ms == -math.inf:
+                return
+            if self._loop.time() >= until_s:
+                break  # the other timers are still due, so the next turn of the loop runs them
+        self._schedule()
 
 
 class VirtualTimer:

@@ -147,8 +147,13 @@ class TimingWheel(Generic[Task]):
 
     def advance(self, now_ms: MonotonicMs) -> list[Task]:
         """Moves the clock to `now_ms` and returns the tasks that are due, each once."""
-        expired: list[Task] = []
-        self._expire_due(expired)
+        return [entry.task for entry in self.due(now_ms) if entry.cancel()]
+
+    def due(self, now_ms: MonotonicMs) -> list[TimerEntry[Task]]:
+        """Moves the clock to `now_ms` and returns the timers that are due. They are pending until the caller
+        cancels them, which it does with each timer whose task it runs.
+        """
+        due = self._due
         queue = self._queue
         while queue and queue[0][0] <= now_ms:
             expiration_ms, _, bucket = heapq.heappop(queue)
@@ -157,12 +162,11 @@ class TimingWheel(Generic[Task]):
             bucket.expiration_ms = _NOT_QUEUED
             for entry in entries:
                 if not self._place(entry):
-                    entry._bucket = None
-                    self._pending_count -= 1
-                    expired.append(entry.task)
+                    due.entries[entry] = None
+                    entry._bucket = due
         # Every bucket that starts at or before `now_ms` is empty, so the wheels may move to `now_ms` itself.
         self._wheel.advance(now_ms)
-        return expired
+        return list(due.entries)
 
     def skip_idle(self, now_ms: MonotonicMs) -> None:
         """Moves the clock forward if nothing expires before `now_ms`. A timer that is added after a long idle
@@ -188,14 +192,6 @@ class TimingWheel(Generic[Task]):
             heapq.heappop(queue)
             bucket.expiration_ms = _NOT_QUEUED
         return None
-
-    def _expire_due(self, expired: list[Task]) -> None:
-        if self._due.entries:
-            for entry in self._due.entries:
-                entry._bucket = None
-                expired.append(entry.task)
-            self._pending_count -= len(self._due.entries)
-            self._due.entries = {}
 
     def _place(self, entry: TimerEntry[Task]) -> bool:
         """Puts the entry into the lowest wheel that reaches its deadline. Returns False if the deadline's

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from tidelog.model.instants import MonotonicMs
 from tidelog.timing.clock import ManualClock, SystemClock
 from tidelog.timing.timer import LoopTimer, VirtualTimer
+from tidelog.timing.timing_wheel import TimerEntry
 
 
 class StandingLoop:
@@ -124,6 +126,44 @@ def test_a_callback_may_add_and_close() -> None:
     timer.add_after(again, 10)
     loop.run_until(loop.now_s + 10)
     assert ran == [1, 1, 1]
+    assert loop.calls == []
+
+
+def test_many_due_callbacks_give_the_loop_turns_in_between() -> None:
+    loop, timer = new_timer()
+    ran: list[str] = []
+    entries: list[TimerEntry[Callable[[], None]]] = []
+    due_ms = MonotonicMs(timer.monotonic_ms() + 10)
+
+    def run(number: int) -> None:
+        ran.append(str(number))
+        loop.now_s += 0.004
+        if number == 0:
+            entries[1].cancel()
+
+    def another() -> None:
+        ran.append("another")
+        entries[5].cancel()
+
+    def add(number: int) -> None:
+        entries.append(timer.add(lambda: run(number), due_ms))
+
+    for number in range(8):
+        add(number)
+    loop.call_at(due_ms / 1000, another)
+    loop.run_until(loop.now_s + 0.1)
+    assert ran == ["0", "2", "3", "another", "4", "6", "7"]
+    assert not len(timer)
+    assert loop.calls == []
+
+
+def test_no_callback_runs_after_the_timer_is_closed() -> None:
+    loop, timer = new_timer()
+    ran: list[int] = []
+    timer.add_after(timer.close, 10)
+    timer.add_after(lambda: ran.append(1), 10)
+    loop.run_until(loop.now_s + 1)
+    assert ran == []
     assert loop.calls == []
 
 
