@@ -1,7 +1,7 @@
 """The coordinator's runtime: its sessions with brokers, and the shards that it owns.
 
-Everything runs on one event loop. All items that a session delivers in one turn are processed together; then
-each shard with decisions sends one append. Only the metadata store is ever waited for.
+Everything runs on one event loop. The items that sessions deliver are processed together, as many as begin
+within SLICE_MS; then each shard with decisions sends one append. Only the metadata store is ever waited for.
 """
 
 from __future__ import annotations
@@ -265,6 +265,8 @@ class CoordinatorRuntime:
         self._retries: dict[ShardId, Cancellable] = {}
         self._loads: deque[Iterator[None]] = deque()
         """The replays of shards that load, of which the first is under way."""
+        self._items: deque[tuple[BrokerSession, Item]] = deque()
+        """The items that sessions have delivered and that are not processed yet."""
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False
@@ -513,28 +515,47 @@ class CoordinatorRuntime:
         self._share_questions.session_ended(broker_id)
 
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
+        """Processes items, or lets them wait for earlier ones. A burst of requests takes many turns."""
+        is_under_way = bool(self._items)
+        self._items.extend((session, item) for item in items)
+        if not is_under_way:
+            self._process_items()
+
+    def _process_items(self) -> None:
+        """Processes items of all sessions in the order of their arrival, as many as begin within SLICE_MS."""
         self._is_flush_due = True  # the call below sends everything that is decided before it
-        for item in items:
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        while self._items:
+            session, item = self._items.popleft()
+            if session.is_over:
+                continue
             try:
-                if isinstance(item, ForwardedToShard):
-                    self._forwarded(session, item)
-                elif isinstance(item, ShardCommitted):
-                    self._committed(item)
-                elif isinstance(item, ShardRecords):
-                    self._records_read(item)
-                elif isinstance(item, ShardAttached | ShardLost):
-                    self._attachment_changed(item)
-                elif isinstance(item, MarkersWritten):
-                    self.markers.written(item)
-                elif isinstance(item, ProducerIdsTold):
-                    self._producer_ids.received(item)
-                elif isinstance(item, ShareStatesTold):
-                    self._share_questions.received(item)
-                elif isinstance(item, OffsetsTold):
-                    self._offset_questions.received(item)
+                self._process(session, item)
             except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
                 _log.exception("processing an item of a session failed", item=type(item).__name__)
+            if self._clock.monotonic_ms() >= until_ms:
+                break
+        if self._items:
+            self._call_soon(self._process_items)
         self._flush()
+
+    def _process(self, session: BrokerSession, item: Item) -> None:
+        if isinstance(item, ForwardedToShard):
+            self._forwarded(session, item)
+        elif isinstance(item, ShardCommitted):
+            self._committed(item)
+        elif isinstance(item, ShardRecords):
+            self._records_read(item)
+        elif isinstance(item, ShardAttached | ShardLost):
+            self._attachment_changed(item)
+        elif isinstance(item, MarkersWritten):
+            self.markers.written(item)
+        elif isinstance(item, ProducerIdsTold):
+            self._producer_ids.received(item)
+        elif isinstance(item, ShareStatesTold):
+            self._share_questions.received(item)
+        elif isinstance(item, OffsetsTold):
+            self._offset_questions.received(item)
 
     def _forwarded(self, session: BrokerSession, item: ForwardedToShard) -> None:
         shard = self.shards.get(item.shard)

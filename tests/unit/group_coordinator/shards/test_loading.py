@@ -1,5 +1,5 @@
-"""The runtime loads many shards at once, and tells them of new topics, without holding the event loop for
-long.
+"""The runtime loads many shards at once, tells them of new topics, and processes many requests, without
+holding the event loop for long.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
-from tidelog.rpc.coordinator_session import AttachShard, Item, ShardAttached, ShardLost, ShardRecords
+from tidelog.rpc.coordinator_session import (
+    AttachShard,
+    ForwardedToShard,
+    Item,
+    ShardAttached,
+    ShardLost,
+    ShardRecords,
+)
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
+from tidelog.wire.api_keys import ApiKey
 
 BROKER = 1
 SHARDS = 3
@@ -53,7 +61,9 @@ class Sessions:
     """One session with one broker."""
 
     def __init__(self) -> None:
-        self.session: Any = SimpleNamespace(line=Line(), broker=SimpleNamespace(broker_id=BROKER))
+        self.session: Any = SimpleNamespace(
+            line=Line(), broker=SimpleNamespace(broker_id=BROKER), is_over=False
+        )
 
     def brokers_changed(self, brokers: object) -> None: ...
 
@@ -244,3 +254,75 @@ def test_a_turn_tells_fewer_shards_that_take_long(monkeypatch: pytest.MonkeyPatc
         took_ms.append(loads.image_ms)
     assert took_ms[-1] == 20 * 4
     assert max(after - before for before, after in pairwise([0, *took_ms])) <= SLICE_MS + 4
+
+
+class SlowShard:
+    """Takes the place of a shard: it notes the requests, each of which takes the time of a record."""
+
+    def __init__(self, loads: Loads, line: Line) -> None:
+        self._loads = loads
+        self.line = line
+        self.requests: list[int] = []
+        self.flushes: list[int] = []
+        """The number of requests at each end of a turn."""
+
+    def request(self, item: ForwardedToShard, line: Line) -> None:
+        self._loads.replayed += 1
+        self.requests.append(item.request_id)
+        if item.request_id == FAILING:
+            raise ValueError("a bug")
+        self._loads.runtime.has_pending(self)  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        if not self.flushes or self.flushes[-1] != len(self.requests):
+            self.flushes.append(len(self.requests))
+
+
+FAILING = 7
+
+
+def slow_shard(loads: Loads) -> SlowShard:
+    shard = SlowShard(loads, loads.line)
+    loads.runtime.shards[ShardId(ShardKind.GROUP, 0)] = shard  # type: ignore[assignment]
+    loads.record_ms = 4
+    return shard
+
+
+def requests(first: int, after: int) -> list[ForwardedToShard]:
+    shard = ShardId(ShardKind.GROUP, 0)
+    return [
+        ForwardedToShard(number, shard, ApiKey.HEARTBEAT, 4, b"", "User:u", None, "")
+        for number in range(first, after)
+    ]
+
+
+def test_requests_that_take_long_are_processed_in_many_turns_and_in_order() -> None:
+    loads = Loads()
+    shard = slow_shard(loads)
+    taken = [loads.receive(*requests(0, 10))]
+    taken.append(loads.receive(*requests(10, 12)))
+    while loads.soon:
+        taken.append(loads.turn())
+    assert shard.requests == list(range(12))
+    assert max(taken) <= 3
+    assert taken[1] == 0, "later items wait for the earlier ones"
+    assert shard.flushes == [3, 6, 9, 12], "each turn sends what it has decided"
+    assert loads.receive(*requests(12, 13)) == 1
+
+
+def test_requests_that_take_no_time_are_processed_at_once() -> None:
+    loads = Loads()
+    shard = slow_shard(loads)
+    loads.record_ms = 0
+    assert loads.receive(*requests(0, 500)) == 500
+    assert shard.requests == list(range(500))
+
+
+def test_waiting_requests_of_a_session_that_ended_are_dropped() -> None:
+    loads = Loads()
+    shard = slow_shard(loads)
+    loads.receive(*requests(0, 10))
+    loads.sessions.session.is_over = True
+    while loads.soon:
+        loads.turn()
+    assert shard.requests == [0, 1, 2]
