@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.consumer_group import metadata_hash
 from tidelog.group_coordinator.groups.consumer.group_changes import FIRST_EPOCH
@@ -107,9 +108,13 @@ class ShareChanges:
         if group.epoch <= group.assignment_epoch:
             return
         specs = []
+        ids_of: dict[frozenset[str], frozenset[UUID]] = {}
         for member in group.members.values():
-            topics = (image.topics.get(name) for name in member.topic_names)
-            topic_ids = frozenset(topic.topic_id for topic in topics if topic is not None)
+            topic_ids = ids_of.get(member.topic_names)
+            if topic_ids is None:
+                topics = (image.topics.get(name) for name in member.topic_names)
+                topic_ids = frozenset(topic.topic_id for topic in topics if topic is not None)
+                ids_of[member.topic_names] = topic_ids
             before = group.targets.get(member.member_id, NO_PARTITIONS)
             specs.append(ShareMemberSpec(member.member_id, topic_ids, before))
         initialized = {

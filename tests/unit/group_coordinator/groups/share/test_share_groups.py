@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from collections.abc import Mapping, Sequence
+from uuid import UUID
 
 import pytest
 
 from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
-from tidelog.group_coordinator.groups.share import share_groups
+from tidelog.group_coordinator.groups.consumer.member import Assignment
+from tidelog.group_coordinator.groups.share import share_changes, share_groups
+from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, assign
 from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -52,6 +56,25 @@ def raw(lab: ShareLab, **fields: object) -> ShareGroupHeartbeatResponse:
     request = ShareGroupHeartbeatRequest(**{"group_id": SHARERS, "member_id": "a"} | fields)  # type: ignore[arg-type]
     answer: ShareGroupHeartbeatResponse = lab.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, request)
     return answer
+
+
+def test_the_topics_of_equal_subscriptions_are_looked_up_once(
+    lab: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.set_topic("u", 4)
+    seen: list[Sequence[ShareMemberSpec]] = []
+
+    def noted(
+        members: Sequence[ShareMemberSpec], partitions: Mapping[UUID, frozenset[int]]
+    ) -> dict[str, Assignment]:
+        seen.append(members)
+        return assign(members, partitions)
+
+    monkeypatch.setattr(share_changes, "assign", noted)
+    for number in range(6):
+        joined(lab, f"m{number}", [T, "u"] if number % 2 else [T])
+    assert len(seen[-1]) == 6
+    assert len({id(member.topic_ids) for member in seen[-1]}) == 2
 
 
 def test_a_partition_is_assigned_only_after_its_state_exists(lab: ShareLab) -> None:
