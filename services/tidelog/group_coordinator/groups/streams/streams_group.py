@@ -107,6 +107,8 @@ class StreamsGroup:
         self.topology: Topology | None = None
         self.required_topics: frozenset[str] = frozenset()
         """The topics whose changes may change the assignment."""
+        self._read_topics: frozenset[str] = frozenset()
+        """The topics that the application reads, other than changelogs."""
         self.assignment_epoch = INITIAL_EPOCH
         self.assignment_timestamp_ms = WallMs(0)
         self.members: SizedMembers[StreamsMember] = SizedMembers()
@@ -188,6 +190,8 @@ class StreamsGroup:
     def put_topology(self, topology: Topology | None) -> None:
         self.topology, self.topics_changed = topology, True
         self.required_topics = frozenset() if topology is None else frozenset(topology.required_topics())
+        subtopologies = () if topology is None else topology.subtopologies.values()
+        self._read_topics = frozenset(topic for found in subtopologies for topic in found.read_topics())
 
     def put_metadata(self, member: StreamsMember) -> None:
         """Replaces the metadata of a member. Its epoch and tasks remain."""
@@ -325,9 +329,7 @@ class StreamsGroup:
         """Returns whether the application reads the topic, other than as a changelog. A group without members
         reads nothing.
         """
-        if not self.members or self.topology is None:
-            return False
-        return any(topic in found.read_topics() for found in self.topology.subtopologies.values())
+        return bool(self.members) and topic in self._read_topics
 
     def offsets_expire_from(self, topic: str, commit_timestamp_ms: WallMs) -> WallMs | None:
         return None if self.is_subscribed_to(topic) else commit_timestamp_ms

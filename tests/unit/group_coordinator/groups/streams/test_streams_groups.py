@@ -14,6 +14,7 @@ from tidelog.group_coordinator.groups.streams import streams_groups
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsState
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMemberState
 from tidelog.group_coordinator.groups.streams.topology import StreamsStatus
+from tidelog.group_coordinator.groups.streams.topology import Subtopology as KnownSubtopology
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -623,6 +624,14 @@ def test_the_offsets_of_an_application_expire_only_while_it_is_away(lab: Streams
     assert group.offsets_expire_from(CHANGELOG, lab.now_ms) == lab.now_ms
     thread.leave()
     assert group.offsets_expire_from(SOURCE, lab.now_ms) == lab.now_ms
+
+
+def test_the_topology_is_not_read_for_each_offset(lab: StreamsLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined(lab)
+    group = lab.streams_group()
+    monkeypatch.delattr(KnownSubtopology, "read_topics")
+    assert group.is_subscribed_to(SOURCE)
+    assert not group.is_subscribed_to(CHANGELOG)
 
 
 # -- histories
