@@ -203,6 +203,7 @@ class ProducerState:
     """
 
     __slots__ = (
+        "_idle",
         "_max_producers",
         "_ongoing",
         "_producers",
@@ -218,7 +219,9 @@ class ProducerState:
         expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         max_producers: int = MAX_PRODUCERS,
     ) -> None:
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # in the order of their last batches
+        self._producers: dict[int, _Producer] = {}
+        # the ids of those without an open transaction, in the order of their last batches
+        self._idle: OrderedDict[int, None] = OrderedDict()
         # producer id -> first offset of its open transaction, in the order of offsets
         self._ongoing: dict[int, int] = {}
         # ended transactions whose markers are not below the high watermark
@@ -238,10 +241,16 @@ class ProducerState:
         OUT_OF_ORDER_SEQUENCE_NUMBER (the sequence is not the next one, or not 0 in a new epoch),
         INVALID_TXN_STATE (the batch is not transactional, but the producer has an open transaction). A
         producer that is unknown or has expired by `now_ms` may begin with any sequence, because retention can
-        have deleted its history.
+        have deleted its history. POLICY_VIOLATION: it is unknown, and all others have open transactions, so
+        that none can be forgotten.
         """
         producer = self._producers.get(header[9])
         if producer is None:
+            if len(self._producers) >= self._max_producers and not self._idle:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{len(self._producers)} producers have open transactions here, which is the limit",
+                )
             return None
         epoch, sequence = header[10], header[11]
         known_epoch, batches = producer.producer_epoch, producer.batches
@@ -287,6 +296,7 @@ class ProducerState:
         if not self._is_expired(self._producers[producer_id], now_ms):
             return False
         del self._producers[producer_id]
+        del self._idle[producer_id]
         return True
 
     def _is_expired(self, producer: _Producer, now_ms: WallMs) -> bool:
@@ -312,8 +322,8 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._add(producer_id, epoch)
-        else:
-            self._producers.move_to_end(producer_id)
+        elif producer.txn_first_offset < 0:
+            self._idle.move_to_end(producer_id)
         batches = producer.batches
         if producer.producer_epoch != epoch:
             producer.producer_epoch = epoch
@@ -328,27 +338,29 @@ class ProducerState:
             if producer.txn_first_offset < 0:
                 producer.txn_first_offset = base_offset
                 self._ongoing[producer_id] = base_offset
+                del self._idle[producer_id]
         return None
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
         if len(self._producers) >= self._max_producers:
             self._evict()
         producer = self._producers[producer_id] = _Producer(epoch)
+        self._idle[producer_id] = None
         return producer
 
     def _evict(self) -> None:
         """Removes the producer whose last batch is the oldest, among those without an open transaction."""
-        for producer_id, producer in self._producers.items():
-            if producer.txn_first_offset < 0:
-                del self._producers[producer_id]
-                return
+        if self._idle:
+            producer_id, _ = self._idle.popitem(last=False)
+            del self._producers[producer_id]
 
     def _end_transaction(
         self, header: BatchHeader, now_ms: WallMs, marker: EndTransactionMarker
     ) -> CompletedTransaction | None:
         producer_id, epoch, offset = header.producer_id, header.producer_epoch, header.base_offset
         producer = self._producers.get(producer_id) or self._add(producer_id, epoch)
-        self._producers.move_to_end(producer_id)
+        self._idle[producer_id] = None
+        self._idle.move_to_end(producer_id)
         if producer.producer_epoch != epoch:
             producer.producer_epoch = epoch
             producer.batches.clear()
@@ -502,9 +514,10 @@ class ProducerState:
 
         Producers with an open transaction stay.
         """
-        expired = [pid for pid, producer in self._producers.items() if self._is_expired(producer, now_ms)]
+        expired = [pid for pid in self._idle if self._is_expired(self._producers[pid], now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
+            del self._idle[producer_id]
         self._verifications.expire(now_ms - self.expiration_ms)
         return len(expired)
 
@@ -514,6 +527,7 @@ class ProducerState:
 
     def clear(self) -> None:
         self._producers.clear()
+        self._idle.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
         self.end_offset = 0
@@ -535,7 +549,7 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.txn_first_offset,
             )
-            for producer_id, producer in self._producers.items()
+            for producer_id, producer in self._ordered()
             for batch in _batches_to_store(producer)
         )
 
@@ -566,6 +580,7 @@ class ProducerState:
             (p.txn_first_offset, pid) for pid, p in self._producers.items() if p.txn_first_offset >= 0
         )
         self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
+        self._idle.update((pid, None) for pid in self._producers if pid not in self._ongoing)
         for _ in range(len(self._producers) - self._max_producers):
             self._evict()
 
@@ -574,7 +589,7 @@ class ProducerState:
 
     def each_described(self) -> Iterator[ActiveProducer]:
         """Yields the producers that are known at the first step. Others may be added before the last one."""
-        for producer_id, producer in tuple(self._producers.items()):
+        for producer_id, producer in tuple(self._ordered()):
             yield ActiveProducer(
                 producer_id,
                 producer.producer_epoch,
@@ -583,6 +598,14 @@ class ProducerState:
                 producer.coordinator_epoch,
                 producer.txn_first_offset,
             )
+
+    def _ordered(self) -> Iterator[tuple[int, _Producer]]:
+        """Yields the producers with open transactions, and then the others in the order in which they would
+        be forgotten.
+        """
+        for producer_ids in (self._ongoing, self._idle):
+            for producer_id in producer_ids:
+                yield producer_id, self._producers[producer_id]
 
     def stored_batches(self, producer_id: int) -> list[StoredBatch]:
         """Returns the remembered batches of a producer, oldest first; none if the producer is unknown."""

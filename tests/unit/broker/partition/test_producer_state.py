@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -292,7 +294,7 @@ def test_expiry_counts_from_the_last_batch() -> None:
     state.update(header(sequence=0, producer_id=3, attributes=TRANSACTIONAL_BIT), 0)
     assert state.expire(1_099) == 0
     assert state.expire(1_100) == 1
-    assert [p.producer_id for p in state.describe()] == [2, 3]
+    assert sorted(p.producer_id for p in state.describe()) == [2, 3]
 
 
 def test_a_producer_of_old_records_does_not_expire_early() -> None:
@@ -332,3 +334,95 @@ def test_the_number_of_producers_is_bounded_and_the_longest_idle_go_first() -> N
     loaded.load(state.snapshot(), 200, NOW_MS)
     assert len(loaded) <= 16
     assert loaded.first_unstable_offset == 0
+
+
+def begin(state: ProducerState, producer_id: int) -> None:
+    batch = header(
+        sequence=0, producer_id=producer_id, base_offset=state.end_offset, attributes=TRANSACTIONAL_BIT
+    )
+    assert state.check(batch, NOW_MS) is None
+    state.update(batch, NOW_MS)
+
+
+def test_a_new_producer_is_refused_while_all_others_have_open_transactions() -> None:
+    state = ProducerState(max_producers=3)
+    for producer_id in (1, 2, 3):
+        begin(state, producer_id)
+    assert refusal(state, header(sequence=0, producer_id=4)) == ErrorCode.POLICY_VIOLATION
+    following = header(sequence=1, producer_id=2, base_offset=3, attributes=TRANSACTIONAL_BIT)
+    assert state.check(following, NOW_MS) is None
+    state.update(marker(offset=4, producer_id=2), NOW_MS, EndTransactionMarker(True, 0))
+    begin(state, 4)
+    assert {row.producer_id for row in state.describe()} == {1, 3, 4}
+    loaded = ProducerState(max_producers=3)
+    loaded.load(state.snapshot(), state.end_offset, NOW_MS)
+    assert refusal(loaded, header(sequence=0, producer_id=5)) == ErrorCode.POLICY_VIOLATION
+
+
+def test_open_transactions_do_not_delay_the_removal_of_another_producer() -> None:
+    state = ProducerState(max_producers=2_001)
+    for producer_id in range(2_000):
+        begin(state, producer_id)
+    lines = 0
+
+    def count(frame: object, event: str, argument: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        for producer_id in range(3_000, 3_010):
+            state.update(header(sequence=0, producer_id=producer_id, base_offset=state.end_offset), NOW_MS)
+    finally:
+        sys.settrace(before)
+    assert len(state) == 2_001
+    assert lines < 1_000
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 6), st.sampled_from(["write", "begin", "end"]), st.booleans()), max_size=40
+    )
+)
+def test_producers_with_open_transactions_are_never_forgotten(steps: list[tuple[int, str, bool]]) -> None:
+    """The others are forgotten in the order of their last batches, also after a snapshot is loaded."""
+    state = ProducerState(max_producers=4)
+    opened: set[int] = set()
+    idle: list[int] = []
+    for offset, (producer_id, step, is_reloaded) in enumerate(steps):
+        if step == "end":
+            batch, end = marker(offset=offset, producer_id=producer_id), EndTransactionMarker(False, 0)
+        else:
+            bits = TRANSACTIONAL_BIT if step == "begin" or producer_id in opened else 0
+            known = state.stored_batches(producer_id)
+            batch = header(
+                sequence=known[-1].last_sequence + 1 if known else 0,
+                producer_id=producer_id,
+                base_offset=offset,
+                attributes=bits,
+            )
+            end = None
+            is_full = len(opened) >= 4 and not idle
+            if producer_id not in opened and producer_id not in idle and is_full:
+                assert refusal(state, batch) == ErrorCode.POLICY_VIOLATION
+                continue
+            assert state.check(batch, NOW_MS) is None
+        if producer_id not in opened and producer_id not in idle and len(opened) + len(idle) >= 4 and idle:
+            del idle[0]
+        state.update(batch, NOW_MS, end)
+        if producer_id in idle:
+            idle.remove(producer_id)
+        if step == "begin" or (step == "write" and producer_id in opened):
+            opened.add(producer_id)
+        else:
+            opened.discard(producer_id)
+            idle.append(producer_id)
+        if is_reloaded:
+            end_offset, state_bytes = state.end_offset, state.snapshot()
+            state = ProducerState(max_producers=max(4, len(opened) + len(idle)))
+            state.load(state_bytes, end_offset, NOW_MS)
+            state._max_producers = 4
+        assert [row.producer_id for row in state.describe() if row.current_txn_start_offset < 0] == idle
+        assert {row.producer_id for row in state.describe() if row.current_txn_start_offset >= 0} == opened
