@@ -5,7 +5,8 @@ UpdateMetadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tidelog.broker.security_snapshot import SecuritySnapshot
@@ -32,6 +33,7 @@ class MetadataView:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicState] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
+        self._sorted_names: list[str] | None = None  # the keys of `topics`, once they are needed
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
         self.features = DEFAULT_FEATURES
         self.security = SecuritySnapshot()
@@ -63,16 +65,20 @@ class MetadataView:
         if update.is_full:
             self.topics.clear()
             self.topic_names.clear()
+            self._sorted_names = None
         for deleted in update.deleted_topics:
             known = self.topics.get(deleted.name)
             if known is not None and known.topic_id == deleted.topic_id:
                 del self.topics[deleted.name]
+                self._name_changed(deleted.name)
             self.topic_names.pop(deleted.topic_id, None)
         for topic in update.topics:
             replaced = self.topics.get(topic.name)
             if replaced is not None and replaced.topic_id != topic.topic_id:
                 self.topic_names.pop(replaced.topic_id, None)
             self.topics[topic.name] = topic
+            if replaced is None:
+                self._name_changed(topic.name)
             self.topic_names[topic.topic_id] = topic.name
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
@@ -82,6 +88,22 @@ class MetadataView:
             self.security = security
             for observer in self._security_observers:
                 observer(self.security)
+
+    def _name_changed(self, name: str) -> None:
+        names = self._sorted_names
+        if names is None:
+            return
+        at = bisect_left(names, name)
+        if name in self.topics:
+            names.insert(at, name)
+        else:
+            del names[at]
+
+    def sorted_topics(self) -> Sequence[str]:
+        """Returns the names of all topics in their order, until the next update."""
+        if self._sorted_names is None:
+            self._sorted_names = sorted(self.topics)
+        return self._sorted_names
 
     @property
     def uses_elr(self) -> bool:

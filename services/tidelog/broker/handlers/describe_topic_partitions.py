@@ -7,7 +7,9 @@ INVALID_TOPIC_EXCEPTION; Kafka fails the whole request.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
@@ -52,14 +54,15 @@ class DescribeTopicPartitionsHandler:
         )
         return self._page(names, request.cursor, limit)
 
-    def _names(self, request: DescribeTopicPartitionsRequest) -> list[str]:
+    def _names(self, request: DescribeTopicPartitionsRequest) -> Iterable[str]:
         """Returns the topics from the cursor's topic on. A request without topics asks for all of them."""
         cursor = request.cursor
         first = cursor.topic_name if cursor is not None else ""
-        wanted: Iterable[str] = (
-            {topic.name for topic in request.topics} if request.topics else self._metadata.topics
-        )
-        names = sorted(name for name in wanted if name >= first)
+        names: Sequence[str]
+        if request.topics:
+            names = sorted({topic.name for topic in request.topics if topic.name >= first})
+        else:
+            names = self._metadata.sorted_topics()
         if cursor is not None and cursor.partition_index < 0:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"The cursor's partition index {cursor.partition_index} is invalid"
@@ -68,9 +71,12 @@ class DescribeTopicPartitionsHandler:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"The request does not contain the cursor's topic {first}"
             )
-        return names
+        # The page may end after a few of very many topics.
+        return islice(names, bisect_left(names, first), None)
 
-    def _page(self, names: list[str], cursor: Cursor | None, limit: int) -> DescribeTopicPartitionsResponse:
+    def _page(
+        self, names: Iterable[str], cursor: Cursor | None, limit: int
+    ) -> DescribeTopicPartitionsResponse:
         response = DescribeTopicPartitionsResponse()
         left = limit
         for name in names:

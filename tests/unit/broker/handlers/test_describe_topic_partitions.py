@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -8,7 +10,9 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
+from tidelog.broker.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
+from tidelog.rpc.broker_commands import DeletedTopic, TopicState, UpdateMetadata
 from tidelog.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -65,6 +69,57 @@ def test_invalid_cursors(lab: InMemoryBroker, cursor: Cursor) -> None:
     lab.add_topic("a")
     (topic,) = describe(lab, "a", cursor=cursor).topics
     assert topic.error_code == ErrorCode.INVALID_REQUEST
+
+
+class CountedTopics(dict[str, Any]):
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.walks += 1
+        return super().__iter__()
+
+
+def test_the_topics_are_sorted_once_for_all_pages(lab: InMemoryBroker) -> None:
+    for name in "dbac":
+        lab.add_topic(name)
+    topics = lab.broker.metadata.topics = CountedTopics(lab.broker.metadata.topics)
+    cursor, pages = None, []
+    for _ in range(4):
+        response = describe(lab, limit=1, cursor=cursor)
+        pages += [topic.name for topic in response.topics]
+        cursor = response.next_cursor
+    assert (pages, topics.walks) == (["a", "b", "c", "d"], 1)
+    lab.add_topic("bb")
+    lab.add_topic("a")
+    assert list(found(describe(lab))) == ["a", "b", "bb", "c", "d"]
+    assert topics.walks == 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.tuples(st.sampled_from("abcde"), st.integers(1, 2))),
+            st.sets(st.tuples(st.sampled_from("abcde"), st.integers(1, 2))),
+            st.booleans(),
+        ),
+        max_size=8,
+    )
+)
+def test_the_sorted_names_are_those_of_the_topics(
+    updates: list[tuple[set[tuple[str, int]], set[tuple[str, int]], bool]],
+) -> None:
+    view = MetadataView("cluster")
+    for changed, deleted, is_full in updates:
+        update = UpdateMetadata(
+            1,
+            1,
+            (),
+            topics=tuple(TopicState(name, uuid.UUID(int=number), (), {}) for name, number in changed),
+            deleted_topics=tuple(DeletedTopic(name, uuid.UUID(int=number)) for name, number in deleted),
+            is_full=is_full,
+        )
+        view.apply(update)
+        assert list(view.sorted_topics()) == sorted(view.topics)
 
 
 def test_a_cursor_behind_the_last_partition(lab: InMemoryBroker) -> None:
