@@ -14,6 +14,7 @@ import structlog
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.timing.slices import Steps, in_slices
 from tidelog.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -25,7 +26,7 @@ from tidelog.wire.messages.describe_log_dirs import (
 if TYPE_CHECKING:
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.request import Answer, RequestContext
 
 _log = structlog.get_logger(__name__)
 
@@ -37,7 +38,10 @@ class DescribeLogDirsHandler:
         self._hosted = hosted
         self._log_directory = log_directory
 
-    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> Answer:
+        return in_slices(self._answer(request))
+
+    def _answer(self, request: DescribeLogDirsRequest) -> Steps[DescribeLogDirsResponse]:
         path = str(self._log_directory.path)
         try:
             disk = os.statvfs(path)
@@ -46,9 +50,9 @@ class DescribeLogDirsHandler:
             return DescribeLogDirsResponse(
                 results=[DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path)]
             )
+        found = yield from self._partitions(request)
         topics = [
-            DescribeLogDirsTopic(name=name, partitions=partitions)
-            for name, partitions in self._partitions(request).items()
+            DescribeLogDirsTopic(name=name, partitions=partitions) for name, partitions in found.items()
         ]
         return DescribeLogDirsResponse(
             results=[
@@ -61,7 +65,9 @@ class DescribeLogDirsHandler:
             ]
         )
 
-    def _partitions(self, request: DescribeLogDirsRequest) -> dict[str, list[DescribeLogDirsPartition]]:
+    def _partitions(
+        self, request: DescribeLogDirsRequest
+    ) -> Steps[dict[str, list[DescribeLogDirsPartition]]]:
         """Returns the requested partitions that this broker hosts. Other partitions are left out."""
         replicas = self._hosted.replicas
         if request.topics is None:
@@ -70,12 +76,14 @@ class DescribeLogDirsHandler:
             asked = (
                 TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions
             )
-            wanted = [
-                topic_partition for topic_partition in dict.fromkeys(asked) if topic_partition in replicas
-            ]
+            wanted = list(dict.fromkeys(asked))
         found: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
         for topic_partition in wanted:
-            size = replicas[topic_partition].log.size_bytes
+            yield
+            replica = replicas.get(topic_partition)
+            if replica is None:
+                continue
+            size = replica.log.size_bytes
             found[topic_partition.topic].append(
                 DescribeLogDirsPartition(partition_index=topic_partition.partition, partition_size=size)
             )

@@ -1,4 +1,4 @@
-"""Descriptions of all ACLs, users or tokens of a cluster do not hold the event loop, however many exist."""
+"""Descriptions of all ACLs, users, tokens or partitions do not hold the event loop, however many exist."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 from tidelog.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
+from tidelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from tidelog.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from tidelog.wire.messages.list_config_resources import ListConfigResourcesRequest
 
@@ -86,15 +87,7 @@ def test_a_description_of_all_is_made_in_slices(
     answers: str,
 ) -> None:
     entries: list[SecurityEntry] = [entry(f"n{number}") for number in range(ENTRIES)]
-    sliced: list[object] = []
-    finish = slices.finish
-
-    def counted(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
-        sliced.append(steps)
-        return finish(steps, seconds)
-
-    monkeypatch.setattr(slices, "SLICE_MS", 0)
-    monkeypatch.setattr(slices, "finish", counted)
+    sliced = count_slices(monkeypatch)
     lab = InMemoryBroker(tmp_path, SETTINGS)
     try:
         lab.update_metadata(security=SecurityUpdate(1, tuple(entries)))
@@ -104,3 +97,27 @@ def test_a_description_of_all_is_made_in_slices(
         lab.close()
     assert len(getattr(answer, answers)) == ENTRIES
     assert len(sliced) == 1
+
+
+def test_the_sizes_of_all_partitions_are_told_in_slices(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t", 40)
+    sliced = count_slices(monkeypatch)
+    (directory,) = lab.call(DescribeLogDirsRequest(None), 4).results
+    assert [part.partition_index for part in directory.topics[0].partitions] == list(range(40))
+    assert len(sliced) == 1
+
+
+def count_slices(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Returns the works that need more than one slice from now on."""
+    sliced: list[object] = []
+    finish = slices.finish
+
+    def counted(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+        sliced.append(steps)
+        return finish(steps, seconds)
+
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    monkeypatch.setattr(slices, "finish", counted)
+    return sliced
