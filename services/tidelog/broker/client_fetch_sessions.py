@@ -224,9 +224,13 @@ class ClientFetchSessions:
         size = len(partitions)
         if size > self._max_partitions or not all(self._may_admit(key, may_read) for key in partitions):
             return None
+        victims = self._victims(size, now_ms)
         while len(self._sessions) >= self._slots or self.partition_count + size > self._max_partitions:
-            if not self._evict_for(size, now_ms):
+            victim = next(victims, None)
+            if victim is None:
                 return None
+            self.remove(victim.session_id)
+            self.evicted_total += 1
         session_id = self._new_session_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_session_id()
@@ -247,28 +251,24 @@ class ClientFetchSessions:
         if session is not None:
             self.partition_count -= len(session.partitions)
 
-    def _evict_for(self, size: int, now_ms: MonotonicMs) -> bool:
-        """Evicts the least recently used session if it is stale, else the smallest one that is old and
-        smaller than `size`. Returns whether a slot is free now.
+    def _victims(self, size: int, now_ms: MonotonicMs) -> Iterator[ClientFetchSession]:
+        """Yields the sessions that may make room for one with `size` partitions: the least recently used
+        first while they are stale, then the smallest ones that are old and smaller than `size`. The caller
+        removes each before it asks for the next.
         """
-        if not self._sessions:
-            return False
-        oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
-            self.remove(oldest.session_id)
-            self.evicted_total += 1
-            return True
+        while self._sessions:
+            oldest = next(iter(self._sessions.values()))
+            if now_ms - oldest.last_used_ms <= MIN_EVICTION_MS:
+                break
+            yield oldest
         evictable = [
-            session
-            for session in self._sessions.values()
+            (len(session.partitions), at, session)
+            for at, session in enumerate(self._sessions.values())
             if now_ms - session.created_ms > MIN_EVICTION_MS and len(session.partitions) < size
         ]
-        if not evictable:
-            return False
-        smallest = min(evictable, key=lambda session: len(session.partitions))
-        self.remove(smallest.session_id)
-        self.evicted_total += 1
-        return True
+        evictable.sort()  # sessions of the same size in the order of their last use
+        for _, _, session in evictable:
+            yield session
 
 
 _NO_TOPIC_ID = uuid.UUID(int=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -237,3 +237,29 @@ def test_a_session_admits_only_known_partitions() -> None:
         sessions.plan(request(7, 2, {5: 1}), BY_NAME, 0)
     assert refusal.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
+class CountedPartitions(dict[Any, Any]):
+    sizes_asked = 0
+
+    def __len__(self) -> int:
+        CountedPartitions.sizes_asked += 1
+        return super().__len__()
+
+
+def test_sessions_that_make_room_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request may need the room of many small sessions that are in use."""
+    monkeypatch.setattr(CountedPartitions, "sizes_asked", 0)
+    numbers = itertools.count(1)
+    sessions = ClientFetchSessions(1_000, lambda: next(numbers), max_partitions=200)
+    for _ in range(100):
+        plan = sessions.plan(request(0, 0, {0: 1, 1: 1}), BY_NAME, 0)
+        assert plan.session is not None
+        plan.session.partitions = CountedPartitions(plan.session.partitions)
+    for name in range(1, 101):
+        sessions.plan(request(name, 1, {}), BY_NAME, MIN_EVICTION_MS + 1)
+    CountedPartitions.sizes_asked = 0
+    large = sessions.plan(request(0, 0, dict.fromkeys(range(150), 1)), BY_NAME, MIN_EVICTION_MS + 1)
+    assert large.session is not None
+    assert (len(sessions), sessions.partition_count, sessions.evicted_total) == (26, 200, 75)
+    assert CountedPartitions.sizes_asked <= 300
