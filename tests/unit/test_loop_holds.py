@@ -1,11 +1,11 @@
 """Measures for how long one request holds the event loop, with the worst requests that the broker accepts.
 
 A generator builds, for each API in its last version, requests that spend the API's whole limit of elements on
-one array: with names that exist, with names that do not, with long names, and with as many of the longest
-names as fit. Other tests append thousands of batches with one request, and create, change and delete
-thousands of topics. The requests go to an embedded cluster (broker, controller and group coordinator on one
-event loop). The test measures the CPU time of each iteration of this loop, so that a busy machine does not
-fail it.
+one array: with names that exist, with names that do not, with long names, with as many of the longest names
+as fit, and with the longest ids of groups and members around names that exist. Other tests append thousands
+of batches with one request, and create, change and delete thousands of topics. The requests go to an embedded
+cluster (broker, controller and group coordinator on one event loop). The test measures the CPU time of each
+iteration of this loop, so that a busy machine does not fail it.
 
 CPU time also grows on a slow machine, and while neighbors use the caches of the processor. The test therefore
 measures a fixed piece of Python beside each request and divides by its slowdown. The limit of 50 ms is for a
@@ -29,6 +29,7 @@ from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.embedded.cluster import EmbeddedCluster
+from tidelog.group_coordinator.id_limits import MAX_ID_BYTES
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -106,23 +107,29 @@ def hold(loop: MeasuredLoop, act: Callable[[], T], rest_s: float = 0.02) -> tupl
 
 
 class Names:
-    """The names and ids in a request: known ones, unknown ones, or long ones."""
+    """The names and ids in a request: known ones, unknown ones, or long ones.
+
+    With "long ids", the names are known, and group ids, member ids and transactional ids have the most bytes
+    that a request may have which changes something.
+    """
 
     def __init__(self, mode: str, topic_id: uuid.UUID) -> None:
         self.mode = mode
         self._topic_id = topic_id
         self._count = 0
 
-    def text(self) -> str:
+    def text(self, field: str = "") -> str:
         self._count += 1
-        if self.mode == "known":
+        if self.mode == "long ids" and field.endswith("_id"):
+            return "x" * MAX_ID_BYTES
+        if self.mode in ("known", "long ids"):
             return TOPIC
         length = {"long": LONG, "longest": LONGEST}.get(self.mode, 1)
         return f"{'x' * length}{self._count}"
 
     def identity(self) -> uuid.UUID:
         self._count += 1
-        return self._topic_id if self.mode == "known" else uuid.UUID(int=self._count)
+        return self._topic_id if self.mode in ("known", "long ids") else uuid.UUID(int=self._count)
 
 
 def array_paths(kind: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
@@ -155,7 +162,9 @@ def build(kind: type[Struct], version: int, path: tuple[str, ...], count: int, n
             ]
         elif not field.is_nullable_in(version) or is_on_path or field.kind == "string":
             default = getattr(kind(), field.name)
-            if field.kind in ("string", "uuid") or not isinstance(field.kind, str):
+            if field.kind == "string":
+                values[field.name] = names.text(field.name)
+            elif field.kind == "uuid" or not isinstance(field.kind, str):
                 values[field.name] = value(
                     field.kind, version, path[1:] if is_on_path else (), count, names, 0
                 )
@@ -198,7 +207,7 @@ def requests(api_key: int, version: int, topic_id: uuid.UUID) -> Iterator[tuple[
     message: type[Message] = codec.request_class(api_key)
     limit = max_elements(api_key)
     for path in [*array_paths(message, version), ()]:
-        for mode in ("known", "unknown", "long", "longest"):
+        for mode in ("known", "unknown", "long", "longest", "long ids"):
             names, count = Names(mode, topic_id), limit - len(path) - TAGGED_FIELDS
             if mode == "longest":
                 count = min(count, MOST_OF_THE_LONGEST)
