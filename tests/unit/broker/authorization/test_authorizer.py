@@ -1,4 +1,4 @@
-"""Which changes end the decisions that a connection remembers."""
+"""The changes that end the decisions that a connection remembers."""
 
 from __future__ import annotations
 
