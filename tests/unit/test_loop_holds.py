@@ -29,7 +29,7 @@ from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.embedded.cluster import EmbeddedCluster
-from tidelog.group_coordinator.id_limits import MAX_ID_BYTES
+from tidelog.model.name_limits import MAX_NAME_BYTES
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -121,7 +121,7 @@ class Names:
     def text(self, field: str = "") -> str:
         self._count += 1
         if self.mode == "long ids" and field.endswith("_id"):
-            return "x" * MAX_ID_BYTES
+            return "x" * MAX_NAME_BYTES
         if self.mode in ("known", "long ids"):
             return TOPIC
         length = {"long": LONG, "longest": LONGEST}.get(self.mode, 1)

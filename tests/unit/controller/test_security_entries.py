@@ -126,3 +126,11 @@ def test_a_full_update_removes_from_every_part_what_it_does_not_name(part: str) 
     after = all_at_once(before.replaced(SecurityUpdate(9)))
     assert len(getattr(before, part)) == 1
     assert len(getattr(after, part)) == 0
+
+
+def test_an_older_removal_does_not_make_a_removed_entry_possible_again() -> None:
+    state, entry = ClusterState(), acl_entry("alice")
+    state.apply_removal(entry.key, 5, ChangeSet())
+    state.apply_removal(entry.key, 3, ChangeSet())
+    state.apply(entry, 4, 4, ChangeSet())
+    assert not state.acls

@@ -18,10 +18,10 @@ from tidelog.controller.core.decision import (
     Record,
     Write,
 )
-from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.wire.messages import alter_client_quotas as alter
 from tidelog.wire.messages import describe_client_quotas as describe
 

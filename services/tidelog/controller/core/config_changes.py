@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
-from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
@@ -24,6 +23,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.model.topics import topic_name_problem
 from tidelog.wire.messages import alter_configs as full
 from tidelog.wire.messages import incremental_alter_configs as incremental

@@ -14,10 +14,10 @@ from tidelog.controller.core.decision import (
     Record,
     Write,
 )
-from tidelog.controller.core.name_limits import is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, DelegationTokenEntry, encode_uuid
 from tidelog.model.errors import ErrorCode
+from tidelog.model.name_limits import is_too_long
 from tidelog.model.principal import Principal
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.wire.messages import create_delegation_token as create

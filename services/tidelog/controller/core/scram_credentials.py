@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
-from tidelog.controller.core.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ScramCredentialEntry, scram_credential_key
 from tidelog.model.errors import ErrorCode
+from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.sasl.scram import (
     MAX_ITERATIONS,
     MECHANISM_BY_NUMBER,

@@ -360,7 +360,7 @@ class ClusterState:
         self.latest_revision = max(self.latest_revision, revision)
         if self.revisions.get(key, 0) >= revision:
             return
-        self._gone_at[key] = revision
+        self._gone_at[key] = max(revision, self._gone_at.get(key, 0))
         if self.revisions.pop(key, None) is None:
             return
         self.entry_sizes.remove(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
@@ -25,7 +25,6 @@ from tidelog.group_coordinator.groups.shared import (
 )
 from tidelog.group_coordinator.groups.streams.streams_describe import StreamsDescriptions
 from tidelog.group_coordinator.groups.streams.streams_groups import StreamsGroups
-from tidelog.group_coordinator.id_limits import check_group_request
 from tidelog.group_coordinator.shard_core import (
     AskEndOffsets,
     AskShareStates,
@@ -43,6 +42,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.name_limits import is_too_long
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
@@ -67,6 +67,39 @@ EXPIRY_PAUSE_MS: Final = 100
 
 def _no_overrides(group_id: str) -> Mapping[str, str]:
     return {}
+
+
+_CHOSEN_IDS: Final[Mapping[int, tuple[str, ...]]] = {
+    ApiKey.JOIN_GROUP: ("group_instance_id",),
+    ApiKey.SYNC_GROUP: (),
+    ApiKey.HEARTBEAT: (),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: ("member_id", "instance_id"),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ("member_id",),
+    ApiKey.STREAMS_GROUP_HEARTBEAT: ("member_id", "instance_id"),
+    ApiKey.OFFSET_COMMIT: (),
+    ApiKey.TXN_OFFSET_COMMIT: (),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (),
+}
+"""The requests that create a group or change one, and their ids of members that the client chooses.
+
+Each record of a group repeats the group's id, so one request with a long id could append a thousand times its
+own size. The ids of classic members are the coordinator's. Requests that delete or describe are not limited,
+and ids that are already in the log are loaded whatever their lengths are.
+"""
+
+
+def _error_of_ids(request: ShardRequest[Any]) -> ErrorCode:
+    """Returns the error of a request that would create or change a group or a member with too long an id."""
+    fields = _CHOSEN_IDS.get(request.api_key)
+    if fields is None:
+        return ErrorCode.NONE
+    message = request.message
+    if is_too_long(message.group_id):
+        return ErrorCode.INVALID_GROUP_ID
+    for field in fields:
+        if is_too_long(getattr(message, field) or ""):
+            return ErrorCode.INVALID_REQUEST
+    return ErrorCode.NONE
 
 
 class _NamesGroup(Protocol):
@@ -221,7 +254,7 @@ class GroupCore:
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         """Decides on a request. All requests pass here, so the lengths of ids are checked here."""
-        error = check_group_request(request)
+        error = _error_of_ids(request)
         if error is not ErrorCode.NONE:
             return answer(request, Refused(error))
         return self._handlers[request.api_key](request, now_ms)

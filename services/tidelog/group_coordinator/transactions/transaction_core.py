@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
-from tidelog.group_coordinator.id_limits import is_too_long
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     CancelTimer,
@@ -49,6 +48,7 @@ from tidelog.group_coordinator.transactions.transaction import (
 from tidelog.group_coordinator.transactions.transaction_log import read_record, transaction_record
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.name_limits import is_too_long
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey

@@ -293,7 +293,9 @@ def test_a_decision_does_not_look_at_other_hosts(host_of: Callable[[int], str]) 
     client = client_address("192.168.0.1")
 
     def cost(count: int) -> int:
-        index = AclIndex().changed([], [rule("*", host=host_of(number)) for number in range(count)])
+        index = all_at_once(
+            AclIndex().changed([], [rule("*", host=host_of(number)) for number in range(count)])
+        )
         assert not index.decide(PRINCIPALS[0], client, AclOperation.READ, ResourceType.TOPIC, "a")
         return steps(lambda: index.decide(PRINCIPALS[0], client, AclOperation.READ, ResourceType.TOPIC, "a"))
 

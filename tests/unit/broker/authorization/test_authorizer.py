@@ -17,6 +17,7 @@ from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionT
 from tidelog.model.principal import Principal, user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import ScramCredential
+from tidelog.timing.slices import all_at_once
 
 ALICE, BOB = user_principal("alice"), user_principal("bob")
 READ_T = AclEntry(
@@ -55,7 +56,7 @@ class Lab:
         monkeypatch.setattr(AclIndex, "decide", counted)
 
     def change(self, *entries: SecurityEntry) -> None:
-        self.metadata.security = self.metadata.security.updated(SecurityUpdate(1, entries))
+        self.metadata.security = all_at_once(self.metadata.security.updated(SecurityUpdate(1, entries)))
 
     def may_read(self) -> bool:
         context = cast(RequestContext, SimpleNamespace(connection=self.source))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from grouplab.consumer_lab import ConsumerLab
-from tidelog.group_coordinator import id_limits
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.id_limits import MAX_ID_BYTES, is_too_long
 from tidelog.group_coordinator.shard_core import Refused, size_of_records
+from tidelog.model import name_limits
 from tidelog.model.errors import ErrorCode
+from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -31,7 +31,7 @@ from tidelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-LONGEST = "x" * MAX_ID_BYTES
+LONGEST = "x" * MAX_NAME_BYTES
 LIMITED = {
     ApiKey.JOIN_GROUP: ("group_instance_id",),
     ApiKey.SYNC_GROUP: (),
@@ -52,7 +52,7 @@ def asked(lab: ConsumerLab, api_key: ApiKey, **fields: str) -> Any:
 
 
 @pytest.mark.parametrize("api_key", LIMITED)
-@pytest.mark.parametrize("long", [LONGEST + "x", "é" * (MAX_ID_BYTES // 2) + "x", "x" * 30_000])
+@pytest.mark.parametrize("long", [LONGEST + "x", "é" * (MAX_NAME_BYTES // 2) + "x", "x" * 30_000])
 def test_a_request_that_changes_a_group_is_refused_if_an_id_is_too_long(api_key: ApiKey, long: str) -> None:
     lab = ConsumerLab()
     assert asked(lab, api_key, group_id=long) == Refused(ErrorCode.INVALID_GROUP_ID)
@@ -68,8 +68,8 @@ def test_a_request_that_changes_a_group_is_refused_if_an_id_is_too_long(api_key:
 @pytest.mark.parametrize("character", ["x", "é", "€", "😀"])
 def test_the_limit_counts_bytes(character: str) -> None:
     size_bytes = len(character.encode())
-    for count in range(1, MAX_ID_BYTES + 3):
-        assert is_too_long(character * count) == (count * size_bytes > MAX_ID_BYTES)
+    for count in range(1, MAX_NAME_BYTES + 3):
+        assert is_too_long(character * count) == (count * size_bytes > MAX_NAME_BYTES)
 
 
 def committed(group_id: str, entries: list[tuple[int, int]]) -> OffsetCommitRequest:
@@ -86,7 +86,7 @@ def test_an_offset_that_a_commit_names_many_times_is_written_once() -> None:
     answer = lab.ask(ApiKey.OFFSET_COMMIT, 9, committed(LONGEST, entries))
     assert [partition.error_code for partition in answer.topics[0].partitions] == [0] * 3_990
     assert len(lab.log) == before + 2
-    assert size_of_records(lab.log[before:]) < 3 * MAX_ID_BYTES
+    assert size_of_records(lab.log[before:]) < 3 * MAX_NAME_BYTES
     wanted = OffsetFetchRequestGroup(
         LONGEST, topics=[OffsetFetchRequestTopics("orders", partition_indexes=[0, 1])]
     )
@@ -111,7 +111,7 @@ def test_groups_with_longer_ids_in_the_log_are_loaded_and_can_be_deleted(
     lab, long = ConsumerLab(), "x" * 30_000
     lab.set_topic("orders", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(id_limits, "MAX_ID_BYTES", 1 << 20)
+        patch.setattr(name_limits, "MAX_NAME_BYTES", 1 << 20)
         lab.ask(ApiKey.OFFSET_COMMIT, 9, committed(long, [(0, 7)]))
     lab.fail_over()
     assert long in lab.core.groups.by_id

@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grouplab.cpu_time import least_cpu_s
-from tidelog.group_coordinator import id_limits
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
-from tidelog.group_coordinator.id_limits import MAX_ID_BYTES
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer
 from tidelog.group_coordinator.transactions import queries
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
@@ -19,9 +17,11 @@ from tidelog.group_coordinator.transactions.transaction_core import (
     NEXT_TIMEOUTS_MS,
     TIMEOUTS_TIMER,
 )
+from tidelog.model import name_limits
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.name_limits import MAX_NAME_BYTES
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -523,8 +523,8 @@ class TestWaitingForMarkers:
 
 class TestLongIds:
     def test_a_long_transactional_id_is_refused(self, lab: TransactionLab) -> None:
-        assert lab.init("é" * (MAX_ID_BYTES // 2)).error_code == ErrorCode.NONE
-        for long in ("x" * (MAX_ID_BYTES + 1), "é" * (MAX_ID_BYTES // 2) + "x", "x" * 32_000):
+        assert lab.init("é" * (MAX_NAME_BYTES // 2)).error_code == ErrorCode.NONE
+        for long in ("x" * (MAX_NAME_BYTES + 1), "é" * (MAX_NAME_BYTES // 2) + "x", "x" * 32_000):
             assert lab.init(long).error_code == ErrorCode.INVALID_REQUEST
             for version in (3, 5):
                 added = lab.add((1, 0), {"a": [0]}, name=long, version=version)
@@ -534,15 +534,15 @@ class TestLongIds:
 
     def test_offsets_of_a_group_with_a_long_id_are_refused(self, lab: TransactionLab) -> None:
         producer = begin(lab)
-        assert lab.add_offsets(producer, "x" * (MAX_ID_BYTES + 1)) == ErrorCode.INVALID_GROUP_ID
-        assert lab.add_offsets(producer, "x" * MAX_ID_BYTES) == ErrorCode.NONE
+        assert lab.add_offsets(producer, "x" * (MAX_NAME_BYTES + 1)) == ErrorCode.INVALID_GROUP_ID
+        assert lab.add_offsets(producer, "x" * MAX_NAME_BYTES) == ErrorCode.NONE
 
     def test_a_transaction_with_a_longer_id_in_the_log_is_loaded_and_ends(
         self, lab: TransactionLab, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         long = "x" * 30_000
         with monkeypatch.context() as patch:
-            patch.setattr(id_limits, "MAX_ID_BYTES", 1 << 20)
+            patch.setattr(name_limits, "MAX_NAME_BYTES", 1 << 20)
             producer = begin(lab, long)
             lab.add(producer, {"a": [0]}, name=long)
         lab.load()
