@@ -21,6 +21,7 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.group_settings import GroupSettings
 
@@ -101,9 +102,13 @@ class ShareRequestParts(NamedTuple):
 
 
 def session_key(group_id: str | None, member_id: str | None) -> SessionKey:
-    """Returns the key of a request's session. Raises KafkaError INVALID_REQUEST."""
+    """Returns the key of a request's session. Raises KafkaError INVALID_REQUEST or INVALID_GROUP_ID."""
     if not group_id or not member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no group or no member")
+    if is_too_long(group_id):
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID, f"the group's id has more than {MAX_NAME_BYTES} bytes")
+    if is_too_long(member_id):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the member's id has more than {MAX_NAME_BYTES} bytes")
     return SessionKey(group_id, member_id)
 
 

@@ -13,6 +13,7 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers.share_fetch import ShareFetch
+from tidelog.broker.handlers.share_requests import session_key
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.quotas.charge import Charge, now_ms
@@ -25,8 +26,9 @@ from tidelog.broker.share.share_partition import SharePartition, SharePartitionK
 from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.acl import AclOperation, ResourceType
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.name_limits import MAX_NAME_BYTES
 from tidelog.model.principal import ANONYMOUS
 from tidelog.records.batch import CorruptBatchError, iterate_headers
 from tidelog.records.builder import Record
@@ -314,6 +316,23 @@ def age_ms_of(share: ShareLab) -> int:
 def batches(answer: ShareFetchResponse) -> list[tuple[int, int]]:
     records = bytes(cast(bytes, part_of(answer).records))
     return [(header.base_offset, header.last_offset) for _, header in iterate_headers(records)]
+
+
+@pytest.mark.parametrize(
+    ("group_id", "member_id", "code"),
+    [
+        ("x" * (MAX_NAME_BYTES + 1), "m", ErrorCode.INVALID_GROUP_ID),
+        ("g", "x" * (MAX_NAME_BYTES + 1), ErrorCode.INVALID_REQUEST),
+        ("", "m", ErrorCode.INVALID_REQUEST),
+        ("g", None, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_request_with_invalid_ids_is_refused(group_id: str, member_id: str | None, code: ErrorCode) -> None:
+    """The requests that load the states of a share group's partitions repeat the group's id."""
+    assert session_key("x" * MAX_NAME_BYTES, "m").member_id == "m"
+    with pytest.raises(KafkaError) as raised:
+        session_key(group_id, member_id)
+    assert raised.value.code is code
 
 
 def test_records_are_acquired_once_and_acknowledged(from_start: ShareLab) -> None:
