@@ -19,8 +19,8 @@ from tidelog.broker.partition.core import PartitionCore
 PartitionCore.read_limit = lambda core, isolation_level: core.high_watermark
 """
 ABORTED_TRANSACTIONS_UNSAID: Final = """\
-from tidelog.broker.handlers import fetch
-fetch._aborted_within = lambda *_: []
+from tidelog.broker.replica import Replica
+Replica.aborted_within = lambda replica, fetch_offset, file_range, most, **_: ([], file_range)
 """
 REPEATS_STORED: Final = """\
 from tidelog.broker.partition.producer_state import ProducerState

@@ -40,7 +40,7 @@ from tidelog.process.build import is_compiled
 from tidelog.settings.broker_settings import BrokerSettings
 
 TARGETS = {"Produce": 18, "Fetch": 16, "OffsetCommit": 29, "CreateTopics": 40}
-LIMITS = {"Produce": 18, "Fetch": 15, "OffsetCommit": 31, "CreateTopics": 67}
+LIMITS = {"Produce": 18, "Fetch": 15, "OffsetCommit": 31, "CreateTopics": 68}
 
 ROOT = f"{Path(tidelog.__file__).parent}/"
 GENERATED = (f"{ROOT}wire/messages/", f"{ROOT}metadata/etcd/generated/", f"{ROOT}rpc/generated/")
