@@ -7,14 +7,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Cluster, Core
+from controllerlab import Cluster, Core, RecordingBroker
 from tidelog.controller import pushes, server
 from tidelog.controller.core.commands import MAX_RESTARTS, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState
@@ -146,6 +146,19 @@ def test_a_slow_broker_receives_the_full_state(run_cluster: RunCluster) -> None:
     run_cluster(scenario)
 
 
+def fail_commands(broker: RecordingBroker, count: int) -> Iterator[int]:
+    """Lets the next LeaderAndIsr commands of the broker fail. Returns the failures that are still to come."""
+    take, failures = broker.leader_and_isr, iter(range(count))
+
+    async def fail(command: LeaderAndIsr) -> CommandResult:
+        if next(failures, None) is not None:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an error of the broker")
+        return await take(command)
+
+    broker.leader_and_isr = fail
+    return failures
+
+
 def test_a_broker_that_failed_a_command_receives_the_full_state(
     run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,16 +166,7 @@ def test_a_broker_that_failed_a_command_receives_the_full_state(
 
     async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
-        take = broker.leader_and_isr
-        failures = iter(range(2))
-
-        async def fail_twice(command: LeaderAndIsr) -> CommandResult:
-            if next(failures, None) is not None:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an error of the broker")
-            result: CommandResult = await take(command)
-            return result
-
-        broker.leader_and_isr = fail_twice
+        failures = fail_commands(broker, 2)
         await _create(cluster, "t")
         await cluster.until(lambda: TopicPartition("t", 0) in broker.replicas)
         assert next(failures, None) is None
@@ -190,16 +194,7 @@ def test_the_full_state_of_a_broker_is_made_in_slices(
         broker = await cluster.birth(1)
         topics = [CreatableTopic(f"t{number}", 1, 1) for number in range(100)]
         await cluster.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics))
-        take = broker.leader_and_isr
-        failures = iter(range(1))
-
-        async def fail_once(command: LeaderAndIsr) -> CommandResult:
-            if next(failures, None) is not None:
-                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "an error of the broker")
-            result: CommandResult = await take(command)
-            return result
-
-        broker.leader_and_isr = fail_once
+        fail_commands(broker, 1)
         sliced.clear()
         await _create(cluster, "late")
         await cluster.until(lambda: TopicPartition("late", 0) in broker.replicas)

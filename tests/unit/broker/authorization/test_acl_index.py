@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Set
 from ipaddress import ip_address, ip_network
-from types import FrameType
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerlab.counted_work import lines_of
 from tidelog.broker.authorization import acl_index
 from tidelog.broker.authorization.access import MAX_REMEMBERED_DECISIONS, Access
 from tidelog.broker.authorization.acl_index import AclIndex, client_address
@@ -64,23 +62,8 @@ bindings = st.builds(
 
 
 def steps(work: Callable[[], object]) -> int:
-    """Returns the number of lines of the index's module that `work` runs."""
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
-        if frame.f_code.co_filename != acl_index.__file__:
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
+    """Returns how many lines of the index `work` runs."""
+    return lines_of(work, file=acl_index.__file__)
 
 
 def rule(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerlab.counted_work import lines_of
 from tidelog.broker.partition.producer_state import (
     MAX_BATCHES_REMEMBERED,
     CompletedTransaction,
@@ -363,20 +362,12 @@ def test_open_transactions_do_not_delay_the_removal_of_another_producer() -> Non
     state = ProducerState(max_producers=2_001)
     for producer_id in range(2_000):
         begin(state, producer_id)
-    lines = 0
 
-    def count(frame: object, event: str, argument: object) -> Any:
-        nonlocal lines
-        lines += event == "line"
-        return count
-
-    before = sys.gettrace()
-    sys.settrace(count)
-    try:
+    def add_producers() -> None:
         for producer_id in range(3_000, 3_010):
             state.update(header(sequence=0, producer_id=producer_id, base_offset=state.end_offset), NOW_MS)
-    finally:
-        sys.settrace(before)
+
+    lines = lines_of(add_producers)
     assert len(state) == 2_001
     assert lines < 1_000
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from random import Random
-from types import FrameType
-from typing import Any  # Any: sys.settrace passes arguments of each kind of event
 
 import pytest
 
+from brokerlab.counted_work import instructions_of
 from tidelog.group_coordinator.groups.offsets.offset_table import CommittedOffset, GroupPartition, OffsetTable
 from tidelog.group_coordinator.shard_core import Producer
 from tidelog.model.instants import WallMs
@@ -81,25 +79,6 @@ def test_the_table_equals_the_model(seed: int) -> None:
         check(table, model)
 
 
-def steps_of(work: Callable[[], object]) -> int:
-    """Returns how many instructions of the interpreter the work takes."""
-    count = 0
-
-    def traced(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return traced
-
-    before = sys.gettrace()
-    sys.settrace(traced)
-    try:
-        work()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 def table_with(transactions: int) -> OffsetTable:
     """Returns a table in which each transaction has one pending offset of a group of its own."""
     table = OffsetTable()
@@ -124,4 +103,4 @@ def test_work_for_one_group_does_not_depend_on_the_other_transactions(
     work: Callable[[OffsetTable], object],
 ) -> None:
     few, many = table_with(2), table_with(500)
-    assert steps_of(lambda: work(few)) == steps_of(lambda: work(many))
+    assert instructions_of(lambda: work(few)) == instructions_of(lambda: work(many))
