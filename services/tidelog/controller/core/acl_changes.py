@@ -23,7 +23,9 @@ from tidelog.wire.messages import delete_acls as delete
 MAX_ACLS: Final = 100_000
 """The ACLs of a cluster. Every broker holds all of them in memory."""
 MAX_DELETED: Final = 10_000
-"""The most ACLs that the filters of one request may match, as in Kafka (`MAX_RECORDS_PER_USER_OP`)."""
+"""The most ACLs that one request may delete, as in Kafka (`AclControlManager`). Here, an ACL counts for each
+filter that it matches, because the response names it for each of them.
+"""
 MAX_COMPARISONS: Final = 10_000_000
 """The most ACLs with which the filters of one request are compared. The controller serves no other request
 during the ten seconds or so that this takes. A filter that can match only one ACL does not count.
@@ -56,7 +58,7 @@ def delete_acls(
 ) -> DecisionSteps[delete.DeleteAclsResponse]:
     """Deletes the ACLs that match at least one filter. An ACL is reported for each filter that it matches.
 
-    Raises KafkaError(POLICY_VIOLATION) if the request is too large.
+    Raises KafkaError(INVALID_REQUEST) if the request is too large.
     """
     erased: dict[str, Record] = {}
     results = []
@@ -70,10 +72,18 @@ def delete_acls(
             continue
         if wanted.only_match is None:
             compared += len(state.acls)
-            _check_size(compared, MAX_COMPARISONS)
+            if compared > MAX_COMPARISONS:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"The filters would need more than {MAX_COMPARISONS} comparisons; use fewer filters.",
+                )
         found = yield from _matching(state, wanted)
         matched += len(found)
-        _check_size(matched, MAX_DELETED)
+        if matched > MAX_DELETED:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"A request deletes at most {MAX_DELETED} ACLs; use other filters.",
+            )
         erased.update((entry.key, Erase(entry.key)) for entry in found)
         matching = [
             delete.DeleteAclsMatchingAcl(
@@ -104,8 +114,3 @@ def _matching(state: ClusterState, wanted: AclFilter) -> Steps[list[AclEntry]]:
         if wanted.matches(entry.binding):
             found.append(entry)
     return found
-
-
-def _check_size(count: int, limit: int) -> None:
-    if count > limit:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation.")
