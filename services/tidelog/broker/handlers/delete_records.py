@@ -121,36 +121,32 @@ class DelayedDeleteRecords(DelayedOperation):
     timeout.
     """
 
-    __slots__ = ("_brokers", "_by_partition", "_done", "_metadata", "_pending")
+    __slots__ = ("_brokers", "_done", "_metadata", "_pending")
 
     def __init__(self, metadata: MetadataView, pending: list[Pending], done: asyncio.Future[None]) -> None:
         super().__init__()
         self._metadata = metadata
-        self._pending = pending
-        self._by_partition: dict[Hashable, list[Pending]] = {}
+        self._pending: dict[Hashable, list[Pending]] = {}
+        for entry in pending:
+            self._pending.setdefault(entry[0].topic_partition, []).append(entry)
         self._brokers = metadata.brokers
         self._done = done
 
     def try_complete(self) -> bool:
         self._brokers = self._metadata.brokers
-        self._pending = self._undeleted(self._pending)
-        self._by_partition = {}
-        for entry in self._pending:
-            self._by_partition.setdefault(entry[0].topic_partition, []).append(entry)
-        return not self._pending
+        return self._look_at(tuple(self._pending))
 
     def key_changed(self, key: Hashable) -> bool:
-        if self._metadata.brokers is not self._brokers:
-            # Followers that are no longer alive do not count, and no partition's change says so.
-            self._pending = self._left()
-            return self.try_complete()
-        still = self._undeleted(self._by_partition.pop(key, []))
-        if still:
-            self._by_partition[key] = still
-        return not self._by_partition
+        # Followers that are no longer alive do not count, and no partition's change says so.
+        return self._look_at((key,)) if self._metadata.brokers is self._brokers else self.try_complete()
 
-    def _left(self) -> list[Pending]:
-        return [entry for pending in self._by_partition.values() for entry in pending]
+    def _look_at(self, partitions: tuple[Hashable, ...]) -> bool:
+        """Returns whether nothing waits any more after another look at these partitions."""
+        for partition in partitions:
+            still = self._undeleted(self._pending.pop(partition, []))
+            if still:
+                self._pending[partition] = still
+        return not self._pending
 
     def _undeleted(self, pending: list[Pending]) -> list[Pending]:
         """Returns what still waits, and fills in the results of what does not."""
@@ -166,8 +162,9 @@ class DelayedDeleteRecords(DelayedOperation):
         return still
 
     def on_expire(self) -> None:
-        for _, _, result in self._left():
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        for pending in self._pending.values():
+            for _, _, result in pending:
+                result.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
         if not self._done.done():
