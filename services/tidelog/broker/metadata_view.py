@@ -100,7 +100,7 @@ class MetadataView:
             del names[at]
 
     def sorted_topics(self) -> Sequence[str]:
-        """Returns the names of all topics in their order, until the next update."""
+        """Returns the sorted names of all topics. The next update changes the returned list."""
         if self._sorted_names is None:
             self._sorted_names = sorted(self.topics)
         return self._sorted_names

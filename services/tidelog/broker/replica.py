@@ -369,7 +369,8 @@ class Replica:
                 return found, file_range
             shorter = log.read(fetch_offset, len(file_range), complete_to, at_least_one_batch=True)
             if shorter is None and at_least_one_batch:
-                # As many transactions were open at the first batch. Its reader must get on nevertheless.
+                # More than `most` transactions have records in the first batch's range. The reader gets this
+                # batch nevertheless, because it could never continue otherwise.
                 shorter = log.read(fetch_offset, 0, next_offset, at_least_one_batch=True)
             if shorter is None:
                 found = []

@@ -4,9 +4,8 @@ settings of groups, credentials, and subscriptions to their metrics.
 The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
 and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
 that registers receives all entries before it accepts connections. `MetadataView.security` is the current
-snapshot. A change, which is computed in
-steps, replaces it by another object, so a result that was computed from a snapshot stays valid
-as long as `view.security is snapshot`.
+snapshot. A change is computed in steps and replaces it by another object, so a result that was computed from
+a snapshot stays valid as long as `view.security is snapshot`.
 
 To add a part, such as the credentials of users:
 

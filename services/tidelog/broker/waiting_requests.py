@@ -90,8 +90,8 @@ class WaitingRequests:
             observer.high_watermark_advanced()
 
     def complete_fetch_soon(self, operation: DelayedRequest) -> None:
-        """Completes a fetch whose answer takes milliseconds, at the latest after the fetches for which this
-        was called before. If many wait for one partition, they do not hold the event loop together.
+        """Completes a fetch whose answer takes milliseconds, after the fetches for which this was called
+        before. They take several turns of the event loop, so that many of them do not hold it together.
         """
         is_first = not self._long_fetches
         self._long_fetches[operation] = None

@@ -109,6 +109,7 @@ class _Balancer(Generic[T]):
             member_id: {topic: frozenset(partitions) for topic, partitions in own.items()}
             for member_id, own in owned.items()
         }
+        """The partitions that each member owned before, by topic."""
         self._settled: set[str] = set()
         """Members that no later move changes."""
         self._light: dict[T, list[tuple[int, str]]] = {}

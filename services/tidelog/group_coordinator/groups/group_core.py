@@ -80,7 +80,7 @@ _CHOSEN_IDS: Final[Mapping[int, tuple[str, ...]]] = {
     ApiKey.TXN_OFFSET_COMMIT: (),
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: (),
 }
-"""The requests that create a group or change one, and their ids of members that the client chooses.
+"""The requests that create or change a group, and their fields with member ids that the client chooses.
 
 Each record of a group repeats the group's id, so one request with a long id could append a thousand times its
 own size. The ids of classic members are the coordinator's. Requests that delete or describe are not limited,

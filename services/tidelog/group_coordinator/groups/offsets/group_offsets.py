@@ -132,9 +132,9 @@ class GroupOffsets:
         """Decides on a TxnOffsetCommit.
 
         The broker has verified with the transaction's coordinator that the transaction is open. A producer
-        epoch older than the newest known one is rejected, as the append would be. The
-        client is to repeat the request while older offsets of these partitions are deleted, because their
-        tombstones can't be part of a transaction.
+        epoch older than the newest known one is rejected, as the append would be. While older offsets of
+        these partitions are being deleted, the client gets an error after which it asks again: their
+        tombstones cannot be part of a transaction.
         """
         decision = ShardDecision()
         message = request.message
