@@ -23,12 +23,14 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.controller.server import Controller
 from tidelog.controller.term import RandomChance, rules_from
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
+from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
 from tidelog.metadata.store import Compare, Put
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.brokers import Endpoint
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
@@ -255,3 +257,17 @@ class Cluster:
         self.brokers.clear()
         await self.controller.stop()
         await self.store.close()
+
+
+def acl_entry(user: str, topic: str = "t") -> AclEntry:
+    """Returns an ACL that lets a user read a topic."""
+    binding = AclBinding(
+        ResourceType.TOPIC,
+        PatternType.LITERAL,
+        topic,
+        user_principal(user),
+        "*",
+        AclOperation.READ,
+        PermissionType.ALLOW,
+    )
+    return AclEntry(binding)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Cluster
+from controllerlab import Cluster, acl_entry
 from tidelog.controller import record_writer
 from tidelog.controller.core.decision import Record, Write
 from tidelog.controller.core.state import ClusterState
@@ -21,12 +21,11 @@ from tidelog.metadata.entries import (
     CONTROLLER_KEY,
     DELEGATION_TOKEN_PREFIX,
     GROUP_CONFIG_PREFIX,
-    AclEntry,
     GroupConfigEntry,
 )
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Compare, Get, InvalidTxnError, Operation, TxnResult, check_txn
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import user_principal
 from tidelog.timing.slices import all_at_once
@@ -253,22 +252,8 @@ async def _with_faulty_store(cluster: Cluster, error: Exception, *, is_written: 
 _texts = st.builds(lambda letter, count: letter * count, st.sampled_from("aé/"), st.integers(1, 30_000))
 
 
-def _acl_entry(topic: str, user: str) -> AclEntry:
-    return AclEntry(
-        AclBinding(
-            ResourceType.TOPIC,
-            PatternType.LITERAL,
-            topic,
-            user_principal(user),
-            "*",
-            AclOperation.READ,
-            PermissionType.ALLOW,
-        )
-    )
-
-
 _entries = st.one_of(
-    st.builds(_acl_entry, _texts, _texts),
+    st.builds(acl_entry, _texts, _texts),
     st.builds(lambda group, value: GroupConfigEntry(group, {"name": value}), _texts, _texts),
 )
 

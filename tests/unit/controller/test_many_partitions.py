@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from controllerlab import Cluster, Core, RecordingBroker
 from tidelog.controller import pushes, server
-from tidelog.controller.core.commands import MAX_RESTARTS, full_commands, steady_full_commands
+from tidelog.controller.core.commands import MAX_RESTARTS, Command, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
     TOPIC_PREFIX,
@@ -203,32 +203,43 @@ def test_the_full_state_of_a_broker_is_made_in_slices(
     run_cluster(scenario)
 
 
+def result_of(
+    steps: slices.Steps[list[Command]], between: Callable[[int], object]
+) -> tuple[list[Command], int]:
+    """Runs all steps, and calls `between` with their number after each. Returns the result and the number."""
+    taken = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value, taken
+        taken += 1
+        between(taken)
+
+
 @given(st.lists(st.integers(0, 40), max_size=2 * MAX_RESTARTS), st.booleans())
 def test_full_commands_never_mix_two_states(pauses: list[int], is_deletion: bool) -> None:
     """The state changes after each of these numbers of steps."""
     core = Core([1, 2])
     for number in range(10):
         core.make(f"t{number}", [1, 2])
-    steps, changes = steady_full_commands(core.state, 1, 1, 1), 0
-    left = list(pauses)
-    taken = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            commands = ended.value
-            break
-        taken += 1
-        if left:
-            left[0] -= 1
-            if left[0] < 0:
-                left.pop(0)
-                changes += 1
-                if is_deletion and changes < 10:
-                    core.revision += 1
-                    core.state.apply_removal(f"{TOPIC_PREFIX}t{changes}", core.revision, core.changes)
-                else:
-                    core.make(f"new{changes}", [2, 1])
+    changes, left = 0, list(pauses)
+
+    def change(_: int) -> None:
+        nonlocal changes
+        if not left:
+            return
+        left[0] -= 1
+        if left[0] < 0:
+            left.pop(0)
+            changes += 1
+            if is_deletion and changes < 10:
+                core.revision += 1
+                core.state.apply_removal(f"{TOPIC_PREFIX}t{changes}", core.revision, core.changes)
+            else:
+                core.make(f"new{changes}", [2, 1])
+
+    commands, taken = result_of(steady_full_commands(core.state, 1, 1, 1), change)
     assert commands == all_at_once(full_commands(core.state, 1, 1, 1))
     assert taken <= (MAX_RESTARTS + 1) * 2 * (10 + len(pauses) + 1)
 
@@ -236,16 +247,9 @@ def test_full_commands_never_mix_two_states(pauses: list[int], is_deletion: bool
 def test_full_commands_are_made_although_the_state_changes_all_the_time() -> None:
     core = Core([1])
     core.make("t", [1])
-    steps = steady_full_commands(core.state, 1, 1, 1)
-    taken = 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            commands = ended.value
-            break
-        taken += 1
-        core.make(f"new{taken}", [1])
+    commands, taken = result_of(
+        steady_full_commands(core.state, 1, 1, 1), lambda taken: core.make(f"new{taken}", [1])
+    )
     assert taken == MAX_RESTARTS
     assert commands == all_at_once(full_commands(core.state, 1, 1, 1))
 

@@ -9,33 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Cluster
+from controllerlab import Cluster, acl_entry
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.metadata.entries import AclEntry, BrokerEntry, ClientQuotaEntry, QuotaEntity, SecurityEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.principal import user_principal
+from tidelog.metadata.entries import BrokerEntry, ClientQuotaEntry, QuotaEntity, SecurityEntry
 from tidelog.rpc.broker_commands import LeaderAndIsr, SecurityUpdate, StopReplica, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.timing.slices import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_client_quotas as quotas
-
-
-def acl_entry(user: str, topic: str = "t") -> AclEntry:
-    binding = AclBinding(
-        ResourceType.TOPIC,
-        PatternType.LITERAL,
-        topic,
-        user_principal(user),
-        "*",
-        AclOperation.READ,
-        PermissionType.ALLOW,
-    )
-    return AclEntry(binding)
 
 
 def _quota_entry(user: str, rate: float) -> ClientQuotaEntry:
