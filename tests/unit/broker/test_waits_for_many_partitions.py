@@ -122,12 +122,6 @@ class WalkingProduce(DelayedProduce):
 class WalkingDeleteRecords(DelayedDeleteRecords):
     key_changed = DelayedOperation.key_changed
 
-    def on_expire(self) -> None:
-        self._by_partition = {}
-        for entry in self._pending:
-            self._by_partition.setdefault(entry[0].topic_partition, []).append(entry)
-        super().on_expire()
-
 
 class WalkingMarkers(_MarkerWrite):
     key_changed = DelayedOperation.key_changed
