@@ -14,7 +14,8 @@ from crc32c import crc32c
 SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
-_ENTRY = struct.Struct(">qhiqiqiq")
+ENTRY = struct.Struct(">qhiqiqiq")
+"""The fields of a SnapshotEntry, in its order."""
 
 
 class CorruptSnapshotError(ValueError):
@@ -37,8 +38,12 @@ class SnapshotEntry(NamedTuple):
 
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
-    packed = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return complete_snapshot(b"".join(ENTRY.pack(*entry) for entry in entries))
+
+
+def complete_snapshot(entries: bytes | bytearray) -> bytes:
+    """Returns the contents of the file with these entries, each packed by ENTRY."""
+    body = _COUNT.pack(len(entries) // ENTRY.size) + entries
     return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
 
 
@@ -54,6 +59,6 @@ def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
         raise CorruptSnapshotError("the CRC of the producer snapshot does not match")
     count = _COUNT.unpack_from(body)[0]
     entries = body[_COUNT.size :]
-    if not 0 <= count * _ENTRY.size <= len(entries):
+    if not 0 <= count * ENTRY.size <= len(entries):
         raise CorruptSnapshotError(f"the producer snapshot states {count} entries in {len(entries)} bytes")
-    return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries[: count * _ENTRY.size])]
+    return [SnapshotEntry._make(fields) for fields in ENTRY.iter_unpack(entries[: count * ENTRY.size])]

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.broker.partition.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
@@ -164,6 +164,10 @@ class Verifications:
 
     def clear(self) -> None:
         self._open.clear()
+
+
+_NO_BATCHES = [(NO_SEQUENCE, NO_OFFSET, 0, -1)]
+"""What a snapshot contains for a producer of whom only a marker is known."""
 
 
 class _Producer:
@@ -541,17 +545,38 @@ class ProducerState:
         batch, the newest last. Kafka uses the last entry of an id, so it reads what it would have written
         itself, and `load` restores all batches.
         """
-        return encode_snapshot(
-            SnapshotEntry(
-                producer_id,
-                producer.producer_epoch,
-                *batch,
-                producer.coordinator_epoch,
-                producer.txn_first_offset,
-            )
-            for producer_id, producer in self._ordered()
-            for batch in _batches_to_store(producer)
-        )
+        count = 0
+        for producer in self._producers.values():
+            count += len(producer.batches) or 1
+        # A roll needs this at once, and there may be five batches for each of 50,000 producers. Packing all of
+        # them into one buffer takes less than a third of the time that one object for each batch takes.
+        packed = bytearray(count * ENTRY.size)
+        position, pack_into = 0, ENTRY.pack_into
+        for producer_ids in (self._ongoing, self._idle):
+            for producer_id in producer_ids:
+                producer = self._producers[producer_id]
+                epoch, first_offset = producer.producer_epoch, producer.txn_first_offset
+                coordinator_epoch = producer.coordinator_epoch
+                batches = producer.batches or _NO_BATCHES
+                newest = batches[-1]
+                for batch in batches:
+                    sequence, offset, delta, timestamp = batch
+                    if batch is newest:  # a marker may be newer
+                        timestamp = producer.last_timestamp
+                    pack_into(
+                        packed,
+                        position,
+                        producer_id,
+                        epoch,
+                        sequence,
+                        offset,
+                        delta,
+                        timestamp,
+                        coordinator_epoch,
+                        first_offset,
+                    )
+                    position += ENTRY.size
+        return complete_snapshot(packed)
 
     def load(self, data: bytes, end_offset: int, now_ms: WallMs) -> None:
         """Replaces the state by that of a `.snapshot` file, written here or by Kafka, with `end_offset` as
@@ -611,16 +636,6 @@ class ProducerState:
         """Returns the remembered batches of a producer, oldest first; none if the producer is unknown."""
         producer = self._producers.get(producer_id)
         return [StoredBatch(*batch) for batch in producer.batches] if producer else []
-
-
-def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
-    """Returns the batches for the snapshot. The last has the producer's own timestamp, which can be a
-    marker's.
-    """
-    if not producer.batches:
-        return [(NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)]
-    *older, (last_sequence, last_offset, delta, _) = producer.batches
-    return [*older, (last_sequence, last_offset, delta, producer.last_timestamp)]
 
 
 def _stale_epoch(producer_id: int, epoch: int, known_epoch: int) -> KafkaError:
