@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,6 +33,7 @@ from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import ManualClock
+from tidelog.timing.slices import Steps, all_at_once, run_in_slices
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -143,13 +144,22 @@ class InMemoryBroker:
             route=SimpleNamespace(api_key=key, encode=codec.response_encoder(key, version)),
         )
         answer = handling.handle(message, cast(RequestContext, context))
+
+        def edited(answer: Any) -> Steps[Any]:
+            if isinstance(answer, EncodedBody):
+                answer = codec.response_decoder(key, version)(b"".join(map(bytes, answer.chunks)), 0)[0]
+            edit, context.edit = context.edit, None
+            if edit is not None:
+                yield from edit(answer)
+            return answer
+
+        async def edited_later(answering: Coroutine[object, None, Any]) -> Any:
+            return await run_in_slices(edited(await answering))
+
         if asyncio.iscoroutine(answer):
-            answer = self.runner.run(answer)
-        if isinstance(answer, EncodedBody):
-            answer = codec.response_decoder(key, version)(b"".join(map(bytes, answer.chunks)), 0)[0]
-        if context.edit is not None:
-            context.edit(answer)
-            context.edit = None
+            answer = self.runner.run(edited_later(answer))
+        else:
+            answer = all_at_once(edited(answer))
         encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))
         decoded, end = codec.response_decoder(key, version)(encoded, 0)
         assert end == len(encoded)

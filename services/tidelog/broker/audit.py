@@ -11,7 +11,7 @@ the calls of administrators out of the log.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +20,10 @@ from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from tidelog.broker.request import Answer, Handling, RequestContext
+    from tidelog.broker.request import Answer, Handling, Reply, RequestContext
     from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.model.principal import Principal
+    from tidelog.timing.slices import Steps
 
 MAX_LINES_PER_SECOND: Final = 100
 """The lines of one event with success, or without."""
@@ -131,15 +132,27 @@ def audited(handling: Handling) -> Handling:
     def handle_audited(request: Any, context: RequestContext) -> Answer:  # Any: the request of the API
         names = _names(getattr(request, "message", request))
         answer = handle(request, context)
+        if isinstance(answer, Coroutine):  # the gate may add its edit after slices of judging
+            return audited_later(answer, names, context)
+        audit_answer(names, context)
+        return answer
+
+    async def audited_later(
+        answering: Coroutine[object, None, Reply], names: list[str], context: RequestContext
+    ) -> Reply:
+        answer = await answering
+        audit_answer(names, context)
+        return answer
+
+    def audit_answer(names: list[str], context: RequestContext) -> None:
         edit_before = context.edit
 
-        def edit(response: Any) -> None:
+        def edit(response: Any) -> Steps[None]:
             if edit_before is not None:
-                edit_before(response)
+                yield from edit_before(response)
             AUDIT.called(context, names, _outcome(response))
 
         context.edit = edit
-        return answer
 
     return handling._replace(handle=handle_audited)
 

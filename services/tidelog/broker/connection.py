@@ -344,8 +344,12 @@ class Connection(RequestSource):
             self._ready_bytes += context.answer_bytes
 
     def wait_for(self, context: RequestContext) -> None:
-        """Keeps the place of a request that is answered later."""
-        self._waiting.append(context)
+        """Keeps the place of a request that is answered later. If a coroutine has judged the request before
+        its handler parks it, the request has its place already, the last one, or the connection has closed.
+        """
+        waiting = self._waiting
+        if not self.is_closed and (not waiting or waiting[-1] is not context):
+            waiting.append(context)
 
     def answer_later(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
         """Sends the response of a request that waited, once all responses before it are sent."""

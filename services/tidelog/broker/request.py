@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, c
 
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
-from tidelog.timing.slices import run_in_slices
+from tidelog.timing.slices import Steps, all_at_once, run_in_slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, response_begin
@@ -289,8 +289,10 @@ class RequestContext:
         self.answer_bytes: int  # known when the response is encoded
         self.started_at = started_at  # seconds of the monotonic clock at the arrival of the bytes
         self.chunks: Sequence[Chunk] | None = None
-        self.edit: Callable[[Message], None] | None = None
-        """Changes the response before it is sent: adds what was denied, and removes what is hidden."""
+        self.edit: Callable[[Message], Steps[None]] | None = None
+        """Changes the response before it is sent: adds what was denied, and removes what is hidden. The steps
+        run in slices if a coroutine returns the response, otherwise in one turn.
+        """
         self.charge: RequestCharge | None = None  # of a client with quotas
         self.on_abandoned: Callable[[], object] | None = None
         self.parked_at: float  # known when the request is parked
@@ -445,7 +447,7 @@ class Route:
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
         """Returns the complete frame: size, header and body."""
         if context.edit is not None:
-            message, context.edit = self._edited(context.edit, message), None
+            message = all_at_once(self._edited(context, context.edit, message))
         if context.charge is not None:
             message = context.charge.answered(context, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
@@ -465,7 +467,7 @@ class Route:
         `encode_answer` has to encode it.
         """
         if context.edit is not None:
-            message, context.edit = self._edited(context.edit, message), None
+            message = await run_in_slices(self._edited(context, context.edit, message))
         if isinstance(message, EncodedBody):
             return message
         encode = self._encode_in_steps
@@ -489,9 +491,15 @@ class Route:
             return cast("Message", replace(cast(Any, decoded), throttle_time_ms=throttle_ms))
         return decoded
 
-    def _edited(self, edit: Callable[[Message], None], message: Message | EncodedBody) -> Message:
+    def _edited(
+        self,
+        context: RequestContext,
+        edit: Callable[[Message], Steps[None]],
+        message: Message | EncodedBody,
+    ) -> Steps[Message]:
+        context.edit = None
         decoded = self._decoded(message)
-        edit(decoded)
+        yield from edit(decoded)
         return decoded
 
     def _decoded(self, message: Message | EncodedBody) -> Message:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import pytest
 from structlog.testing import capture_logs
 
 from brokerlab.asking import Asked, until
@@ -16,6 +18,7 @@ from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, user_principal
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.timing import slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import create_topics, metadata
 from tidelog.wire.messages.create_topics import CreatableTopic
@@ -92,3 +95,37 @@ def test_denied_accesses_and_calls_are_logged(tmp_path: Path) -> None:
     ]
     assert lines[0]["resource"] == "secret"
     assert lines[-1]["resources"] == ["t"]
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["stays", "closes"])
+def test_a_call_that_is_judged_in_slices_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, closes: bool
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 1e-6)  # a slice ends at the first reading of the clock
+    for log in AUDIT._logs.values():
+        log._second = -1  # earlier tests may have used up its lines
+    lab = InMemoryBroker(tmp_path, {"authorizer.class.name": STANDARD_AUTHORIZER})
+    names = [f"t{number}" for number in range(3 * slices.STEPS_BETWEEN_READINGS)]
+    creation = create_topics.CreateTopicsRequest([CreatableTopic(name, 1, 1) for name in names])
+
+    async def create(lines: list[MutableMapping[str, Any]]) -> Asked:
+        asked = Asked(lab.broker, creation, 7)
+        assert asked.answer is None
+        if closes:
+            asked.close()
+        await until(lambda: bool(lines) and lines[-1]["event"] == "admin call")
+        return asked
+
+    try:
+        with capture_logs() as lines:
+            asked = lab.runner.run(create(lines))
+            if not closes:
+                lab.runner.run(until(lambda: asked.answer is not None))
+    finally:
+        lab.close()
+    calls = [line for line in lines if line["event"] == "admin call"]
+    assert [(line["resources"][0], line["outcome"]) for line in calls] == [
+        ("t0", "TOPIC_AUTHORIZATION_FAILED")
+    ]
+    if not closes:
+        assert [topic.name for topic in asked.answer.topics] == names

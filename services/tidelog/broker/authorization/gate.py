@@ -14,7 +14,7 @@ from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.request import Answer, EncodedBody, Handling, Reply, RequestContext, Unanswered
-from tidelog.timing.slices import in_slices, run_in_slices
+from tidelog.timing.slices import Steps, in_slices
 from tidelog.wire import codec
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
     """Returns a handling that passes on only what the client may do. Raises KeyError for an API that is not
     in the table.
     """
-    requirements = TABLE[api_key]
-    if all(isinstance(requirement, InHandler) for requirement in requirements):
+    requirements = [each for each in TABLE[api_key] if not isinstance(each, InHandler)]
+    if not requirements:
         return handling
     handle = handling.handle
 
@@ -34,34 +34,21 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
         message = _message(api_key, request, context.api_version)
         creates = settings.broker.auto_create_topics_enable
         judgement = Judgement(api_key, authorizer, context, message, creates)
-        for position, requirement in enumerate(requirements, start=1):
-            steps = requirement.apply(judgement)
-            if steps is not None:
-                rest = in_slices(steps)
-                if rest is not None:
-                    return handle_later(rest, requirements[position:], judgement, request)
-            if judgement.refusal is not None:
-                return judgement.refusal
-        return handle_judged(judgement, request)
+        rest = in_slices(_judge(judgement, requirements))
+        return handle_judged(judgement, request) if rest is None else handle_later(rest, judgement, request)
 
     async def handle_later(
-        judging: Coroutine[object, None, None],
-        left: Iterable[Requirement],
+        rest: Coroutine[object, None, None],
         judgement: Judgement,
         request: Any,  # the request of the API
     ) -> Reply:
-        await judging
-        for requirement in left:
-            if judgement.refusal is None:
-                steps = requirement.apply(judgement)
-                if steps is not None:
-                    await run_in_slices(steps)
-        if judgement.refusal is not None:
-            return judgement.refusal
+        await rest
         answer = handle_judged(judgement, request)
         return await answer if isinstance(answer, Coroutine) else answer
 
     def handle_judged(judgement: Judgement, request: Any) -> Answer:  # Any: the request of the API
+        if judgement.refusal is not None:
+            return judgement.refusal
         context = judgement.context
         if judgement.edits:
             context.edit = judgement.edit
@@ -72,40 +59,33 @@ def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: 
         if judgement.describable is not None:
             request = request._replace(describable=partial(judgement.describable, judgement))
         answer = handle(request, context)
-        return _edited(judgement, answer) if judgement.is_edit_long else answer
+        return _edited(judgement, answer) if judgement.edits else answer
 
     return handling._replace(handle=handle_guarded)
 
 
+def _judge(judgement: Judgement, requirements: Iterable[Requirement]) -> Steps[None]:
+    """Applies the requirements until one of them refuses the whole request."""
+    for requirement in requirements:
+        steps = requirement.apply(judgement)
+        if steps is not None:
+            yield from steps
+        if judgement.refusal is not None:
+            return
+
+
 def _edited(judgement: Judgement, answer: Answer) -> Answer:
-    """Returns the answer after edits that may take long."""
-    if isinstance(answer, Coroutine):
-        return _edited_later(judgement, answer)
-    rest = _edit(judgement, answer)
-    return answer if rest is None else _edited_then(rest, answer)
+    """Edits a response that is there already, in slices. Any other is edited when it is sent."""
+    if isinstance(answer, EncodedBody | Unanswered | Coroutine):
+        return answer
+    judgement.context.edit = None
+    rest = in_slices(judgement.edit(answer))
+    return answer if rest is None else _edited_later(rest, answer)
 
 
-async def _edited_later(judgement: Judgement, answering: Coroutine[object, None, Reply]) -> Reply:
-    answer = await answering
-    rest = _edit(judgement, answer)
-    if rest is not None:
-        await rest
-    return answer
-
-
-async def _edited_then(rest: Coroutine[object, None, None], answer: Reply) -> Reply:
+async def _edited_later(rest: Coroutine[object, None, None], answer: Reply) -> Reply:
     await rest
     return answer
-
-
-def _edit(judgement: Judgement, answer: Reply) -> Coroutine[object, None, None] | None:
-    """Edits a response in slices. A response that is encoded already, or that comes later, is edited when it
-    is sent.
-    """
-    if isinstance(answer, EncodedBody | Unanswered):
-        return None
-    judgement.context.edit = None
-    return in_slices(judgement.edit_in_steps(answer))
 
 
 def _message(api_key: int, request: Any, version: int) -> Any:

@@ -2,8 +2,9 @@
 
 A requirement looks at a request and leaves one of three results: nothing is denied; the whole request is
 refused; or some of its items are denied. Denied items are removed from the request before its handler sees
-it, and they are added to the response with their error. The messages of all APIs go through the same code,
-which reads them by the names of their fields, so their types are `Any`.
+it, and they are added to the response with their error. What decides about many items returns its steps, one
+for each item, because a connection remembers fewer decisions than a request may need. The messages of all
+APIs go through the same code, which reads them by the names of their fields, so their types are `Any`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.slices import Steps
 from tidelog.wire.schema import Message
 
 READ, WRITE, CREATE, DELETE = (
@@ -70,10 +71,9 @@ class Judgement:
         """Finds the topics that the client may describe, if the coordinator may ask for them."""
         self.edits: list[Callable[[Judgement, Any], Steps[None] | None]] = []
         """Changes to the response. They get the judgement as an argument: if they referred to it, it would be
-        a cycle, which only the garbage collector frees. A change that may take long returns its steps.
+        a cycle, which only the garbage collector frees. A change that decides about each item of the response
+        returns its steps.
         """
-        self.is_edit_long = False
-        """Whether one of the edits may take long."""
 
     def may(
         self,
@@ -113,10 +113,7 @@ class Judgement:
         """Refuses the whole request."""
         self.refusal = refuse(self.api_key, self.version, self.message, code)
 
-    def edit(self, response: Any) -> None:
-        all_at_once(self.edit_in_steps(response))
-
-    def edit_in_steps(self, response: Any) -> Steps[None]:
+    def edit(self, response: Any) -> Steps[None]:
         for edit in self.edits:
             steps = edit(self, response)
             if steps is not None:
@@ -162,7 +159,7 @@ class Each(NamedTuple):
     name: str | None = "name"
     unless: AclOperation | None = None
 
-    def apply(self, judgement: Judgement) -> None:
+    def apply(self, judgement: Judgement) -> Steps[None]:
         items = getattr(judgement.message, self.items)
         if not items or (
             self.unless is not None and judgement.may(self.unless, ResourceType.CLUSTER, is_asked_for=False)
@@ -174,6 +171,7 @@ class Each(NamedTuple):
             name = self._name_of(item, judgement)
             allowed = name is None or judgement.may(self.operation, self.resource_type, name)
             (left if allowed else denied).append(item)
+            yield
         if denied:
             deny(judgement, self.items, left, denied, self.refuse, DENIAL[self.resource_type])
 
@@ -218,12 +216,14 @@ class Shown(NamedTuple):
             return
         judgement.edits.append(self._hide)
 
-    def _hide(self, judgement: Judgement, response: Any) -> None:
-        shown = [
-            item
-            for item in getattr(response, self.answers)
-            if judgement.may(self.operation, self.resource_type, getattr(item, self.name), is_asked_for=False)
-        ]
+    def _hide(self, judgement: Judgement, response: Any) -> Steps[None]:
+        shown: list[Any] = []
+        for item in getattr(response, self.answers):
+            if judgement.may(
+                self.operation, self.resource_type, getattr(item, self.name), is_asked_for=False
+            ):
+                shown.append(item)
+            yield
         setattr(response, self.answers, shown)
 
 
@@ -244,9 +244,7 @@ class By(NamedTuple):
     operations: tuple[tuple[AclOperation, ResourceType], ...]
 
     def apply(self, judgement: Judgement) -> Steps[None] | None:
-        """Applies the rule, or returns the steps that do so, if it may take long. No audited API has such a
-        rule: the audit adds its edit when the handler returns, which may be before the end of the steps.
-        """
+        """Applies the rule, or returns the steps that do so, if it may take long."""
         return self.function(judgement)
 
 

@@ -67,16 +67,16 @@ _CONFIG_TOPIC, _CONFIG_GROUP = 2, 32
 """Kafka's `ConfigResource.Type`. All other types belong to the cluster."""
 
 
-def judge_metadata(judgement: Judgement) -> Steps[None] | None:
-    message, version = judgement.message, judgement.version
-    wanted = message.topics
-    if message.include_topic_authorized_operations:
-        judgement.is_edit_long = True
-    if wanted is None or (version < _FIRST_METADATA_WITH_NULL_FOR_ALL and not wanted):
-        return _all_metadata(judgement)
-    _wanted_metadata(judgement, wanted)
-    _state_operations_of_metadata(judgement)
-    return None
+def judge_metadata(judgement: Judgement) -> Steps[None]:
+    wanted = judgement.message.topics
+    if wanted is None or (judgement.version < _FIRST_METADATA_WITH_NULL_FOR_ALL and not wanted):
+        yield from _all_metadata(judgement)
+    else:
+        yield from _wanted_metadata(judgement, wanted)
+    if judgement.message.include_topic_authorized_operations:
+        judgement.edits.append(_state_topic_operations)
+    if judgement.message.include_cluster_authorized_operations:
+        judgement.edits.append(_state_cluster_operations)
 
 
 def _all_metadata(judgement: Judgement) -> Steps[None]:
@@ -88,14 +88,6 @@ def _all_metadata(judgement: Judgement) -> Steps[None]:
         else:
             topics = [metadata.MetadataRequestTopic(name=name) for name in shown]
             judgement.keep(topics=topics, allow_auto_topic_creation=False)
-    _state_operations_of_metadata(judgement)
-
-
-def _state_operations_of_metadata(judgement: Judgement) -> None:
-    if judgement.message.include_topic_authorized_operations:
-        judgement.edits.append(_state_topic_operations)
-    if judgement.message.include_cluster_authorized_operations:
-        judgement.edits.append(_state_cluster_operations)
 
 
 def _shown_topics(judgement: Judgement) -> Steps[list[str] | None]:
@@ -123,7 +115,7 @@ def _keep_topics(response: Any, names: frozenset[str]) -> None:
     response.topics = [topic for topic in response.topics if topic.name in names]
 
 
-def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
+def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> Steps[None]:
     message = judgement.message
     creates = judgement.creates_topics and (
         message.allow_auto_topic_creation or judgement.version < _FIRST_METADATA_WITH_AUTO_CREATE_FLAG
@@ -137,6 +129,7 @@ def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
             and (not creates or name in judgement.metadata.topics or _may_create(judgement, name))
         )
         (left if allowed else denied).append(topic)
+        yield
     if not denied:
         return
     if not left and judgement.version < _FIRST_METADATA_WITH_NULL_FOR_ALL:
@@ -175,13 +168,13 @@ def judge_describe_cluster(judgement: Judgement) -> None:
         judgement.edits.append(_state_cluster_operations)
 
 
-def judge_describe_topic_partitions(judgement: Judgement) -> Steps[None] | None:
-    judgement.is_edit_long = True
-    if not judgement.message.topics:
-        return _all_topic_partitions(judgement)
-    Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description)).apply(judgement)
+def judge_describe_topic_partitions(judgement: Judgement) -> Steps[None]:
+    if judgement.message.topics:
+        named = Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description))
+        yield from named.apply(judgement)
+    else:
+        yield from _all_topic_partitions(judgement)
     judgement.edits.append(_state_topic_operations)
-    return None
 
 
 def _all_topic_partitions(judgement: Judgement) -> Steps[None]:
@@ -189,16 +182,17 @@ def _all_topic_partitions(judgement: Judgement) -> Steps[None]:
     if shown is not None:
         judgement.keep(topics=[describe_topic_partitions.TopicRequest(name) for name in shown])
         judgement.is_nothing_left = not shown  # an empty list would mean all topics
-    judgement.edits.append(_state_topic_operations)
 
 
-def judge_create_topics(judgement: Judgement) -> None:
-    Each(CREATE, TOPIC, "topics", Refuse("topics", denied_topic_creation), unless=CREATE).apply(judgement)
+def judge_create_topics(judgement: Judgement) -> Steps[None]:
+    created = Each(CREATE, TOPIC, "topics", Refuse("topics", denied_topic_creation), unless=CREATE)
+    yield from created.apply(judgement)
     judgement.edits.append(_hide_settings)
 
 
-def _hide_settings(judgement: Judgement, response: Any) -> None:
+def _hide_settings(judgement: Judgement, response: Any) -> Steps[None]:
     for topic in response.topics:
+        yield
         if not topic.error_code and not judgement.may(
             DESCRIBE_CONFIGS, TOPIC, topic.name, is_asked_for=False
         ):
@@ -207,7 +201,7 @@ def _hide_settings(judgement: Judgement, response: Any) -> None:
             topic.configs = []
 
 
-def judge_delete_topics(judgement: Judgement) -> None:
+def judge_delete_topics(judgement: Judgement) -> Steps[None]:
     message, left = judgement.message, list[Any]()
     refused: list[delete_topics.DeletableTopicResult] = []
     if judgement.version >= _FIRST_DELETE_TOPICS_WITH_TOPIC_ID:
@@ -221,6 +215,7 @@ def judge_delete_topics(judgement: Judgement) -> None:
             refused.append(_refused_topic_deletion(judgement, topic, code))
         else:
             left.append(item)
+        yield
     if refused:
         judgement.keep(**{items: left})
         judgement.is_nothing_left = not left
@@ -276,7 +271,7 @@ def judge_init_producer_id(judgement: Judgement) -> None:
         judgement.refuse(refuse_message, code)
 
 
-def judge_add_partitions_to_txn(judgement: Judgement) -> None:
+def judge_add_partitions_to_txn(judgement: Judgement) -> Steps[None]:
     message = judgement.message
     if judgement.version >= _FIRST_ADD_PARTITIONS_OF_BROKERS:
         if not judgement.may(CLUSTER_ACTION, CLUSTER):
@@ -285,12 +280,14 @@ def judge_add_partitions_to_txn(judgement: Judgement) -> None:
     if not judgement.may(WRITE, TRANSACTIONAL_ID, message.v3_and_below_transactional_id):
         judgement.refuse(refuse_message, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return
-    codes = {
-        topic.name: ErrorCode.OPERATION_NOT_ATTEMPTED
-        if judgement.may_topic(WRITE, topic.name)
-        else ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        for topic in message.v3_and_below_topics
-    }
+    codes: dict[str, ErrorCode] = {}
+    for topic in message.v3_and_below_topics:
+        codes[topic.name] = (
+            ErrorCode.OPERATION_NOT_ATTEMPTED
+            if judgement.may_topic(WRITE, topic.name)
+            else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        )
+        yield
     if ErrorCode.TOPIC_AUTHORIZATION_FAILED in codes.values():
         denied = add_partitions_to_txn.AddPartitionsToTxnPartitionResult
         judgement.refusal = add_partitions_to_txn.AddPartitionsToTxnResponse(
@@ -303,7 +300,7 @@ def judge_add_partitions_to_txn(judgement: Judgement) -> None:
         )
 
 
-def judge_find_coordinator(judgement: Judgement) -> None:
+def judge_find_coordinator(judgement: Judgement) -> Steps[None]:
     message = judgement.message
     if message.key_type == _GROUP_KEY:
         kind = GROUP
@@ -317,33 +314,41 @@ def judge_find_coordinator(judgement: Judgement) -> None:
         return
     if judgement.version >= _FIRST_FIND_COORDINATOR_WITH_KEYS:
         refuse = Refuse("coordinators", unknown_coordinator)
-        Each(DESCRIBE, kind, "coordinator_keys", refuse, name=None).apply(judgement)
+        yield from Each(DESCRIBE, kind, "coordinator_keys", refuse, name=None).apply(judgement)
     elif not judgement.may(DESCRIBE, kind, message.key):
         judgement.refusal = no_coordinator(DENIAL[kind], [])
 
 
-def judge_offset_fetch(judgement: Judgement) -> None:
-    message = judgement.message
+def judge_offset_fetch(judgement: Judgement) -> Steps[None]:
     if judgement.version < _FIRST_OFFSET_FETCH_WITH_GROUPS:
-        if not judgement.may(DESCRIBE, GROUP, message.group_id):
-            judgement.refuse(refuse_message, ErrorCode.GROUP_AUTHORIZATION_FAILED)
-            return
-        if message.topics is None:
-            judgement.edits.append(_show_offsets)
-            return
-        left, denied = _split_topics(judgement, message.topics)
+        yield from _offsets_of_one_group(judgement)
+    else:
+        yield from _offsets_of_groups(judgement)
+
+
+def _offsets_of_one_group(judgement: Judgement) -> Steps[None]:
+    message = judgement.message
+    if not judgement.may(DESCRIBE, GROUP, message.group_id):
+        judgement.refuse(refuse_message, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    elif message.topics is None:
+        judgement.edits.append(_show_offsets)
+    else:
+        left, denied = yield from _split_topics(judgement, message.topics)
         if denied:
             judgement.keep(topics=left)
             results = [denied_offsets(topic) for topic in denied]
             judgement.edits.append(lambda _, response: response.topics.extend(results))
-        return
-    Each(DESCRIBE, GROUP, "groups", Refuse("groups", refused_offsets), name="group_id").apply(judgement)
+
+
+def _offsets_of_groups(judgement: Judgement) -> Steps[None]:
+    refuse = Refuse("groups", refused_offsets)
+    yield from Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
     groups, results_by_group, with_all_topics = [], {}, set()
     for group in judgement.message.groups:
         if group.topics is None:
             with_all_topics.add(group.group_id)
         else:
-            left, denied = _split_topics(judgement, group.topics)
+            left, denied = yield from _split_topics(judgement, group.topics)
             if denied:
                 results_by_group[group.group_id] = [denied_offsets_of_group(topic) for topic in denied]
                 group = replace(group, topics=left)
@@ -351,10 +356,10 @@ def judge_offset_fetch(judgement: Judgement) -> None:
     if results_by_group:
         judgement.keep(groups=groups)
 
-    def edit(judgement: Judgement, response: Any) -> None:
+    def edit(judgement: Judgement, response: Any) -> Steps[None]:
         for group in response.groups:
             if group.group_id in with_all_topics:
-                _show_offsets(judgement, group)
+                yield from _show_offsets(judgement, group)
             if not group.error_code:
                 group.topics.extend(results_by_group.get(group.group_id, ()))
 
@@ -362,36 +367,38 @@ def judge_offset_fetch(judgement: Judgement) -> None:
         judgement.edits.append(edit)
 
 
-def _split_topics(judgement: Judgement, topics: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+def _split_topics(judgement: Judgement, topics: Iterable[Any]) -> Steps[tuple[list[Any], list[Any]]]:
     left: list[Any] = []
     denied: list[Any] = []
     for topic in topics:
         name = judgement.topic_name(topic)
         (left if name is None or judgement.may_topic(DESCRIBE, name) else denied).append(topic)
+        yield
     return left, denied
 
 
-def _show_offsets(judgement: Judgement, holder: Any) -> None:
+def _show_offsets(judgement: Judgement, holder: Any) -> Steps[None]:
     """Removes the topics that the client may not describe from a response or a group in it."""
     shown = []
     for topic in holder.topics:
         name = judgement.topic_name(topic)
         if name is not None and judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False):
             shown.append(topic)
+        yield
     holder.topics = shown
 
 
 def describe_groups(
     items: str,
     refused: Callable[[str, ErrorCode], Any],
-    hide: Callable[[Judgement, Any], None] | None = None,
-) -> Callable[[Judgement], None]:
+    hide: Callable[[Judgement, Any], Steps[None]] | None = None,
+) -> Callable[[Judgement], Steps[None]]:
     """Returns the rule of an API that describes the groups whose ids are in the field `items` of the request.
     `hide` removes from the response what the client may not see because of its topics.
     """
 
-    def judge(judgement: Judgement) -> None:
-        Each(DESCRIBE, GROUP, items, Refuse("groups", refused), name=None).apply(judgement)
+    def judge(judgement: Judgement) -> Steps[None]:
+        yield from Each(DESCRIBE, GROUP, items, Refuse("groups", refused), name=None).apply(judgement)
         if hide is not None:
             judgement.edits.append(hide)
         if judgement.message.include_authorized_operations:
@@ -400,24 +407,33 @@ def describe_groups(
     return judge
 
 
-def _state_group_operations(judgement: Judgement, response: Any) -> None:
+def _state_group_operations(judgement: Judgement, response: Any) -> Steps[None]:
     for group in response.groups:
+        yield
         if not group.error_code:
             group.authorized_operations = judgement.operations(GROUP, group.group_id)
 
 
-def hide_topologies(judgement: Judgement, response: Any) -> None:
+def hide_topologies(judgement: Judgement, response: Any) -> Steps[None]:
     """Hides a streams group that has topics that the client may not describe."""
     for at, group in enumerate(response.groups):
         if group.topology is None:
             continue
-        names = dict.fromkeys(_topics_of_topology(group.topology))
-        if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
+        if not (yield from _may_describe(judgement, _topics_of_topology(group.topology))):
             hidden = refused_streams_group(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
             hidden.error_message = (
                 "The described group uses topics that the client is not authorized to describe."
             )
             response.groups[at] = hidden
+
+
+def _may_describe(judgement: Judgement, names: Iterable[str], *, is_asked_for: bool = False) -> Steps[bool]:
+    """Returns whether the client may describe all the topics. A topic may occur more than once."""
+    for name in dict.fromkeys(names):
+        if not judgement.may(DESCRIBE, TOPIC, name, is_asked_for=is_asked_for):
+            return False
+        yield
+    return True
 
 
 def _topics_of_topology(topology: Any) -> Iterable[str]:
@@ -429,15 +445,15 @@ def _topics_of_topology(topology: Any) -> Iterable[str]:
         yield from (topic.name for topic in subtopology.state_changelog_topics)
 
 
-def judge_describe_share_group_offsets(judgement: Judgement) -> None:
+def judge_describe_share_group_offsets(judgement: Judgement) -> Steps[None]:
     """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics. A
     group that it names twice, with topics and without, has them left out.
     """
     asks_for_all = {group.group_id for group in judgement.message.groups if group.topics is None}
     refuse = Refuse("groups", refused_share_offsets)
-    Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
+    yield from Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
 
-    def edit(judgement: Judgement, response: Any) -> None:
+    def edit(judgement: Judgement, response: Any) -> Steps[None]:
         for group in response.groups:
             topics = []
             for topic in group.topics:
@@ -445,23 +461,23 @@ def judge_describe_share_group_offsets(judgement: Judgement) -> None:
                     topics.append(topic)
                 elif group.group_id not in asks_for_all:
                     topics.append(denied_share_offsets(topic))
+                yield
             group.topics = topics
 
     judgement.edits.append(edit)
 
 
-def hide_members(judgement: Judgement, response: Any) -> None:
+def hide_members(judgement: Judgement, response: Any) -> Steps[None]:
     """Hides the members of a group that has topics that the client may not describe. Members of share groups
     have no target assignment in responses.
     """
     for group in response.groups:
-        names = {
-            partitions.topic_name
-            for member in group.members
-            for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
-            for partitions in assignment.topic_partitions
-        }
-        if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
+        names: set[str] = set()
+        for member in group.members:
+            for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment)):
+                names.update(partitions.topic_name for partitions in assignment.topic_partitions)
+            yield
+        if not (yield from _may_describe(judgement, names)):
             group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             group.error_message = (
                 "The group has described topic(s) that the client is not authorized to describe."
@@ -469,16 +485,16 @@ def hide_members(judgement: Judgement, response: Any) -> None:
             group.members = []
 
 
-def need_topics_of_topology(judgement: Judgement) -> None:
+def need_topics_of_topology(judgement: Judgement) -> Steps[None] | None:
     """Refuses a heartbeat of a client that may not describe all topics of its topology."""
     topology = judgement.message.topology
-    if topology is not None:
-        _need_topics(judgement, _topics_of_topology(topology))
+    return None if topology is None else _need_topics(judgement, _topics_of_topology(topology))
 
 
-def need_subscribed_topics(judgement: Judgement) -> None:
+def need_subscribed_topics(judgement: Judgement) -> Steps[None] | None:
     """Refuses a heartbeat of a client that may not describe all topics to which it subscribes."""
-    _need_topics(judgement, judgement.message.subscribed_topic_names or ())
+    names = judgement.message.subscribed_topic_names
+    return _need_topics(judgement, names) if names else None
 
 
 def tell_topics(judgement: Judgement) -> None:
@@ -495,23 +511,25 @@ def _describable_topics(judgement: Judgement) -> Steps[DescribableTopics]:
     return DescribableTopics(frozenset(shown), len(names))
 
 
-def _need_topics(judgement: Judgement, names: Iterable[str]) -> None:
-    if not all(judgement.may_topic(DESCRIBE, name) for name in dict.fromkeys(names)):
+def _need_topics(judgement: Judgement, names: Iterable[str]) -> Steps[None]:
+    if not (yield from _may_describe(judgement, names, is_asked_for=True)):
         judgement.refuse(refuse_message, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
-def judge_describe_transactions(judgement: Judgement) -> None:
+def judge_describe_transactions(judgement: Judgement) -> Steps[None]:
     refuse = Refuse("transaction_states", refused_state)
-    Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", refuse, name=None).apply(judgement)
-
+    yield from Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", refuse, name=None).apply(judgement)
     judgement.edits.append(_hide_topics_of_transactions)
 
 
-def _hide_topics_of_transactions(judgement: Judgement, response: Any) -> None:
+def _hide_topics_of_transactions(judgement: Judgement, response: Any) -> Steps[None]:
     for state in response.transaction_states:
-        state.topics = [
-            topic for topic in state.topics if judgement.may(DESCRIBE, TOPIC, topic.topic, is_asked_for=False)
-        ]
+        shown = []
+        for topic in state.topics:
+            if judgement.may(DESCRIBE, TOPIC, topic.topic, is_asked_for=False):
+                shown.append(topic)
+            yield
+        state.topics = shown
 
 
 def judge_write_txn_markers(judgement: Judgement) -> None:
@@ -522,7 +540,7 @@ def judge_write_txn_markers(judgement: Judgement) -> None:
 def configs(operation: AclOperation, refuse: Refuse) -> By:
     """Returns the rule of an API about settings: it needs the operation on the resource that has them."""
 
-    def judge(judgement: Judgement) -> None:
+    def judge(judgement: Judgement) -> Steps[None]:
         left: list[Any] = []
         denied: list[Any] = []
         for resource in judgement.message.resources:
@@ -536,6 +554,7 @@ def configs(operation: AclOperation, refuse: Refuse) -> By:
                 left.append(resource)
             else:
                 denied.append(refuse.result(resource, DENIAL[kind]))
+            yield
         if denied:
             judgement.keep(resources=left)
             judgement.is_nothing_left = not left

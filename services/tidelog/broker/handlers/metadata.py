@@ -97,7 +97,7 @@ class MetadataHandler:
             return _invalid(request)
         key = _cache_key(request, context)
         cached = self._answers.get(key, self._metadata.version)
-        if cached is not None:
+        if cached is not None and context.edit is None:  # an edit would have to decode it, in one turn
             return cached
         missing = self._topics_to_create(request, context)
         if missing:

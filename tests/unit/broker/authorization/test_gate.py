@@ -27,6 +27,7 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.timing.slices import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
@@ -252,12 +253,12 @@ def test_a_streams_group_with_a_topic_of_others_is_hidden() -> None:
             return name in allowed
 
     response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
-    hide_topologies(cast(Judgement, Judge()), response)
+    all_at_once(hide_topologies(cast(Judgement, Judge()), response))
     (hidden,) = response.groups
     assert (hidden.error_code, hidden.group_id, hidden.members, hidden.topology) == (DENIED, "g", [], None)
     allowed.add("closed")
     response = streams_group_describe.StreamsGroupDescribeResponse(groups=[group])
-    hide_topologies(cast(Judgement, Judge()), response)
+    all_at_once(hide_topologies(cast(Judgement, Judge()), response))
     assert response.groups == [group]
 
 
@@ -309,12 +310,12 @@ def test_a_share_group_that_is_asked_for_twice_hides_topics() -> None:
             return name != "closed"
 
     judge = Judge()
-    judge_describe_share_group_offsets(cast(Judgement, judge))
+    all_at_once(judge_describe_share_group_offsets(cast(Judgement, judge)))
     response = describe_share_group_offsets.DescribeShareGroupOffsetsResponse(
         groups=[found("g", [topic("open"), topic("closed")]), found("g", [topic("open")])]
     )
     for edit in judge.edits:
-        edit(judge, response)
+        all_at_once(edit(judge, response))
     assert [[each.topic_name for each in group.topics] for group in response.groups] == [["open"], ["open"]]
 
 

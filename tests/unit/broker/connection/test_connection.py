@@ -36,6 +36,7 @@ from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.request import RequestContext
 from tidelog.broker.socket_io import BufferPool, Chunk, Turn
 from tidelog.metrics.telemetry import RequestMetrics
+from tidelog.timing.slices import Steps
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_IN_FLIGHT = 4
@@ -461,13 +462,35 @@ def test_the_memory_of_a_closed_connection_is_free_at_once(lab: Lab) -> None:
     lab.feed("now:a", "park:b", connection=connection)
     assert lab.answers(transport) == ["a"]
     parked = lab.script.parked.pop("b")
-    parked.edit = lambda response, context=parked: None
-    del parked
+
+    def edit(_: object, context: RequestContext = parked) -> Steps[None]:
+        yield
+
+    parked.edit = edit
+    del parked, edit
     transport.lose()
     lab.forgotten.clear()
     transport._connection = None
     # The test's own variable, and the argument of getrefcount.
     assert sys.getrefcount(connection) == 2
+
+
+def test_a_request_that_is_parked_after_it_was_judged_is_answered_once(lab: Lab) -> None:
+    lab.feed("park:a", "task:b", "now:c")
+    lab.script.parked["b"].park()
+    lab.connection.end_barrier()
+    lab.turn()
+    lab.script.answer("a")
+    lab.script.answer("b")
+    assert lab.answers() == ["a", "b", "c"]
+
+
+def test_a_request_that_is_parked_after_the_end_does_not_hold_its_connection(lab: Lab) -> None:
+    lab.feed("task:a")
+    lab.transport.lose()
+    lab.script.parked["a"].park()
+    lab.connection.end_barrier()
+    assert not lab.connection.is_waiting
 
 
 def test_an_answer_after_the_end_is_dropped(lab: Lab) -> None:

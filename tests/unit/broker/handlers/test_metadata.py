@@ -23,7 +23,9 @@ from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 VERSION = 12
 
 
-def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", **fields: Any) -> Any:
+def handle(
+    lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", edit: Any = None, **fields: Any
+) -> Any:
     topics = [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=topics, **{"allow_auto_topic_creation": False, **fields})
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
@@ -34,7 +36,7 @@ def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", *
         route=route,
         client_id="test",
         host="127.0.0.1",
-        edit=None,
+        edit=edit,
         charge=None,
     )
     return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
@@ -54,6 +56,12 @@ def test_responses_are_kept_until_the_metadata_changes(lab: InMemoryBroker) -> N
     later = handle(lab, "a", "b")
     assert later is not first
     assert [topic.error_code for topic in decoded(later).topics] == [0, 0]
+
+
+def test_a_response_that_will_be_edited_is_not_one_that_is_kept(lab: InMemoryBroker) -> None:
+    """The edit would have to decode it, and a large one in one turn of the event loop."""
+    handle(lab, "a")
+    assert isinstance(handle(lab, "a", edit=lambda _: None), MetadataResponse)
 
 
 def test_each_listener_gets_its_own_addresses(lab: InMemoryBroker) -> None:
