@@ -8,7 +8,8 @@ numbers, so that every notation of an IPv6 address matches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple, TypeVar
 
@@ -202,15 +203,16 @@ class _Resource(NamedTuple):
 
 
 class _Prefixes(NamedTuple):
-    """The lengths of the prefixes that have rules, for one type of resources."""
+    """The prefixes that have rules, for one type of resources."""
 
+    names: frozenset[str]
     counts: Mapping[int, int]
     """Maps a length to the number of prefixes that have it."""
     lengths: tuple[int, ...]
     """The lengths in rising order."""
 
 
-_NO_PREFIXES: Final = _Prefixes({}, ())
+_NO_PREFIXES: Final = _Prefixes(frozenset(), {}, ())
 
 
 class AclIndex:
@@ -267,32 +269,42 @@ class AclIndex:
     ) -> dict[int, _Prefixes]:
         """Returns the prefixes of an index with other rules, which differ for the patterns `touched`."""
         counts: dict[int, dict[int, int]] = {}
+        names: dict[int, set[str]] = {}
         for resource in touched:
             step = (resource in rules) - (resource in self._rules)
             if step and resource.pattern_type == PatternType.PREFIXED:
                 kind, length = resource.resource_type, len(resource.name)
                 if kind not in counts:
-                    counts[kind] = dict(self._prefixes.get(kind, _NO_PREFIXES).counts)
+                    before = self._prefixes.get(kind, _NO_PREFIXES)
+                    counts[kind], names[kind] = dict(before.counts), set(before.names)
                 counts[kind][length] = counts[kind].get(length, 0) + step
+                names[kind] ^= {resource.name}
         after = dict(self._prefixes)
         for kind, of_kind in counts.items():
             left = {length: count for length, count in of_kind.items() if count}
-            after[kind] = _Prefixes(left, tuple(sorted(left)))
+            after[kind] = _Prefixes(frozenset(names[kind]), left, tuple(sorted(left)))
         return after
 
-    def _prefixes_of(self, kind: int, name: str) -> Iterator[_Resource]:
-        """Yields patterns that may have rules: a prefix of the name for each length of a prefix."""
-        for length in self._prefixes.get(kind, _NO_PREFIXES).lengths:
-            if length > len(name):
-                break
-            yield _Resource(kind, PatternType.PREFIXED, name[:length])
+    def _prefixes_of(self, kind: int, name: str) -> list[_Resource]:
+        """Returns the prefixes of the name that have rules."""
+        prefixes = self._prefixes.get(kind)
+        if prefixes is None:
+            return []
+        # Only prefixes with rules become patterns, which cost several times as much as texts.
+        names, lengths = prefixes.names, prefixes.lengths
+        return [
+            _Resource(kind, PatternType.PREFIXED, prefix)
+            for length in lengths[: bisect_right(lengths, len(name))]
+            if (prefix := name[:length]) in names
+        ]
 
-    def _patterns_of(self, kind: int, name: str) -> Iterator[_Resource]:
-        """Yields patterns that may have rules, among them all that contain the resource."""
-        yield _Resource(kind, PatternType.LITERAL, name)
+    def _patterns_of(self, kind: int, name: str) -> list[_Resource]:
+        """Returns patterns that may have rules, among them all that contain the resource."""
+        patterns = self._prefixes_of(kind, name)
+        patterns.append(_Resource(kind, PatternType.LITERAL, name))
         if name != WILDCARD:
-            yield _Resource(kind, PatternType.LITERAL, WILDCARD)
-        yield from self._prefixes_of(kind, name)
+            patterns.append(_Resource(kind, PatternType.LITERAL, WILDCARD))
+        return patterns
 
     def decide(
         self, principal: Principal, address: Address, operation: int, resource_type: int, name: str
