@@ -418,16 +418,22 @@ class ConnectionAuthentication:
         if before is None:
             self.end()
             connection.limit_frames(connection.listener.max_request_bytes)
-        connection.gate = None if self._expires_at_s is None else self
+        self._check_requests(is_needed=self._expires_at_s is not None)
         self._report(None)
         return lifetime_ms
 
     def _fail(self, reason: str) -> ErrorCode:
         self._exchange = None
         self.phase = Phase.FAILED
-        self._connection.gate = self
+        self._check_requests(is_needed=True)
         self._report(reason)
         return ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def _check_requests(self, *, is_needed: bool) -> None:
+        """Turns the checks of later requests on or off. A connection that has closed refuses all of them."""
+        connection = self._connection
+        if not connection.is_closed:
+            connection.gate = self if is_needed else None
 
     def _fail_unsupported(self, mechanism: str) -> ErrorCode:
         self._fail(f"the mechanism {mechanism[:40]!r} is not enabled")

@@ -50,6 +50,23 @@ class ClosedByProtocolError(Exception):
     """
 
 
+class _ClosedGate:
+    """The gate of closed connections. They start no requests, but without a gate, a request that started by
+    mistake would need no login.
+    """
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        return False
+
+    def check(self, api_key: int) -> None:
+        """Refuses every request."""
+        raise ClosedByProtocolError(f"a request of API {api_key} after the end of the connection")
+
+
+CLOSED_GATE: Final = _ClosedGate()
+
+
 class ConnectionOwner(Protocol):
     """The part of a listener that its connections use."""
 
@@ -185,10 +202,9 @@ class Connection(RequestSource):
         self._shut()
         self.listener.forget(self)
         # The outbox and the authentication refer to this connection. Without these references, its memory is
-        # free at once, and does not wait for the garbage collector. The gate may go, because a closed
-        # connection starts no request.
+        # free at once, and does not wait for the garbage collector.
         self._outbox = self._transport = None
-        self.authentication = self.gate = None
+        self.authentication = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frames.buffer()
@@ -413,6 +429,7 @@ class Connection(RequestSource):
         if self.is_closed:
             return
         self.is_closed = True
+        self.gate = CLOSED_GATE
         if self._outbox is not None:
             self._outbox.close()
         self._frames.close()

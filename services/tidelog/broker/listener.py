@@ -255,8 +255,8 @@ class Listener:
                 "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
             )
             return False
-        if connection.gate is not None:
-            connection.gate.start_deadline()
+        if connection.authentication is not None:
+            connection.authentication.start_deadline()
         now = monotonic()
         excess_s = self._limits.excess_s(now, self.name, connection.peer_host)
         if excess_s:

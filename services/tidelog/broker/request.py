@@ -40,6 +40,19 @@ _THROTTLE_TIME: Final = "throttle_time_ms"
 _THROTTLE_TIME_BYTES: Final = 4
 
 
+class ConnectionGate(Protocol):
+    """Decides which requests of a connection may be served now."""
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        """Whether the next frame is a token without a request header."""
+        ...
+
+    def check(self, api_key: int) -> None:
+        """Raises ClosedByProtocolError if a request of this API may not be served now."""
+        ...
+
+
 class Authentication(Protocol):
     """The authentication of a connection to a SASL listener (`broker/authentication.py`)."""
 
@@ -62,16 +75,7 @@ class Authentication(Protocol):
         ...
 
     @property
-    def takes_raw_tokens(self) -> bool:
-        """Whether the next frame is a token without a request header."""
-        ...
-
-    @property
     def failure_delay_s(self) -> float: ...
-
-    def check(self, api_key: int) -> None:
-        """Raises ClosedByProtocolError if a request of this API may not be served now."""
-        ...
 
     def choose(self, mechanism: str, *, is_raw: bool) -> ErrorCode:
         """Takes a SaslHandshake and returns the error code of its response."""
@@ -116,7 +120,7 @@ class RequestSource:
     def __init__(self, loop: asyncio.AbstractEventLoop, listener_name: str) -> None:
         self.principal = ANONYMOUS  # changes when the client authenticates
         self.authentication: Authentication | None = None  # of a connection to a SASL listener
-        self.gate: Authentication | None = None  # set while requests have to be checked
+        self.gate: ConnectionGate | None = None  # set while requests have to be checked
         self.access: Access | None = None  # what the authorizer has decided about this connection
         self.client_software = ("", "")  # name and version, as ApiVersions states them
         self.loop = loop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 
 from tidelog.broker import authentication
 from tidelog.broker.authentication import Authenticator, ConnectionAuthentication, Phase, Step
+from tidelog.broker.connection import CLOSED_GATE
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.security_snapshot import SecuritySnapshot
@@ -158,21 +160,38 @@ def test_logins_of_unknown_users_do_not_look_at_all_users(lab: Lab) -> None:
     assert Exchange(lab, "nobody", "secret", is_token=False).salt not in salts
 
 
-def test_a_client_does_not_authenticate_again_with_a_mechanism_that_was_disabled(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(authentication, "MIN_REAUTHENTICATION_INTERVAL_S", -1.0)
-    connection: Any = SimpleNamespace(
+def connection_of_client() -> Any:
+    connection = SimpleNamespace(
         principal=ANONYMOUS,
         peer_host="127.0.0.1",
         peer_port=1,
         gate=None,
+        is_closed=False,
         listener=SimpleNamespace(max_request_bytes=1000),
         limit_frames=lambda size: None,
         loop=asyncio.new_event_loop(),
     )
     connection.loop.close()
+    return connection
+
+
+@pytest.mark.parametrize("password", [b"secret", b"false"])
+def test_the_end_of_a_login_does_not_open_a_closed_connection(lab: Lab, password: bytes) -> None:
+    """A password may be checked in a thread while the client closes its connection."""
+    connection = connection_of_client()
     session = ConnectionAuthentication(lab.authenticator, connection)
+    session.choose("PLAIN", is_raw=False)
+    connection.is_closed, connection.gate = True, CLOSED_GATE
+    with contextlib.suppress(AuthenticationError):
+        session.take(b"\0alice\0" + password)
+    assert connection.gate is CLOSED_GATE
+
+
+def test_a_client_does_not_authenticate_again_with_a_mechanism_that_was_disabled(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "MIN_REAUTHENTICATION_INTERVAL_S", -1.0)
+    session = ConnectionAuthentication(lab.authenticator, connection_of_client())
     for _ in range(2):
         assert session.choose("PLAIN", is_raw=False) == ErrorCode.NONE
         assert session.take(b"\0alice\0secret") == (b"", 60_000)

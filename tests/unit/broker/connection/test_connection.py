@@ -37,6 +37,7 @@ from tidelog.broker.request import RequestContext
 from tidelog.broker.socket_io import BufferPool, Chunk, Turn
 from tidelog.metrics.telemetry import RequestMetrics
 from tidelog.timing.slices import Steps
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_IN_FLIGHT = 4
@@ -491,6 +492,23 @@ def test_a_request_that_is_parked_after_the_end_does_not_hold_its_connection(lab
     lab.script.parked["a"].park()
     lab.connection.end_barrier()
     assert not lab.connection.is_waiting
+
+
+@pytest.mark.parametrize("end", ["closed here", "lost"])
+@pytest.mark.parametrize("has_login", [False, True])
+def test_a_closed_connection_serves_no_request(lab: Lab, end: str, *, has_login: bool) -> None:
+    connection = lab.connection
+    connection.gate = cast(Any, object()) if has_login else None
+    if end == "lost":
+        lab.transport.lose()
+    else:
+        connection.close()
+    gate = connection.gate
+    assert gate is not None
+    assert not gate.takes_raw_tokens
+    for api_key in (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.PRODUCE):
+        with pytest.raises(ClosedByProtocolError):
+            gate.check(api_key)
 
 
 def test_an_answer_after_the_end_is_dropped(lab: Lab) -> None:
