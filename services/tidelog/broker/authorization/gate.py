@@ -1,5 +1,8 @@
 """The gate between a decoded request and its handler. `wiring.py` puts it there if an authorizer is
 configured.
+
+Long requests are judged in slices, after which a coroutine calls their handler. What is denied or hidden in
+the response is left to `RequestContext.edit`, except for a response that is there at once.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS
 from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
-from tidelog.broker.coordination.coordination import Coordination, asker, forward_body
+from tidelog.broker.coordination.coordination import Coordination, NamedRequest, asker, forward_body
 from tidelog.broker.coordination.refusals import (
+    refuse,
     refused_consumer_group,
     refused_deletion,
     refused_group,
@@ -27,7 +28,7 @@ from tidelog.broker.coordination.refusals import (
     refused_streams_group,
     refused_transaction,
 )
-from tidelog.broker.request import Answer, RequestContext
+from tidelog.broker.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.timing.slices import Steps, run_in_slices
@@ -229,6 +230,20 @@ async def ask_each(coordination: Coordination, request: WholeRequest, context: R
     return codec.response_class(api_key)(
         throttle_time_ms=throttle_time_ms, **{batched.response_items: merged}
     )
+
+
+async def forward_edited(
+    coordination: Coordination, kind: ShardKind, request: NamedRequest, context: RequestContext
+) -> Reply:
+    """Passes on a request for one group or transaction whose response will be edited. A response that a
+    coroutine returns is edited in slices, which that of a parked request is not.
+    """
+    api_key, version = int(context.route.api_key), context.api_version
+    shard = coordination.shard_of(kind, request.name)
+    answer, error = await ask_shard_for_bytes(
+        coordination, shard, api_key, version, request.body, asker(context)
+    )
+    return refuse(api_key, version, request.body, error) if answer is None else EncodedBody((answer,))
 
 
 async def ask_shard(

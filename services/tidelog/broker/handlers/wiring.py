@@ -158,7 +158,12 @@ _DESCRIBED: Final = frozenset(
 
 
 def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
-    from tidelog.broker.coordination.batched import forward_batched, forward_described, whole_decoder
+    from tidelog.broker.coordination.batched import (
+        forward_batched,
+        forward_described,
+        forward_edited,
+        whole_decoder,
+    )
     from tidelog.broker.coordination.coordination import NamedRequest, forward_named, named_decoder
 
     kind, batched_from = to.kind, to.batched_from
@@ -172,6 +177,8 @@ def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling
 
     def handle(request: NamedRequest | WholeRequest, context: RequestContext) -> Answer:
         if isinstance(request, NamedRequest):
+            if context.edit is not None:  # an answer may have the offsets of thousands of topics
+                return forward_edited(coordination, kind, request, context)
             return forward_named(coordination, kind, request, context)
         return forward_several(coordination, request, context)
 

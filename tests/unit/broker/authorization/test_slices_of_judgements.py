@@ -12,17 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.authorization.acl_index import AclIndex, Address
 from tidelog.broker.authorization.judging import Judgement
 from tidelog.broker.authorization.rules import _shown_topics
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import Principal, user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.rpc.coordinator_session import ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
-from tidelog.wire.messages import describe_topic_partitions, metadata
+from tidelog.wire.messages import describe_topic_partitions, metadata, offset_fetch
 
 ALICE = user_principal("alice")
 TOPICS = 60
@@ -62,7 +66,7 @@ class Lab:
         async def in_turns(work: Coroutine[object, None, Any]) -> Any:
             task = asyncio.create_task(work)
             while not task.done():
-                self._in_turn = 0
+                self.begin_turn()
                 await asyncio.sleep(0)
             return task.result()
 
@@ -70,8 +74,11 @@ class Lab:
         monkeypatch.setattr(AclIndex, "decide", counted)
         monkeypatch.setattr(self.broker.runner, "run", lambda work: run(in_turns(work)))
 
-    def call(self, request: Any, version: int) -> Any:
+    def begin_turn(self) -> None:
         self._in_turn = 0
+
+    def call(self, request: Any, version: int) -> Any:
+        self.begin_turn()
         return self.broker.call(request, version, principal=ALICE)
 
 
@@ -107,6 +114,37 @@ def test_no_turn_judges_all_topics(lab: Lab, request_: Any, version: int) -> Non
     if has_operations:
         bits = 1 << AclOperation.READ | 1 << AclOperation.DESCRIBE
         assert {topic.topic_authorized_operations for topic in response.topics} == {bits}
+
+
+async def answered_offsets(lab: Lab, coordinator: ScriptedCoordinator, *, is_lost: bool = False) -> Any:
+    """Returns the answer to a request for all offsets of a group, in a version before batches."""
+    asked = Asked(lab.broker.broker, offset_fetch.OffsetFetchRequest("g", None), 7, principal=ALICE)
+    await until(lambda: bool(coordinator.sent))
+    forwarded = coordinator.take_one(ForwardedToShard)
+    names = [f"shown-{number:03}" for number in range(TOPICS)]
+    topics = [offset_fetch.OffsetFetchResponseTopic(name) for name in [*names, "hidden"]]
+    if is_lost:
+        coordinator.end.closed()
+    else:
+        coordinator.answer(forwarded, offset_fetch.OffsetFetchResponse(topics=topics))
+    while asked.answer is None:
+        lab.begin_turn()
+        await asyncio.sleep(0)
+    return asked.answer
+
+
+def test_no_turn_judges_all_offsets_of_a_group(lab: Lab) -> None:
+    binding = AclBinding(
+        ResourceType.GROUP, PatternType.LITERAL, "g", ALICE, "*", AclOperation.READ, PermissionType.ALLOW
+    )
+    lab.broker.update_metadata(security=SecurityUpdate(2, (AclEntry(binding),)))
+    coordinator = ScriptedCoordinator(lab.broker)
+    coordinator.own(*shard_partitions(lab.broker))
+    response = lab.broker.runner.run(answered_offsets(lab, coordinator))
+    assert [topic.name for topic in response.topics] == [f"shown-{n:03}" for n in range(TOPICS)]
+    assert lab.most_in_turn <= MAX_TOPICS_OF_TURN
+    lost = lab.broker.runner.run(answered_offsets(lab, coordinator, is_lost=True))
+    assert (lost.error_code, lost.topics) == (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, [])
 
 
 names = st.sets(st.sampled_from("abcdefgh"))
