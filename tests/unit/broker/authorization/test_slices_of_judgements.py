@@ -26,7 +26,7 @@ from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
-from tidelog.wire.messages import describe_topic_partitions, metadata, offset_fetch
+from tidelog.wire.messages import describe_topic_partitions, metadata, offset_commit, offset_fetch
 
 ALICE = user_principal("alice")
 TOPICS = 60
@@ -133,13 +133,43 @@ async def answered_offsets(lab: Lab, coordinator: ScriptedCoordinator, *, is_los
     return asked.answer
 
 
-def test_no_turn_judges_all_offsets_of_a_group(lab: Lab) -> None:
+def coordinator_of_group(lab: Lab) -> ScriptedCoordinator:
+    """Returns the coordinator of all groups, of which Alice may use one."""
     binding = AclBinding(
         ResourceType.GROUP, PatternType.LITERAL, "g", ALICE, "*", AclOperation.READ, PermissionType.ALLOW
     )
     lab.broker.update_metadata(security=SecurityUpdate(2, (AclEntry(binding),)))
     coordinator = ScriptedCoordinator(lab.broker)
     coordinator.own(*shard_partitions(lab.broker))
+    return coordinator
+
+
+async def committed(lab: Lab, coordinator: ScriptedCoordinator) -> Any:
+    """Returns the answer to a commit for all topics. Its handler parks it after slices of judging."""
+    names = [*(f"shown-{number:03}" for number in range(TOPICS)), "hidden"]
+    partitions = [offset_commit.OffsetCommitRequestPartition()]
+    topics = [offset_commit.OffsetCommitRequestTopic(name=name, partitions=partitions) for name in names]
+    commit = offset_commit.OffsetCommitRequest("g", topics=topics)
+    asked = Asked(lab.broker.broker, commit, 8, principal=ALICE)
+    assert not coordinator.sent
+    await until(lambda: bool(coordinator.sent))
+    forwarded = coordinator.take_one(ForwardedToShard)
+    assert b"hidden" not in forwarded.body
+    assert asked.answer is None
+    results = [offset_commit.OffsetCommitResponseTopic(name=name) for name in names[:-1]]
+    coordinator.answer(forwarded, offset_commit.OffsetCommitResponse(topics=results))
+    return asked.answer
+
+
+def test_a_request_is_parked_after_its_judgement(lab: Lab) -> None:
+    response = lab.broker.runner.run(committed(lab, coordinator_of_group(lab)))
+    errors = {topic.name: [part.error_code for part in topic.partitions] for topic in response.topics}
+    assert errors.pop("hidden") == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert errors == {f"shown-{number:03}": [] for number in range(TOPICS)}
+
+
+def test_no_turn_judges_all_offsets_of_a_group(lab: Lab) -> None:
+    coordinator = coordinator_of_group(lab)
     response = lab.broker.runner.run(answered_offsets(lab, coordinator))
     assert [topic.name for topic in response.topics] == [f"shown-{n:03}" for n in range(TOPICS)]
     assert lab.most_in_turn <= MAX_TOPICS_OF_TURN
