@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import MutableMapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from tidelog.model.principal import ANONYMOUS, user_principal
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages import create_topics, metadata
+from tidelog.wire.messages import create_topics, delete_topics, metadata
 from tidelog.wire.messages.create_topics import CreatableTopic
 
 
@@ -129,3 +130,28 @@ def test_a_call_that_is_judged_in_slices_is_logged(
     ]
     if not closes:
         assert [topic.name for topic in asked.answer.topics] == names
+
+
+def test_a_call_is_logged_if_its_client_closes_the_connection_before_the_answer(tmp_path: Path) -> None:
+    for log in AUDIT._logs.values():
+        log._second = -1  # earlier tests may have used up its lines
+    lab = InMemoryBroker(tmp_path)
+    lab.controller.answer = lambda _: delete_topics.DeleteTopicsResponse(
+        responses=[delete_topics.DeletableTopicResult("t")]
+    )
+    deletion = delete_topics.DeleteTopicsRequest([delete_topics.DeleteTopicState("t")])
+
+    async def delete() -> None:
+        asked = Asked(lab.broker, deletion, 6)
+        assert asked.answer is None
+        asked.close()
+        await until(lambda: bool(lab.controller.forwarded))
+        await asyncio.sleep(0.01)
+
+    try:
+        with capture_logs() as lines:
+            lab.runner.run(delete())
+    finally:
+        lab.close()
+    calls = [line for line in lines if line["event"] == "admin call"]
+    assert [(line["resources"], line["outcome"]) for line in calls] == [(["t"], "NONE")]
