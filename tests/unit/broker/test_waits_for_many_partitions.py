@@ -4,9 +4,10 @@ at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,10 @@ from hypothesis import strategies as st
 from tidelog.broker.coordination.markers import _MarkerWrite
 from tidelog.broker.handlers.delete_records import DelayedDeleteRecords
 from tidelog.broker.handlers.produce import DelayedProduce
+from tidelog.broker.handlers.share_requests import Acknowledgements, _DelayedAcknowledgements
+from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
+from tidelog.broker.share.share_sessions import SessionKey
+from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
@@ -65,19 +70,20 @@ class World:
 
     def __init__(self, count: int, parts: list[tuple[int, int]]) -> None:
         self.cores = [Core() for _ in range(count)]
-        self.places = [TopicPartition("t", index) for index in range(count)]
+        self.keys: list[Hashable] = [TopicPartition("t", index) for index in range(count)]
+        """The keys under which operations wait for the partitions."""
+        self.named = [index for index, _ in parts]
         self.parts: list[Any] = [
-            (SimpleNamespace(topic_partition=self.places[index], core=self.cores[index]), offset)
+            (SimpleNamespace(topic_partition=self.keys[index], core=self.cores[index]), offset)
             for index, offset in parts
         ]
         self.metadata: Any = SimpleNamespace(brokers={BROKER_ID: None, FOLLOWER_ID: None})
         self.timer = VirtualTimer()
-        self.purgatory: Purgatory[TopicPartition] = Purgatory("t", self.timer, _raise)
+        self.purgatory: Purgatory[Hashable] = Purgatory("t", self.timer, _raise)
         self.ended = 0
 
     def watch(self, operation: DelayedOperation) -> None:
-        keys = [replica.topic_partition for replica, _ in self.parts]
-        self.purgatory.watch(operation, keys, DEADLINE_MS)
+        self.purgatory.watch(operation, [self.keys[index] for index in self.named], DEADLINE_MS)
 
     def end(self, *_: object) -> None:
         self.ended += 1
@@ -115,6 +121,49 @@ def markers(world: World, kind: type[_MarkerWrite] = _MarkerWrite) -> Waits:
     return Waits(operation, lambda: list(operation.errors[0]))
 
 
+class SharePartitions:
+    """The share partitions of the world's partitions. A look at one ends its acknowledgements, as the share
+    coordinator's answers do.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._unstored: list[tuple[Core, int, AcknowledgeResult]] = []
+
+    def find(self, key: SharePartitionKey) -> SimpleNamespace:
+        core = self._world.cores[key.partition]
+        leads = core.is_leader
+        for acknowledged, offset, result in self._unstored:
+            if acknowledged is not core or result.error is not None:
+                continue
+            if not leads:
+                result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif core.is_acknowledged(offset):
+                result.error = ErrorCode.NONE
+        return SimpleNamespace(acknowledge=lambda member, batches: self._acknowledge(core, batches[0].first))
+
+    def _acknowledge(self, core: Core, offset: int) -> AcknowledgeResult:
+        result = AcknowledgeResult()
+        self._unstored.append((core, offset, result))
+        return result
+
+
+def acknowledgements(world: World, kind: type[_DelayedAcknowledgements] = _DelayedAcknowledgements) -> Waits:
+    key, topic_id = SessionKey("g", "m"), UUID(int=1)
+    world.keys = [
+        AcknowledgementsOf(SharePartitionKey("g", topic_id, index)) for index in range(len(world.cores))
+    ]
+    parts = SimpleNamespace(partitions=SharePartitions(world), replica=lambda *_: None)
+    acknowledged = Acknowledgements(cast("Any", parts), cast("Any", None), key, may_renew=False)
+    for index, (_, offset) in zip(world.named, world.parts, strict=True):
+        batch = SimpleNamespace(first_offset=offset, last_offset=offset, acknowledge_types=[1])
+        acknowledged.add(topic_id, index, [batch])
+    for core in world.cores:
+        core.looks = 0
+    operation = kind(acknowledged, cast("Any", None), world.end)
+    return Waits(operation, lambda: [result.error for _, result in acknowledged.results])
+
+
 class WalkingProduce(DelayedProduce):
     key_changed = DelayedOperation.key_changed
 
@@ -127,10 +176,15 @@ class WalkingMarkers(_MarkerWrite):
     key_changed = DelayedOperation.key_changed
 
 
+class WalkingAcknowledgements(_DelayedAcknowledgements):
+    key_changed = DelayedOperation.key_changed
+
+
 KINDS: list[Any] = [
     pytest.param(produce, WalkingProduce, id="Produce"),
     pytest.param(delete_records, WalkingDeleteRecords, id="DeleteRecords"),
     pytest.param(markers, WalkingMarkers, id="WriteTxnMarkers"),
+    pytest.param(acknowledgements, WalkingAcknowledgements, id="ShareAcknowledge"),
 ]
 
 
@@ -138,10 +192,10 @@ KINDS: list[Any] = [
 def test_the_changes_of_all_partitions_take_linear_time(waits: Any, walking: Any) -> None:
     world = World(MANY, [(index, 1) for index in range(MANY)])
     world.watch(waits(world).operation)
-    for core, place in zip(world.cores, world.places, strict=True):
+    for core, key in zip(world.cores, world.keys, strict=True):
         assert not world.ended
         core.reached = 1
-        world.purgatory.check_and_complete(place)
+        world.purgatory.check_and_complete(key)
     assert world.ended == 1
     assert sum(core.looks for core in world.cores) == 2 * MANY
 
@@ -177,7 +231,7 @@ def _outcomes(
                 core.is_under_min_isr = bool(value)
             case "die":
                 world.metadata.brokers = {BROKER_ID: None}
-        world.purgatory.check_and_complete(world.places[index])
+        world.purgatory.check_and_complete(world.keys[index])
         yield world.ended, outcome()
     world.timer.advance(DEADLINE_MS)
     yield world.ended, outcome()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -122,7 +122,7 @@ class PartitionResult(NamedTuple):
 class Acknowledgements:
     """The acknowledgements of one request."""
 
-    __slots__ = ("_context", "_may_renew", "_parts", "_session", "results")
+    __slots__ = ("_context", "_may_renew", "_parts", "_session", "_unknown", "results")
 
     def __init__(
         self, parts: ShareRequestParts, context: RequestContext, session: SessionKey, *, may_renew: bool
@@ -132,6 +132,8 @@ class Acknowledgements:
         self._session = session
         self._may_renew = may_renew
         self.results: list[PartitionResult] = []
+        self._unknown: dict[Hashable, list[PartitionResult]] = {}
+        """The results that are not known yet, by the key under which they are waited for."""
 
     def add(self, topic_id: UUID, partition: int, batches: Sequence[WireBatch]) -> None:
         """Starts to acknowledge records of one partition."""
@@ -147,23 +149,40 @@ class Acknowledgements:
             result = found.acknowledge(self._session.member_id, acknowledged)
         except KafkaError as error:
             result = AcknowledgeResult(error.code, error.client_message)
-        self.results.append(PartitionResult(key, result))
+        added = PartitionResult(key, result)
+        self.results.append(added)
+        if result.error is None:
+            self._unknown.setdefault(AcknowledgementsOf(key), []).append(added)
 
     def is_done(self) -> bool:
         """Returns whether all results are known."""
-        for key, result in self.results:
-            if result.error is None:
-                self._parts.partitions.find(key)  # ends it if this broker no longer leads
-        return all(result.error is not None for _, result in self.results)
+        return self._look_at(tuple(self._unknown))
+
+    def is_done_after(self, changed: Hashable) -> bool:
+        """Returns whether all results are known after a change of what `changed` names."""
+        return self._look_at((changed,))
+
+    def _look_at(self, keys: tuple[Hashable, ...]) -> bool:
+        """Returns whether all results are known after another look at these share partitions."""
+        for key in keys:
+            waiting = self._unknown.get(key)
+            if waiting is None:
+                continue
+            self._parts.partitions.find(waiting[0].key)  # ends it if this broker no longer leads
+            still = [each for each in waiting if each.result.error is None]
+            if still:
+                self._unknown[key] = still
+            else:
+                self._unknown.pop(key, None)  # `find` may have looked at it already
+        return not self._unknown
 
     def wait(self, then: Callable[[], None]) -> None:
         """Calls `then` when all results are known. The request must be parked."""
         waiting = self._parts.waiting
         operation = _DelayedAcknowledgements(self, self._context, then)
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
-        keys = [AcknowledgementsOf(key) for key, _ in self.results]
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + ACKNOWLEDGE_TIMEOUT_MS)
-        waiting.fetch.watch(operation, keys, deadline_ms)
+        waiting.fetch.watch(operation, tuple(self._unknown), deadline_ms)
 
     def give_up(self) -> None:
         """Makes the results that are not known yet timeouts."""
@@ -187,6 +206,9 @@ class _DelayedAcknowledgements(DelayedRequest):
 
     def try_complete(self) -> bool:
         return self._acknowledgements.is_done()
+
+    def key_changed(self, key: Hashable) -> bool:
+        return self._acknowledgements.is_done_after(key)
 
     def on_expire(self) -> None:
         self._acknowledgements.give_up()
