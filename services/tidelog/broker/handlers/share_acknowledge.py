@@ -38,8 +38,10 @@ class ShareAcknowledgeHandler:
             key = session_key(request.group_id, request.member_id)
             if is_initial(request.share_session_epoch):
                 raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-            closing = sessions.find(key) if is_final(request.share_session_epoch) else None
-            if closing is None:
+            is_closing = is_final(request.share_session_epoch)
+            if is_closing:
+                sessions.find(key)
+            else:
                 sessions.continue_(key, request.share_session_epoch)
         except KafkaError as error:
             return ShareAcknowledgeResponse(error_code=error.code, error_message=error.client_message)
@@ -50,8 +52,8 @@ class ShareAcknowledgeHandler:
                 acknowledgements.add(
                     topic.topic_id, partition.partition_index, partition.acknowledgement_batches
                 )
-        if closing is not None:
-            parts.close_session(closing)
+        if is_closing:
+            parts.partitions.end_sessions([key])
         if acknowledgements.is_done():
             return self._response(acknowledgements, key, context)
         unanswered = context.park()

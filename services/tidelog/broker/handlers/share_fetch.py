@@ -74,7 +74,7 @@ class ShareFetchHandler:
                         topic.topic_id, partition.partition_index, partition.acknowledgement_batches
                     )
         if is_final(request.share_session_epoch):
-            self.parts.close_session(session)
+            self.parts.partitions.end_sessions([key])
         return ShareFetch(self.parts, request, context, session, acknowledgements).begin()
 
     def _session(self, key: SessionKey, request: ShareFetchRequest, context: RequestContext) -> ShareSession:
@@ -92,9 +92,7 @@ class ShareFetchHandler:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, "a request that opens a session acknowledges nothing"
                 )
-            earlier = sessions.close(key)
-            if earlier is not None:
-                self.parts.partitions.end_session(earlier)
+            self.parts.partitions.end_sessions([key])
             session = sessions.open(key, context.connection, named)
             self.parts.watch_connection(context.connection)
             return session

@@ -15,7 +15,7 @@ from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
 from tidelog.broker.share.share_partitions import SharePartitions
-from tidelog.broker.share.share_sessions import SessionKey, ShareSession
+from tidelog.broker.share.share_sessions import SessionKey
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
@@ -90,11 +90,6 @@ class ShareRequestParts(NamedTuple):
             yield node.broker_id, endpoint.host, endpoint.port, node.rack
 
     # -- sessions
-
-    def close_session(self, session: ShareSession) -> None:
-        """Ends a session as its member asks. The records that it has not acknowledged come back."""
-        self.partitions.sessions.close(session.key)
-        self.partitions.end_session(session)
 
     def watch_connection(self, connection: RequestSource) -> None:
         """Ends the sessions of a connection with it."""

@@ -261,6 +261,11 @@ class SharePartition:
         core = self._core
         return not self.members and not self._results and core is not None and core.is_idle
 
+    @property
+    def range_count(self) -> int:
+        """The number of ranges that a look at all records visits."""
+        return 0 if self._core is None else len(self._core.ranges)
+
     def may_end_fetches(self) -> bool:
         """Returns whether a waiting fetch may have to be answered: with records, or with an error."""
         is_over = self.core is None or not self.is_current

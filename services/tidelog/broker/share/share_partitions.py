@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
+from itertools import repeat
 from typing import Final
 
 from tidelog.broker.hosted_partitions import HostedPartitions
@@ -23,15 +24,16 @@ from tidelog.broker.share.share_partition import (
     ShareParts,
     ShareState,
 )
-from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from tidelog.broker.share.share_sessions import SessionKey, ShareSessions
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps, in_slices
 
 NO_COUNTS: Final = DeliveryCounts()
-PARTITIONS_AT_ONCE: Final = 500
-"""About the most share partitions of a lost connection that are left at once. Each takes about 0.03 ms."""
+RANGES_OF_A_STEP: Final = 50
+"""The number of ranges of a share partition whose release counts as one step of sliced work."""
 
 
 class ShareGroupLoad:
@@ -92,6 +94,9 @@ class SharePartitions:
         self._of_group: Counter[str] = Counter()
         """The number of share partitions of each group."""
         self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
+        self._unreleased: dict[SessionKey, set[SharePartitionKey]] = {}
+        """The share partitions of sessions that have ended whose records have not been returned yet."""
+        self._is_releasing = False
         self._forgotten: dict[str, DeliveryCounts] = {}
         """The counts of share partitions that are forgotten, by group with others."""
         self._oldest = OldestRecords()
@@ -167,6 +172,10 @@ class SharePartitions:
 
     def use(self, key: SharePartitionKey, replica: Replica, session: SessionKey) -> SharePartition:
         """Returns a share partition for a member with a session. Begins to read its state if it is new."""
+        unreleased = self._unreleased.get(session)
+        if unreleased is not None and key in unreleased:
+            unreleased.remove(key)
+            self._release(key, session.member_id)  # else the new session would lose its records later
         found = self._use(key, replica)
         if session.member_id not in found.members:
             found.members.add(session.member_id)
@@ -183,33 +192,49 @@ class SharePartitions:
             found.start()
         return found
 
-    def end_session(self, session: ShareSession) -> None:
-        """Returns the records of a session that has been closed."""
-        for key in self._of_session.pop(session.key, ()):
-            found = self.find(key)
-            if found is None:
-                continue
-            found.leave(session.key.member_id)
-            if found.is_idle:
-                found.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
+    def end_sessions(self, members: Iterable[SessionKey]) -> None:
+        """Ends the sessions that these members have. The records that they have not acknowledged come back,
+        those of many share partitions in slices.
+        """
+        for member in members:
+            self.sessions.close(member)
+            used = self._of_session.pop(member, None)
+            if used:
+                self._unreleased.setdefault(member, set()).update(used)
+        if self._unreleased and not self._is_releasing:
+            rest = in_slices(self._release_all())
+            if rest is not None:
+                self._spawn(rest)
 
     def connection_closed(self, connection: object) -> None:
-        """Ends the sessions of a connection. If they have many partitions, other requests are answered in
-        between.
-        """
-        self._end_sessions(iter(self.sessions.of_connection(connection)))
+        """Ends the sessions of a connection."""
+        self.end_sessions([session.key for session in self.sessions.of_connection(connection)])
 
-    def _end_sessions(self, sessions: Iterator[ShareSession]) -> None:
-        left = PARTITIONS_AT_ONCE
-        for session in sessions:
-            if not self.sessions.is_open(session):
-                continue  # the member has closed it, or has opened another one
-            left -= len(session.partitions)
-            self.sessions.close(session.key)
-            self.end_session(session)
-            if left <= 0:
-                asyncio.get_running_loop().call_soon(self._end_sessions, sessions)
-                return
+    def _release_all(self) -> Steps[None]:
+        """Returns the records of all sessions that have ended, also of those that end meanwhile."""
+        self._is_releasing = True
+        try:
+            while self._unreleased:
+                member, unreleased = next(iter(self._unreleased.items()))
+                if not unreleased:
+                    del self._unreleased[member]
+                    continue
+                found = self._release(unreleased.pop(), member.member_id)
+                if found is not None:
+                    yield from repeat(None, found.range_count // RANGES_OF_A_STEP)
+                    if found.is_idle:
+                        found.end(
+                            KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition")
+                        )
+                yield
+        finally:
+            self._is_releasing = False
+
+    def _release(self, key: SharePartitionKey, member_id: str) -> SharePartition | None:
+        found = self.find(key)
+        if found is not None:
+            found.leave(member_id)
+        return found
 
     def _forget(self, found: SharePartition) -> None:
         key = found.key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
@@ -35,6 +36,7 @@ from tidelog.records.builder import Record
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.timing import slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import share_acknowledge, share_fetch
@@ -764,10 +766,10 @@ def test_a_lost_connection_with_many_sessions_does_not_hold_up_others(
     share: ShareLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client with 600 groups and 24 partitions in each held the event loop for 0.6 s when it left."""
-    monkeypatch.setattr(share_partitions, "PARTITIONS_AT_ONCE", 3)
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
     found, connection = share.partitions, object()
     replica = share.broker.broker.hosted.leader_replica("t", 0)
-    keys = [SessionKey(f"g{number}", "member") for number in range(10)]
+    keys = [SessionKey(f"g{number}", "member") for number in range(40)]
 
     def begin(key: SessionKey, opened_by: object) -> None:
         found.sessions.open(key, opened_by, [TopicIdPartition(share.topic_id, 0)])
@@ -777,17 +779,156 @@ def test_a_lost_connection_with_many_sessions_does_not_hold_up_others(
         for key in keys:
             begin(key, connection)
         await _settle()
-        assert len(found) == len(found.sessions) == 10
+        assert len(found) == len(found.sessions) == 40
         found.connection_closed(connection)
-        assert len(found) == len(found.sessions) == 7
-        found.end_session(found.sessions.close(keys[8]))  # the member comes back over another connection
-        begin(keys[8], object())
+        assert len(found.sessions) == 0
+        assert len(found) == 40 - slices.STEPS_BETWEEN_READINGS
+        begin(keys[38], object())  # the member comes back over another connection
         await _settle()
 
     share.broker.runner.run(lose())
-    assert [session.key for session in found.sessions] == [keys[8]]
+    assert [session.key for session in found.sessions] == [keys[38]]
     assert len(found) == 1
-    assert found._of_group == {"g8": 1}
+    assert found._of_group == {"g38": 1}
+
+
+class LongSession:
+    """A member's session with so many share partitions that their release takes several slices."""
+
+    COUNT = 40
+
+    def __init__(self, share: ShareLab, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.share = share
+        self.topic_id = share.broker.add_topic("many", self.COUNT)
+        for partition in range(self.COUNT):
+            share.states.states[GROUP, self.topic_id, partition] = StoredState(start_offset=0)
+        self.append()
+        self.member = share.member("one")
+        assert self.fetch_all(self.member) == [(0, 0, 1)] * self.COUNT
+        monkeypatch.setattr(slices, "SLICE_MS", 0)
+        self.left: list[tuple[int, int]] = []
+        """The turn in which each share partition was left."""
+        self._turn = 0
+        leave = SharePartition.leave
+
+        def counted(found: SharePartition, member: str) -> None:
+            self.left.append((found.key.partition, self._turn))
+            leave(found, member)
+
+        monkeypatch.setattr(SharePartition, "leave", counted)
+
+    def append(self) -> None:
+        async def append() -> None:
+            for partition in range(self.COUNT):
+                self.share.broker.append("many", 1, partition)
+            await _settle()
+
+        self.share.broker.runner.run(append())
+
+    def topics(self) -> list[share_fetch.FetchTopic]:
+        wanted = [share_fetch.FetchPartition(partition, []) for partition in range(self.COUNT)]
+        return [share_fetch.FetchTopic(self.topic_id, wanted)]
+
+    def fetch_all(self, member: Member) -> list[tuple[int, int, int]]:
+        """Fetches twice, because the first fetch begins to read the states."""
+        sizes: dict[str, Any] = {"max_records": 10_000, "max_bytes": 1 << 20, "max_wait_ms": 0}
+        answers = [member.fetch(topics=self.topics(), **sizes) for _ in range(2)]
+        return [found for answer in answers for found in acquired(answer)]
+
+    def in_turns(self, end: Callable[[], object]) -> None:
+        """Ends the session by `end`, and counts turns of the event loop."""
+
+        async def run() -> None:
+            end()
+            for _ in range(20):
+                self._turn += 1
+                await asyncio.sleep(0)
+
+        self.share.broker.runner.run(run())
+
+
+def _end_by_fetch(member: Member) -> object:
+    request = ShareFetchRequest(GROUP, member.name, -1, topics=[])
+    return member.lab.broker.handle(ApiKey.SHARE_FETCH, request, member.context())
+
+
+def _end_by_acknowledgement(member: Member) -> object:
+    request = ShareAcknowledgeRequest(GROUP, member.name, -1, topics=[])
+    return member.lab.broker.handle(ApiKey.SHARE_ACKNOWLEDGE, request, member.context())
+
+
+def _begin_anew(member: Member) -> object:
+    request = ShareFetchRequest(GROUP, member.name, 0, max_wait_ms=0, topics=[])
+    return member.lab.broker.handle(ApiKey.SHARE_FETCH, request, member.context())
+
+
+def _lose(member: Member) -> object:
+    assert member.on_closed is not None
+    member.is_closed = True
+    member.on_closed(member)
+    return None
+
+
+@pytest.mark.parametrize("end", [_end_by_fetch, _end_by_acknowledgement, _begin_anew, _lose])
+def test_the_end_of_a_session_with_many_partitions_does_not_hold_up_others(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch, end: Callable[[Member], object]
+) -> None:
+    session = LongSession(share, monkeypatch)
+    session.in_turns(lambda: end(session.member))
+    assert sorted(partition for partition, _ in session.left) == list(range(session.COUNT))
+    in_turn = Counter(turn for _, turn in session.left)
+    assert max(in_turn.values()) == slices.STEPS_BETWEEN_READINGS
+    assert len(share.partitions) == 0
+    assert session.fetch_all(share.member("two")) == [(0, 0, 2)] * session.COUNT
+
+
+def test_a_session_that_begins_anew_keeps_the_records_that_it_acquires(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = LongSession(share, monkeypatch)
+    again = share.member("one")  # the same member over another connection
+    answers: list[Any] = []
+
+    def begin_anew() -> None:
+        _lose(session.member)
+        assert len(session.left) < session.COUNT
+        request = ShareFetchRequest(
+            GROUP,
+            again.name,
+            0,
+            max_wait_ms=0,
+            max_records=10_000,
+            max_bytes=1 << 20,
+            batch_size=1,
+            topics=session.topics(),
+        )
+        answers.append(share.broker.handle(ApiKey.SHARE_FETCH, request, again.context()))
+
+    session.in_turns(begin_anew)
+    again.epoch = 1
+    found = acquired(answers[0]) + session.fetch_all(again)
+    assert found == [(0, 0, 2)] * session.COUNT, "each record is returned once"
+    assert sorted(partition for partition, _ in session.left) == list(range(session.COUNT))
+    assert load_of(share).acquired == session.COUNT, "the new session has them"
+    again.close()
+    assert len(share.partitions) == 0
+
+
+def test_the_ranges_of_a_share_partition_count_as_steps_of_its_release(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_start.append(2)
+    member = from_start.member("one")
+    member.fetch()
+    monkeypatch.setattr(share_partitions, "RANGES_OF_A_STEP", 1)
+    (key,) = from_start.partitions._partitions
+    from_start.partitions._unreleased[SessionKey(GROUP, "one")] = {key}
+    assert from_start.partitions._partitions[key].range_count == 1
+
+    async def release() -> int:
+        return len(list(from_start.partitions._release_all()))
+
+    assert from_start.broker.runner.run(release()) == 2
 
 
 def test_a_fetch_that_outlives_its_session_acquires_nothing(from_start: ShareLab) -> None:
