@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tidelog.broker.coordination import share_state
 from tidelog.broker.coordination.attachment import Call
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.share_state import ShareStateClient
@@ -156,3 +157,40 @@ def test_a_write_changes_the_state_of_its_owner() -> None:
     assert results(ask(owners, request)) == [(TOPICS[0], 3, 0)]
     found = ask(owners, read({TOPICS[0]: [3]})).results[0].partitions[0]
     assert found.state_batches == [reading.StateBatch(13, 20, 2, 1)]
+
+
+def test_many_requests_at_once_take_several_turns() -> None:
+    async def run() -> tuple[list[int], list[int]]:
+        timer, owners = LoopTimer(asyncio.get_running_loop()), Owners()
+        client = ShareStateClient(owners, timer)
+        asked, answered = list[int](), list[int]()
+        count, calls = 3 * share_state.WORK_OF_A_TURN, list[Call]()
+
+        def ask_later(shard: ShardId | None, call: Call) -> ErrorCode:
+            calls.append(call)
+            return ErrorCode.NONE
+
+        cast(Any, owners).ask_shard_owner = ask_later
+        done = list[int]()
+
+        async def ask_one(number: int) -> None:
+            await client.read(read({TOPICS[0]: [number % 8]}))
+            done.append(number)
+
+        tasks = [asyncio.ensure_future(ask_one(number)) for number in range(count)]
+        while len(calls) < count:
+            before = len(calls)
+            await asyncio.sleep(0)
+            asked.append(len(calls) - before)
+        for call in calls:  # the coordinator answers all of them at once
+            call.answered(None, ErrorCode.NOT_COORDINATOR)
+        while len(done) < count:
+            before = len(done)
+            await asyncio.sleep(0)
+            answered.append(len(done) - before)
+        await asyncio.gather(*tasks)
+        timer.close()
+        return asked, answered
+
+    asked, answered = asyncio.run(run())
+    assert max(asked) == max(answered) == share_state.WORK_OF_A_TURN
