@@ -8,9 +8,11 @@ come back to their share partition. Source: Kafka's `SharePartitionManager` and 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Coroutine, Hashable
 from typing import Final
 from uuid import UUID
+
+import structlog
 
 from tidelog.broker.handlers.fetch import InlineRecords
 from tidelog.broker.handlers.share_requests import (
@@ -33,8 +35,10 @@ from tidelog.broker.share.share_sessions import (
     is_final,
     is_initial,
 )
+from tidelog.broker.socket_io import release_files
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.timing.slices import Steps, all_at_once, finish
 from tidelog.wire.messages.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,
@@ -47,6 +51,10 @@ from tidelog.wire.messages.share_fetch import (
 
 MAX_RECORDS: Final = 10_000
 """The most records that one fetch acquires, whatever the client asks for."""
+PARTITIONS_AT_ONCE: Final = 100
+"""A fetch of a session with more partitions looks at them, and acquires their records, in slices."""
+
+_log = structlog.get_logger(__name__)
 
 
 class ShareFetchHandler:
@@ -126,6 +134,9 @@ class ShareFetch:
         "_available",
         "_available_bytes",
         "_context",
+        "_found",
+        "_is_looking",
+        "_operation",
         "_parts",
         "_request",
         "_session",
@@ -149,6 +160,11 @@ class ShareFetch:
         self._available: dict[TopicIdPartition, int] = {}
         """The bytes that the last look found at each partition, if the fetch waits for more than one byte."""
         self._available_bytes = 0
+        self._found: TopicIdPartition | None = None
+        """The partition that ended the wait, which is read first."""
+        self._operation: DelayedShareFetch | None = None
+        self._is_looking = False
+        """Whether a look at all partitions in slices is in progress."""
 
     # -- waiting
 
@@ -158,14 +174,14 @@ class ShareFetch:
             self._context.park()
             self._acknowledgements.wait(self._fetch_parked)
             return PARKED
-        if self.is_complete():
+        if not self._is_long and self.is_complete():
             return self.response()
         self._context.park()
         self._wait()
         return PARKED
 
     def _fetch_parked(self) -> None:
-        if self.is_complete():
+        if not self._is_long and self.is_complete():
             self._context.reply(self.response())
         else:
             self._wait()
@@ -173,9 +189,41 @@ class ShareFetch:
     def _wait(self) -> None:
         waiting, operation = self._parts.waiting, DelayedShareFetch(self, self._context)
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
+        self._operation = operation
         keys = [self._key(where) for where in self._wanted_partitions()]
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
         waiting.fetch.watch(operation, keys, deadline_ms)
+
+    @property
+    def _is_long(self) -> bool:
+        """Whether the request has too many partitions to look at all of them in one turn."""
+        return len(self._session.partitions) > PARTITIONS_AT_ONCE and self._fetches_any
+
+    def _look_in_slices(self) -> None:
+        """Begins to look at all partitions, unless such a look is in progress. The request waits meanwhile,
+        so that it does not miss a change of a partition that was looked at.
+        """
+        if not self._is_looking:
+            self._is_looking = True
+            self._spawn(self._look())
+
+    async def _look(self) -> None:
+        try:
+            is_complete = await finish(self._looks())
+        finally:
+            self._is_looking = False
+        if is_complete and self._operation is not None:
+            self._parts.waiting.fetch.complete(self._operation)
+
+    def _spawn(self, work: Coroutine[object, None, None]) -> None:
+        self._parts.partitions.parts.spawn(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[object, None, None]) -> None:
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a bug: only this connection is hurt
+            _log.error("a share fetch failed", exc_info=error)
+            self._context.connection.close()
 
     def _wanted_partitions(self) -> list[TopicIdPartition]:
         """Returns the partitions to fetch."""
@@ -197,12 +245,30 @@ class ShareFetch:
         )
 
     def is_complete(self) -> bool:
-        """Returns whether the response need not wait."""
-        wanted = self._wanted_partitions()
-        if not wanted or self._request.max_wait_ms <= 0:
+        """Returns whether the response need not wait. For a long request, begins to look at its partitions in
+        slices, which completes it later.
+        """
+        if not self._fetches_any or self._request.max_wait_ms <= 0:
             return True
+        if self._is_long:
+            self._look_in_slices()
+            return False
+        return all_at_once(self._looks())
+
+    def _looks(self) -> Steps[bool]:
+        """Looks at all partitions. Returns whether the response need not wait."""
+        session, sessions = self._session, self._parts.partitions.sessions
         self._available, self._available_bytes = {}, 0
-        return any(self._completes(where) for where in wanted)
+        wanted = self._wanted_partitions()
+        for where in wanted:
+            if not sessions.is_open(session) or (self._is_looking and self._operation is None):
+                return True  # the session has ended, or the request was answered meanwhile
+            if where in session.partitions and self._completes(where):
+                self._found = where
+                return True
+            yield
+        # Changes during the look may have added to what it found.
+        return not wanted or 1 < self._request.min_bytes <= self._available_bytes
 
     def is_complete_after(self, changed: Hashable) -> bool:
         """Returns whether the response need not wait any longer after a change of one share partition."""
@@ -214,6 +280,7 @@ class ShareFetch:
             return False  # a later request has removed it from the session
         if not self._completes(where):
             return False
+        self._found = where
         # Other members may have taken what was available in the other partitions.
         return self._available_bytes < self._request.min_bytes or self.is_complete()
 
@@ -264,18 +331,41 @@ class ShareFetch:
 
     # -- the response
 
+    def answer(self) -> None:
+        """Sends the response of a request that waited."""
+        self._operation = None
+        if not self._is_long:
+            self._context.reply(self.response())
+            return
+        steps = self._response()
+        next(steps)  # acquires what ended the wait, so that other fetches go on waiting if nothing is left
+        self._spawn(self._answer_in_slices(steps))
+
+    async def _answer_in_slices(self, steps: Steps[ShareFetchResponse]) -> None:
+        response = await finish(steps)
+        body = await self._context.route.encode_in_slices(self._context, response)
+        if body is not None and self._context.connection.is_closed:
+            release_files(body.chunks)
+        self._context.reply(response, body)
+
     def response(self) -> ShareFetchResponse:
         """Acquires records and returns the response."""
+        return all_at_once(self._response())
+
+    def _response(self) -> Steps[ShareFetchResponse]:
         parts, group_id = self._parts, self._session.key.group_id
         topics = _ResponseTopics(parts, self._context)
+        found = yield from self._read()
+        yield
         for key, result in self._acknowledgements.results:
             topics.acknowledged(key, result.error or ErrorCode.NONE, result.message)
+            yield
         size_bytes = 0
-        for fetched in self._read():
+        for fetched in found:
             if fetched.read is not None:
                 size_bytes += len(fetched.read.range)
-            if fetched.read is not None or fetched.error:
-                topics.fetched(fetched)
+            topics.fetched(fetched)
+            yield
         parts.telemetry.fetched(size_bytes)
         if self._context.charge is not None:
             self._context.charge.fetched(size_bytes)
@@ -285,33 +375,41 @@ class ShareFetch:
             node_endpoints=topics.node_endpoints(),
         )
 
-    def _read(self) -> list[PartitionFetch]:
+    def _read(self) -> Steps[list[PartitionFetch]]:
+        """Returns the partitions with records or with an error."""
         request, charge = self._request, self._context.charge
+        results: list[PartitionFetch] = []
         if charge is not None and charge.is_above_fetch_quota:
             # Its connection is held back. It must not get more over another one.
-            return []
+            return results
         left_bytes = min(request.max_bytes, self._parts.settings.broker.fetch_max_bytes)
         if charge is not None and charge.max_fetch_bytes is not None:
             left_bytes = min(left_bytes, charge.max_fetch_bytes)
         left_records = min(request.max_records, MAX_RECORDS)
-        results = []
         has_read = False
-        for where in self._wanted_partitions():
+        session, sessions = self._session, self._parts.partitions.sessions
+        wanted = self._wanted_partitions()
+        if self._found is not None and wanted:
+            wanted.insert(0, self._found)
+        for at, where in enumerate(wanted):
+            if left_records <= 0 or (left_bytes <= 0 and has_read) or not sessions.is_open(session):
+                break
+            if where not in session.partitions or (at and where == self._found):
+                continue  # a later request has removed it, or it was read already
             fetched = PartitionFetch(where)
-            results.append(fetched)
-            if left_records <= 0 or (left_bytes <= 0 and has_read):
-                continue
             try:
                 fetched.read = self._acquire(where, left_bytes, left_records, at_least_one_batch=not has_read)
             except KafkaError as error:
                 fetched.error, fetched.message = error.code, error.client_message
                 self._parts.telemetry.fetch_failed(None, error.code)
-                continue
+                results.append(fetched)
             if fetched.read is not None:
                 has_read = True
                 left_bytes -= len(fetched.read.range)
                 left_records -= sum(found.last - found.first + 1 for found in fetched.read.acquired)
-                self._session.move_to_end(where)
+                session.move_to_end(where)
+                results.append(fetched)
+            yield
         return results
 
     def _acquire(
@@ -366,7 +464,7 @@ class DelayedShareFetch(DelayedRequest):
         return self._fetch.is_complete_after(key)
 
     def on_complete(self) -> None:
-        self.context.reply(self._fetch.response())
+        self._fetch.answer()
 
 
 class _ResponseTopics:

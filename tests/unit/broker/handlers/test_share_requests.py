@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from uuid import UUID
@@ -13,13 +13,14 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates, StoredState
+from tidelog.broker.handlers import share_fetch as share_fetch_handler
 from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.handlers.share_requests import session_key
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.quotas.charge import Charge, now_ms
 from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaKind, Samples
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.request import PARKED, EncodedBody, RequestContext
 from tidelog.broker.share import log_reader, share_partition, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.record_facts import FoundFacts, find_facts
@@ -89,10 +90,14 @@ class Member:
             context.on_abandoned = on_abandoned
             return PARKED
 
-        def reply(answer: Any) -> None:
+        def reply(answer: Any, body: EncodedBody | None = None) -> None:
             context.on_abandoned = None
             self.answers.append(answer)
 
+        async def encode_in_slices(context: RequestContext, answer: Any) -> None:
+            """Leaves the answer as it is."""
+
+        context.route = SimpleNamespace(encode_in_slices=encode_in_slices)
         context.park = park
         context.reply = reply
         self.contexts.append(context)
@@ -766,7 +771,7 @@ def test_a_lost_connection_with_many_sessions_does_not_hold_up_others(
     share: ShareLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client with 600 groups and 24 partitions in each held the event loop for 0.6 s when it left."""
-    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    monkeypatch.setattr(slices, "SLICE_MS", 1e-6)
     found, connection = share.partitions, object()
     replica = share.broker.broker.hosted.leader_replica("t", 0)
     keys = [SessionKey(f"g{number}", "member") for number in range(40)]
@@ -805,7 +810,7 @@ class LongSession:
         self.append()
         self.member = share.member("one")
         assert self.fetch_all(self.member) == [(0, 0, 1)] * self.COUNT
-        monkeypatch.setattr(slices, "SLICE_MS", 0)
+        monkeypatch.setattr(slices, "SLICE_MS", 1e-6)
         self.left: list[tuple[int, int]] = []
         """The turn in which each share partition was left."""
         self._turn = 0
@@ -887,7 +892,6 @@ def test_a_session_that_begins_anew_keeps_the_records_that_it_acquires(
 ) -> None:
     session = LongSession(share, monkeypatch)
     again = share.member("one")  # the same member over another connection
-    answers: list[Any] = []
 
     def begin_anew() -> None:
         _lose(session.member)
@@ -902,16 +906,156 @@ def test_a_session_that_begins_anew_keeps_the_records_that_it_acquires(
             batch_size=1,
             topics=session.topics(),
         )
-        answers.append(share.broker.handle(ApiKey.SHARE_FETCH, request, again.context()))
+        answer = share.broker.handle(ApiKey.SHARE_FETCH, request, again.context())
+        again.answers += [answer] if answer is not PARKED else []
 
     session.in_turns(begin_anew)
     again.epoch = 1
-    found = acquired(answers[0]) + session.fetch_all(again)
+    found = acquired(again.take()) + session.fetch_all(again)
     assert found == [(0, 0, 2)] * session.COUNT, "each record is returned once"
     assert sorted(partition for partition, _ in session.left) == list(range(session.COUNT))
     assert load_of(share).acquired == session.COUNT, "the new session has them"
     again.close()
     assert len(share.partitions) == 0
+
+
+class LongFetches:
+    """A topic with so many partitions that a fetch looks at them in slices of 16."""
+
+    COUNT = 40
+
+    def __init__(self, share: ShareLab, monkeypatch: pytest.MonkeyPatch, append: int = 0) -> None:
+        self.share = share
+        self.topic_id = share.broker.add_topic("many", self.COUNT)
+        for partition in range(self.COUNT):
+            share.states.states[GROUP, self.topic_id, partition] = StoredState(start_offset=0)
+
+        async def fill() -> None:
+            for partition in range(self.COUNT):
+                share.broker.append("many", append, partition)
+
+        if append:
+            share.broker.runner.run(fill())
+        monkeypatch.setattr(share_fetch_handler, "PARTITIONS_AT_ONCE", 10)
+        monkeypatch.setattr(slices, "SLICE_MS", 1e-6)
+        self.turn = 0
+        self.looks: Counter[int] = Counter()
+        self.acquisitions: Counter[int] = Counter()
+        """The looks at partitions, and the acquisitions of their records, in each turn."""
+        known, acquire = ShareFetch._known, ShareFetch._acquire
+
+        def look(fetch: ShareFetch, where: TopicIdPartition) -> SharePartition:
+            self.looks[self.turn] += 1
+            return known(fetch, where)
+
+        def acquire_counted(fetch: ShareFetch, *args: Any, **fields: Any) -> Any:
+            self.acquisitions[self.turn] += 1
+            return acquire(fetch, *args, **fields)
+
+        monkeypatch.setattr(ShareFetch, "_known", look)
+        monkeypatch.setattr(ShareFetch, "_acquire", acquire_counted)
+
+    async def turns(self, count: int) -> None:
+        for _ in range(count):
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def send(self, member: Member, epoch: int = 0, **fields: Any) -> None:
+        """Sends a fetch of all partitions within the event loop."""
+        wanted = [share_fetch.FetchPartition(partition, []) for partition in range(self.COUNT)]
+        sizes = {"max_wait_ms": 500, "min_bytes": 1, "max_records": 10_000, "max_bytes": 1 << 20, **fields}
+        topics = [share_fetch.FetchTopic(self.topic_id, [] if epoch else wanted)]
+        request = ShareFetchRequest(GROUP, member.name, epoch, topics=topics, batch_size=1, **sizes)
+        answer = self.share.broker.handle(ApiKey.SHARE_FETCH, request, member.context())
+        member.answers += [answer] if answer is not PARKED else []
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self.share.broker.runner.run(work)
+
+
+def test_a_fetch_of_many_partitions_does_not_hold_up_others(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, member = LongFetches(share, monkeypatch), share.member("one")
+
+    async def fetch() -> None:
+        lab.send(member)
+        await lab.turns(30)
+        assert sum(lab.looks.values()) == lab.COUNT
+        share.broker.append("many", 1, 30)
+        await lab.turns(30)
+
+    lab.run(fetch())
+    assert acquired(member.take()) == [(0, 0, 1)]
+    assert sum(lab.acquisitions.values()) == lab.COUNT
+    assert max(lab.acquisitions.values()) <= slices.STEPS_BETWEEN_READINGS + 1
+    assert max(lab.looks.values()) <= slices.STEPS_BETWEEN_READINGS
+
+
+@pytest.mark.parametrize("min_bytes", [1, 100])
+def test_a_change_during_a_look_is_not_missed(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch, min_bytes: int
+) -> None:
+    lab, member = LongFetches(share, monkeypatch), share.member("one")
+
+    async def fetch() -> None:
+        lab.send(member, max_wait_ms=0)
+        await lab.turns(30)
+        lab.looks.clear()
+        lab.send(member, 1, min_bytes=min_bytes)
+        await lab.turns(2)
+        assert 0 < sum(lab.looks.values()) < lab.COUNT
+        share.broker.append("many", 10, 0)  # the look is past this partition
+        await lab.turns(60)
+
+    lab.run(fetch())
+    assert acquired(member.take()) == []
+    assert acquired(member.take())[-1][1] == 9
+
+
+def test_the_end_of_the_session_ends_an_answer_in_slices(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, member = LongFetches(share, monkeypatch, append=1), share.member("one")
+
+    async def fetch() -> None:
+        lab.send(member, max_wait_ms=0)  # begins to read the states
+        await lab.turns(30)
+        member.answers.clear()
+        lab.acquisitions.clear()
+        lab.send(member, 1, max_wait_ms=0)
+        await lab.turns(2)
+        assert 0 < sum(lab.acquisitions.values()) < lab.COUNT
+        share.partitions.end_sessions([SessionKey(GROUP, "one")])
+        await lab.turns(60)
+
+    lab.run(fetch())
+    assert len(acquired(member.take())) == sum(lab.acquisitions.values()) < lab.COUNT
+    assert len(share.partitions) == 0, "nothing is acquired for a session that has ended"
+
+
+def test_an_answer_to_a_lost_connection_releases_its_files(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, member = LongFetches(share, monkeypatch, append=1), share.member("one")
+    released: list[object] = []
+    monkeypatch.setattr(share_fetch_handler, "release_files", released.extend)
+
+    async def fetch() -> None:
+        lab.send(member, max_wait_ms=0)
+        await lab.turns(30)
+        lab.send(member, 1, max_wait_ms=0)
+        (*_, context) = member.contexts
+        context.route.encode_in_slices = encode
+        await lab.turns(2)
+        _lose(member)
+        await lab.turns(60)
+
+    async def encode(context: RequestContext, answer: Any) -> EncodedBody:
+        return EncodedBody([b"body"])
+
+    lab.run(fetch())
+    assert released == [b"body"]
 
 
 def test_the_ranges_of_a_share_partition_count_as_steps_of_its_release(
