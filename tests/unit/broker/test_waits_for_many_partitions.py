@@ -23,6 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.slices import all_at_once
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.messages.delete_records import DeleteRecordsPartitionResult
 from tidelog.wire.messages.produce import PartitionProduceResponse
@@ -140,7 +141,9 @@ class SharePartitions:
                 result.error = ErrorCode.NOT_LEADER_OR_FOLLOWER
             elif core.is_acknowledged(offset):
                 result.error = ErrorCode.NONE
-        return SimpleNamespace(acknowledge=lambda member, batches: self._acknowledge(core, batches[0].first))
+        return SimpleNamespace(
+            range_count=1, acknowledge=lambda member, batches: self._acknowledge(core, batches[-1].first)
+        )
 
     def _acknowledge(self, core: Core, offset: int) -> AcknowledgeResult:
         result = AcknowledgeResult()
@@ -155,9 +158,13 @@ def acknowledgements(world: World, kind: type[_DelayedAcknowledgements] = _Delay
     ]
     parts = SimpleNamespace(partitions=SharePartitions(world), replica=lambda *_: None)
     acknowledged = Acknowledgements(cast("Any", parts), cast("Any", None), key, may_renew=False)
-    for index, (_, offset) in zip(world.named, world.parts, strict=True):
+    # The offsets of a partition that is named repeatedly are one acknowledgement, which ends with the last.
+    for index, offset in sorted(
+        {(index, part[1]) for index, part in zip(world.named, world.parts, strict=True)}
+    ):
         batch = SimpleNamespace(first_offset=offset, last_offset=offset, acknowledge_types=[1])
         acknowledged.add(topic_id, index, [batch])
+    all_at_once(acknowledged.begin())
     for core in world.cores:
         core.looks = 0
     operation = kind(acknowledged, cast("Any", None), world.end)

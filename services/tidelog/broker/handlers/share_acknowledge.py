@@ -13,9 +13,10 @@ from tidelog.broker.handlers.share_requests import (
     ShareRequestParts,
     session_key,
 )
-from tidelog.broker.request import Answer, RequestContext
-from tidelog.broker.share.share_sessions import SessionKey, is_final, is_initial
+from tidelog.broker.request import PARKED, Answer, Reply, RequestContext
+from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.timing.slices import all_at_once, run_in_slices
 from tidelog.wire.messages.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -38,10 +39,8 @@ class ShareAcknowledgeHandler:
             key = session_key(request.group_id, request.member_id)
             if is_initial(request.share_session_epoch):
                 raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
-            is_closing = is_final(request.share_session_epoch)
-            if is_closing:
-                sessions.find(key)
-            else:
+            closing = sessions.find(key) if is_final(request.share_session_epoch) else None
+            if closing is None:
                 sessions.continue_(key, request.share_session_epoch)
         except KafkaError as error:
             return ShareAcknowledgeResponse(error_code=error.code, error_message=error.client_message)
@@ -52,13 +51,34 @@ class ShareAcknowledgeHandler:
                 acknowledgements.add(
                     topic.topic_id, partition.partition_index, partition.acknowledgement_batches
                 )
-        if is_closing:
-            parts.partitions.end_sessions([key])
+        if acknowledgements.is_long:
+            return self._in_slices(acknowledgements, key, context, closing)
+        all_at_once(acknowledgements.begin())
+        if closing is not None:
+            parts.partitions.end_session(closing)
         if acknowledgements.is_done():
             return self._response(acknowledgements, key, context)
         unanswered = context.park()
-        acknowledgements.wait(lambda: context.reply(self._response(acknowledgements, key, context)))
+        self._wait(acknowledgements, key, context)
         return unanswered
+
+    async def _in_slices(
+        self,
+        acknowledgements: Acknowledgements,
+        key: SessionKey,
+        context: RequestContext,
+        closing: ShareSession | None,
+    ) -> Reply:
+        await run_in_slices(acknowledgements.begin())
+        if closing is not None:
+            self._parts.partitions.end_session(closing)
+        if acknowledgements.is_done():
+            return self._response(acknowledgements, key, context)
+        self._wait(acknowledgements, key, context)
+        return PARKED
+
+    def _wait(self, acknowledgements: Acknowledgements, key: SessionKey, context: RequestContext) -> None:
+        acknowledgements.wait(lambda: context.reply(self._response(acknowledgements, key, context)))
 
     def _response(
         self, acknowledgements: Acknowledgements, key: SessionKey, context: RequestContext

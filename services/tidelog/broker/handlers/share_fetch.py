@@ -17,13 +17,14 @@ import structlog
 from tidelog.broker.handlers.fetch import InlineRecords
 from tidelog.broker.handlers.share_requests import (
     MOVED,
+    PARTITIONS_AT_ONCE,
     UNKNOWN_LEADER,
     Acknowledgements,
     ShareRequestParts,
     session_key,
 )
 from tidelog.broker.replica import Replica
-from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContext
+from tidelog.broker.request import PARKED, Answer, DelayedRequest, Reply, RequestContext
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import AcquireMode, Wanted
 from tidelog.broker.share.log_reader import AcquiredRead
@@ -38,7 +39,7 @@ from tidelog.broker.share.share_sessions import (
 from tidelog.broker.socket_io import release_files
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.timing.slices import Steps, all_at_once, finish
+from tidelog.timing.slices import Steps, all_at_once, finish, run_in_slices
 from tidelog.wire.messages.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,
@@ -51,8 +52,6 @@ from tidelog.wire.messages.share_fetch import (
 
 MAX_RECORDS: Final = 10_000
 """The most records that one fetch acquires, whatever the client asks for."""
-PARTITIONS_AT_ONCE: Final = 100
-"""A fetch of a session with more partitions looks at them, and acquires their records, in slices."""
 
 _log = structlog.get_logger(__name__)
 
@@ -81,9 +80,11 @@ class ShareFetchHandler:
                     acknowledgements.add(
                         topic.topic_id, partition.partition_index, partition.acknowledgement_batches
                     )
-        if is_final(request.share_session_epoch):
-            self.parts.partitions.end_sessions([key])
-        return ShareFetch(self.parts, request, context, session, acknowledgements).begin()
+        fetch = ShareFetch(self.parts, request, context, session, acknowledgements)
+        if acknowledgements.is_long:
+            return fetch.acknowledge_in_slices()
+        all_at_once(acknowledgements.begin())
+        return fetch.begin()
 
     def _session(self, key: SessionKey, request: ShareFetchRequest, context: RequestContext) -> ShareSession:
         """Returns the session of a request, with the partitions that the request adds and removes."""
@@ -168,8 +169,23 @@ class ShareFetch:
 
     # -- waiting
 
+    async def acknowledge_in_slices(self) -> Reply:
+        """Takes many acknowledgements, then waits. The request is parked already."""
+        await run_in_slices(self._acknowledgements.begin())
+        self._end_final()
+        if self._acknowledgements.is_done():
+            self._fetch_parked()
+        else:
+            self._acknowledgements.wait(self._fetch_parked)
+        return PARKED
+
+    def _end_final(self) -> None:
+        if is_final(self._request.share_session_epoch):
+            self._parts.partitions.end_session(self._session)
+
     def begin(self) -> Answer:
-        """Answers at once, or parks the request."""
+        """Answers at once, or parks the request. The acknowledgements have begun."""
+        self._end_final()
         if not self._acknowledgements.is_done():
             self._context.park()
             self._acknowledgements.wait(self._fetch_parked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from tidelog.broker.replica import Replica
 from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
-from tidelog.broker.share.share_partitions import SharePartitions
+from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
@@ -24,10 +25,15 @@ from tidelog.model.instants import MonotonicMs
 from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.group_settings import GroupSettings
+from tidelog.timing.slices import Steps
 
 ACKNOWLEDGE_TIMEOUT_MS: Final = 15_000
 """The time after which an acknowledgement that is still being stored fails with REQUEST_TIMED_OUT. It is half
 of the clients' `request.timeout.ms`. It may still take effect.
+"""
+PARTITIONS_AT_ONCE: Final = 100
+"""The most partitions that a request handles in one turn of the event loop. Those of a request or a session
+with more are handled in slices.
 """
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
@@ -117,37 +123,54 @@ class PartitionResult(NamedTuple):
 class Acknowledgements:
     """The acknowledgements of one request."""
 
-    __slots__ = ("_context", "_may_renew", "_parts", "_session", "_unknown", "results")
+    __slots__ = ("_context", "_may_renew", "_named", "_parts", "_session", "_unknown", "results")
 
     def __init__(
         self, parts: ShareRequestParts, context: RequestContext, session: SessionKey, *, may_renew: bool
     ) -> None:
+        self._named: dict[tuple[UUID, int], list[WireBatch]] = {}
         self._parts = parts
         self._context = context
         self._session = session
         self._may_renew = may_renew
         self.results: list[PartitionResult] = []
-        self._unknown: dict[Hashable, list[PartitionResult]] = {}
+        self._unknown: dict[Hashable, PartitionResult] = {}
         """The results that are not known yet, by the key under which they are waited for."""
 
-    def add(self, topic_id: UUID, partition: int, batches: Sequence[WireBatch]) -> None:
-        """Starts to acknowledge records of one partition."""
-        key = SharePartitionKey(self._session.group_id, topic_id, partition)
-        try:
-            self._parts.replica(self._context, topic_id, partition)
-            found = self._parts.partitions.find(key)
-            if found is None:
-                raise KafkaError(
-                    ErrorCode.INVALID_RECORD_STATE, "this leader has delivered no record to the member yet"
-                )
-            acknowledged = _checked(batches, may_renew=self._may_renew)
-            result = found.acknowledge(self._session.member_id, acknowledged)
-        except KafkaError as error:
-            result = AcknowledgeResult(error.code, error.client_message)
-        added = PartitionResult(key, result)
-        self.results.append(added)
-        if result.error is None:
-            self._unknown.setdefault(AcknowledgementsOf(key), []).append(added)
+    def add(self, topic_id: UUID, partition: int, batches: Iterable[WireBatch]) -> None:
+        """Adds batches of one partition. Those of a partition that is named repeatedly become one
+        acknowledgement.
+        """
+        self._named.setdefault((topic_id, partition), []).extend(batches)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether `begin` takes too long for one turn of the event loop."""
+        return len(self._named) > PARTITIONS_AT_ONCE
+
+    def begin(self) -> Steps[None]:
+        """Starts to acknowledge the records of all partitions."""
+        for (topic_id, partition), batches in self._named.items():
+            key = SharePartitionKey(self._session.group_id, topic_id, partition)
+            range_count = 0
+            try:
+                self._parts.replica(self._context, topic_id, partition)
+                found = self._parts.partitions.find(key)
+                if found is None:
+                    raise KafkaError(
+                        ErrorCode.INVALID_RECORD_STATE,
+                        "this leader has delivered no record to the member yet",
+                    )
+                acknowledged = _checked(batches, may_renew=self._may_renew)
+                result = found.acknowledge(self._session.member_id, acknowledged)
+                range_count = found.range_count
+            except KafkaError as error:
+                result = AcknowledgeResult(error.code, error.client_message)
+            self.results.append(PartitionResult(key, result))
+            if result.error is None:
+                self._unknown[AcknowledgementsOf(key)] = self.results[-1]
+            yield from repeat(None, 1 + range_count // RANGES_OF_A_STEP)
+        self._named.clear()
 
     def is_done(self) -> bool:
         """Returns whether all results are known."""
@@ -163,11 +186,8 @@ class Acknowledgements:
             waiting = self._unknown.get(key)
             if waiting is None:
                 continue
-            self._parts.partitions.find(waiting[0].key)  # ends it if this broker no longer leads
-            still = [each for each in waiting if each.result.error is None]
-            if still:
-                self._unknown[key] = still
-            else:
+            self._parts.partitions.find(waiting.key)  # ends it if this broker no longer leads
+            if waiting.result.error is not None:
                 self._unknown.pop(key, None)  # `find` may have looked at it already
         return not self._unknown
 

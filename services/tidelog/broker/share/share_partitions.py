@@ -24,7 +24,7 @@ from tidelog.broker.share.share_partition import (
     ShareParts,
     ShareState,
 )
-from tidelog.broker.share.share_sessions import SessionKey, ShareSessions
+from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -205,6 +205,11 @@ class SharePartitions:
             rest = in_slices(self._release_all())
             if rest is not None:
                 self._spawn(rest)
+
+    def end_session(self, session: ShareSession) -> None:
+        """Ends a session, unless it has ended."""
+        if self.sessions.is_open(session):
+            self.end_sessions([session.key])
 
     def connection_closed(self, connection: object) -> None:
         """Ends the sessions of a connection."""

@@ -14,6 +14,7 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers import share_fetch as share_fetch_handler
+from tidelog.broker.handlers import share_requests
 from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.handlers.share_requests import session_key
 from tidelog.broker.log.errors import LogStorageError
@@ -148,6 +149,8 @@ class Member:
     def _send(self, api_key: ApiKey, request: Any) -> None:
         async def send() -> None:
             answer = self.lab.broker.handle(api_key, request, self.context())
+            if asyncio.iscoroutine(answer):
+                answer = await answer
             if answer is not PARKED:
                 self.answers.append(answer)
             await _settle()
@@ -1056,6 +1059,114 @@ def test_an_answer_to_a_lost_connection_releases_its_files(
 
     lab.run(fetch())
     assert released == [b"body"]
+
+
+class LongAcknowledgement:
+    """A member that has acquired a record of each of many partitions, and acknowledges them in slices."""
+
+    def __init__(self, share: ShareLab, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.share = share
+        self.lab, self.member = LongFetches(share, monkeypatch, append=2), share.member("one")
+        monkeypatch.setattr(share_requests, "PARTITIONS_AT_ONCE", 10)
+        self.begun: Counter[int] = Counter()
+        """The acknowledgements that began in each turn."""
+        acknowledge = SharePartition.acknowledge
+
+        def counted(found: SharePartition, *args: Any) -> Any:
+            self.begun[self.lab.turn] += 1
+            return acknowledge(found, *args)
+
+        monkeypatch.setattr(SharePartition, "acknowledge", counted)
+
+        async def fetch() -> None:
+            for epoch in range(2):
+                self.lab.send(self.member, epoch, max_wait_ms=0)
+                await self.lab.turns(30)
+
+        self.lab.run(fetch())
+        assert acquired(self.member.take()) == []
+        assert acquired(self.member.take()) == [(0, 1, 1)] * self.lab.COUNT
+
+    async def send(self, api: Any, epoch: int) -> None:
+        """Acknowledges the first record of each partition, and calls for turns meanwhile."""
+        if api is share_fetch:
+            parts: list[Any] = [
+                share_fetch.FetchPartition(at, [share_fetch.AcknowledgementBatch(0, 0, [ACCEPT])])
+                for at in range(self.lab.COUNT)
+            ]
+            topics: list[Any] = [share_fetch.FetchTopic(self.lab.topic_id, parts)]
+            request: Any = ShareFetchRequest(GROUP, "one", epoch, max_wait_ms=0, topics=topics)
+        else:
+            parts = [
+                share_acknowledge.AcknowledgePartition(
+                    at, [share_acknowledge.AcknowledgementBatch(0, 0, [ACCEPT])]
+                )
+                for at in range(self.lab.COUNT)
+            ]
+            topics = [share_acknowledge.AcknowledgeTopic(self.lab.topic_id, parts)]
+            request = ShareAcknowledgeRequest(GROUP, "one", epoch, topics=topics)
+        answering = self.share.broker.handle(request.API_KEY, request, self.member.context())
+        task = asyncio.ensure_future(answering)
+        await self.lab.turns(40)
+        answer = await task
+        self.member.answers += [answer] if answer is not PARKED else []
+
+
+@pytest.mark.parametrize("epoch", [2, -1])
+@pytest.mark.parametrize("api", [share_fetch, share_acknowledge])
+def test_acknowledgements_of_many_partitions_do_not_hold_up_others(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch, api: Any, epoch: int
+) -> None:
+    long = LongAcknowledgement(share, monkeypatch)
+    long.lab.run(long.send(api, epoch))
+    assert sum(long.begun.values()) == long.lab.COUNT
+    assert max(long.begun.values()) == slices.STEPS_BETWEEN_READINGS
+    parts = [part for topic in long.member.take().responses for part in topic.partitions]
+    error = "acknowledge_error_code" if api is share_fetch else "error_code"
+    assert [getattr(part, error) for part in parts] == [ErrorCode.NONE] * long.lab.COUNT
+    long.member.close()
+    other = share.member("two")
+
+    async def fetch() -> None:
+        for number in range(2):
+            long.lab.send(other, number, max_wait_ms=0)
+            await long.lab.turns(40)
+
+    long.lab.run(fetch())
+    found = acquired(other.take()) + acquired(other.take())
+    assert found == [(1, 1, 2)] * long.lab.COUNT, "what was not acknowledged came back once"
+
+
+def test_a_session_that_another_one_replaced_is_not_closed_again(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, again = LongAcknowledgement(share, monkeypatch), share.member("one")
+
+    async def close_and_begin_anew() -> None:
+        closing = asyncio.ensure_future(long.send(share_acknowledge, -1))
+        await long.lab.turns(3)
+        assert 0 < sum(long.begun.values()) < long.lab.COUNT
+        long.lab.send(again, max_wait_ms=0)
+        await closing
+
+    long.lab.run(close_and_begin_anew())
+    assert [session.connection for session in share.partitions.sessions] == [again]
+
+
+def test_a_partition_that_an_acknowledgement_repeats_is_answered_once(from_start: ShareLab) -> None:
+    from_start.append(3)
+    member = from_start.member("one")
+    member.fetch()
+    parts = [
+        share_acknowledge.AcknowledgePartition(0, [share_acknowledge.AcknowledgementBatch(at, at, [ACCEPT])])
+        for at in range(3)
+    ]
+    topics = [share_acknowledge.AcknowledgeTopic(from_start.topic_id, [part]) for part in parts]
+    member._send(ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest(GROUP, "one", 1, topics=topics))
+    ((part,),) = [topic.partitions for topic in member.take().responses]
+    assert part.error_code == ErrorCode.NONE
+    assert load_of(from_start).accepted == 3
+    assert len(from_start.states.writes) == 1
 
 
 def test_the_ranges_of_a_share_partition_count_as_steps_of_its_release(
