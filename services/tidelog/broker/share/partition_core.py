@@ -422,8 +422,8 @@ class SharePartitionCore:
                 ErrorCode.INVALID_REQUEST,
                 f"the acknowledgement would divide the records into more than {MAX_RANGES} ranges",
             )
-        for first, last, _ in runs:
-            self._check_acquired(member, first, last)
+        for batch in batches:
+            self._check_acquired(member, batch.first, batch.last)
         acknowledgement = Acknowledgement()
         for first, last, kind in runs:
             found_ranges = self.ranges.within(first, last)
@@ -438,8 +438,7 @@ class SharePartitionCore:
                     found.is_rejected = kind == AcknowledgeType.REJECT
             if found_ranges and kind != AcknowledgeType.RENEW:
                 acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
-        for batch in batches:
-            self.ranges.join(batch.first, batch.last)
+        self.ranges.join_each([(batch.first, batch.last) for batch in batches])
         if not acknowledgement.spans:
             return None
         self._queued.append(acknowledgement)
@@ -732,8 +731,7 @@ class SharePartitionCore:
 
     def _joined(self, write: StateWrite) -> None:
         for acknowledgement in write.acknowledgements:
-            for first, last in acknowledgement.spans:
-                self.ranges.join(first, last)
+            self.ranges.join_each(acknowledgement.spans)
         self.ranges.drop_final()
         self._release_held_back()
 

@@ -8,7 +8,7 @@ whose consumers acknowledge what they receive has a few ranges, whatever the num
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import islice
 from operator import attrgetter
@@ -18,6 +18,8 @@ from tidelog.model.instants import MonotonicMs
 
 NO_MEMBER: Final = ""
 NO_DEADLINE: Final = MonotonicMs(0)
+RANGES_OF_A_SEARCH: Final = 4
+"""The number of ranges that are compared in the time in which one is found by its offset."""
 _FIRST = attrgetter("first")
 
 
@@ -186,20 +188,26 @@ class RecordRanges:
 
     def within(self, first: int, last: int) -> list[RecordRange]:
         """Returns the ranges from `first` to `last` in the window. Splits those that reach beyond."""
-        self._split(first)
-        self._split(last + 1)
-        return self.overlapping(max(first, self.start), min(last, self.end - 1))
+        low = self._split(first)
+        return self._ranges[low : self._split(last + 1)]
 
     def _index(self, offset: int) -> int:
         return max(bisect_right(self._ranges, offset, key=_FIRST) - 1, 0)
 
-    def _split(self, offset: int) -> None:
-        if not self.start < offset < self.end:
-            return
+    def _split(self, offset: int) -> int:
+        """Lets a range begin at `offset` if it is in the window. Returns the index of the first range that
+        begins there or later.
+        """
+        if offset <= self.start:
+            return 0
+        if offset >= self.end:
+            return len(self._ranges)
         at = self._index(offset)
         found = self._ranges[at]
         if found.first < offset:
-            self._ranges.insert(at + 1, found.cut(offset))
+            at += 1
+            self._ranges.insert(at, found.cut(offset))
+        return at
 
     # -- changes
 
@@ -252,6 +260,16 @@ class RecordRanges:
             else:
                 joined.append(found)
         self._ranges[low:high] = joined
+
+    def join_each(self, spans: Sequence[tuple[int, int]]) -> None:
+        """Makes one range of equal neighbours at each of these spans of offsets, which are in order. Many of
+        them are joined in one pass over all ranges between them, because each join searches its place.
+        """
+        if len(spans) * RANGES_OF_A_SEARCH > len(self._ranges):
+            self.join(spans[0][0], spans[-1][1])
+            return
+        for first, last in spans:
+            self.join(first, last)
 
     def drop_final(self) -> None:
         """Moves the start offset over the records at the start that are acknowledged or archived."""

@@ -23,7 +23,7 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.partition_core import MAX_RANGES, SharePartitionCore
-from tidelog.broker.share.record_ranges import DeliveryState
+from tidelog.broker.share.record_ranges import DeliveryState, RecordRanges
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 
@@ -630,6 +630,31 @@ def test_records_that_are_archived_already_are_not_divided() -> None:
     assert core.dead_letters_copied(1, 9) == 9
     assert core.dead_letters_copied(4, 5) == 0
     assert len(core.ranges) == 2
+
+
+@pytest.mark.parametrize("is_one_batch", [False, True])
+def test_an_acknowledgement_of_many_ranges_searches_few_times_for_each(
+    monkeypatch: pytest.MonkeyPatch, is_one_batch: bool
+) -> None:
+    """An acknowledgement is all or nothing, so it is taken in one turn of the event loop."""
+    count, searches = 1_000, 0
+    core = SharePartitionCore(1, 0, 0)
+    acquire(core, "a", [LogBatch(0, count - 1)])
+    index = RecordRanges._index
+
+    def counted(ranges: RecordRanges, offset: int) -> int:
+        nonlocal searches
+        searches += 1
+        return index(ranges, offset)
+
+    monkeypatch.setattr(RecordRanges, "_index", counted)
+    kinds = [ACCEPT if at % 2 else RELEASE for at in range(count)]
+    if is_one_batch:
+        acknowledge(core, "a", (0, count - 1, kinds))
+    else:
+        acknowledge(core, "a", *((at, at, [kind]) for at, kind in enumerate(kinds)))
+    assert len(core.ranges) == count
+    assert searches < count * (2.1 if is_one_batch else 4.1)
 
 
 def test_an_acknowledgement_with_too_many_ranges_is_refused() -> None:
