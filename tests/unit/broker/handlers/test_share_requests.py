@@ -1016,6 +1016,29 @@ def test_a_change_during_a_look_is_not_missed(
     assert acquired(member.take())[-1][1] == 9
 
 
+def test_a_fetch_whose_session_grows_beyond_one_turn_is_answered(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, member = LongFetches(share, monkeypatch), share.member("one")
+
+    async def fetch() -> None:
+        wanted = [share_fetch.FetchTopic(lab.topic_id, [share_fetch.FetchPartition(0, [])])]
+        request = ShareFetchRequest(GROUP, "one", 0, max_wait_ms=500, max_records=10, topics=wanted)
+        assert share.broker.handle(ApiKey.SHARE_FETCH, request, member.context()) is PARKED
+        await lab.turns(30)
+        others = [share_fetch.FetchPartition(at, []) for at in range(1, lab.COUNT)]
+        wanted = [share_fetch.FetchTopic(lab.topic_id, others)]
+        request = ShareFetchRequest(GROUP, "one", 1, max_wait_ms=0, max_records=10, topics=wanted)
+        assert share.broker.handle(ApiKey.SHARE_FETCH, request, member.context()) is PARKED
+        await lab.turns(30)
+        assert acquired(member.take()) == []
+        share.broker.append("many", 1, 0)
+        await lab.turns(60)
+
+    lab.run(fetch())
+    assert acquired(member.take()) == [(0, 0, 1)]
+
+
 def test_the_end_of_the_session_ends_an_answer_in_slices(
     share: ShareLab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
