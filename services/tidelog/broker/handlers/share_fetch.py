@@ -203,10 +203,28 @@ class ShareFetch:
             self._wait()
 
     def _wait(self) -> None:
+        if self._is_long:
+            self._spawn(self._wait_in_slices())
+        else:
+            self._watch(all_at_once(self._keys()))
+
+    async def _wait_in_slices(self) -> None:
+        keys = await finish(self._keys())
+        if not self._context.connection.is_closed:
+            self._watch(keys)
+
+    def _keys(self) -> Steps[list[SharePartitionKey]]:
+        """Returns what the request waits for."""
+        keys = []
+        for where in self._wanted_partitions():
+            keys.append(self._key(where))
+            yield
+        return keys
+
+    def _watch(self, keys: list[SharePartitionKey]) -> None:
         waiting, operation = self._parts.waiting, DelayedShareFetch(self, self._context)
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
         self._operation = operation
-        keys = [self._key(where) for where in self._wanted_partitions()]
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
         waiting.fetch.watch(operation, keys, deadline_ms)
 

@@ -944,8 +944,13 @@ class LongFetches:
         self.turn = 0
         self.looks: Counter[int] = Counter()
         self.acquisitions: Counter[int] = Counter()
-        """The looks at partitions, and the acquisitions of their records, in each turn."""
-        known, acquire = ShareFetch._known, ShareFetch._acquire
+        self.keys: Counter[int] = Counter()
+        """The looks at partitions, the acquisitions of their records, and the keys made, in each turn."""
+        known, acquire, key_of = ShareFetch._known, ShareFetch._acquire, ShareFetch._key
+
+        def key(fetch: ShareFetch, where: TopicIdPartition) -> SharePartitionKey:
+            self.keys[self.turn] += 1
+            return key_of(fetch, where)
 
         def look(fetch: ShareFetch, where: TopicIdPartition) -> SharePartition:
             self.looks[self.turn] += 1
@@ -957,11 +962,17 @@ class LongFetches:
 
         monkeypatch.setattr(ShareFetch, "_known", look)
         monkeypatch.setattr(ShareFetch, "_acquire", acquire_counted)
+        monkeypatch.setattr(ShareFetch, "_key", key)
 
     async def turns(self, count: int) -> None:
         for _ in range(count):
             self.turn += 1
             await asyncio.sleep(0)
+
+    async def until(self, begun: Counter[int]) -> None:
+        """Calls for turns until some of this has happened."""
+        while not begun:
+            await self.turns(1)
 
     def send(self, member: Member, epoch: int = 0, **fields: Any) -> None:
         """Sends a fetch of all partitions within the event loop."""
@@ -993,6 +1004,7 @@ def test_a_fetch_of_many_partitions_does_not_hold_up_others(
     assert sum(lab.acquisitions.values()) == lab.COUNT
     assert max(lab.acquisitions.values()) <= slices.STEPS_BETWEEN_READINGS + 1
     assert max(lab.looks.values()) <= slices.STEPS_BETWEEN_READINGS
+    assert max(lab.keys.values()) <= 2 * slices.STEPS_BETWEEN_READINGS
 
 
 @pytest.mark.parametrize("min_bytes", [1, 100])
@@ -1006,8 +1018,8 @@ def test_a_change_during_a_look_is_not_missed(
         await lab.turns(30)
         lab.looks.clear()
         lab.send(member, 1, min_bytes=min_bytes)
-        await lab.turns(2)
-        assert 0 < sum(lab.looks.values()) < lab.COUNT
+        await lab.until(lab.looks)
+        assert sum(lab.looks.values()) < lab.COUNT
         share.broker.append("many", 10, 0)  # the look is past this partition
         await lab.turns(60)
 
@@ -1050,14 +1062,31 @@ def test_the_end_of_the_session_ends_an_answer_in_slices(
         member.answers.clear()
         lab.acquisitions.clear()
         lab.send(member, 1, max_wait_ms=0)
-        await lab.turns(2)
-        assert 0 < sum(lab.acquisitions.values()) < lab.COUNT
+        await lab.until(lab.acquisitions)
+        assert sum(lab.acquisitions.values()) < lab.COUNT
         share.partitions.end_sessions([SessionKey(GROUP, "one")])
         await lab.turns(60)
 
     lab.run(fetch())
     assert len(acquired(member.take())) == sum(lab.acquisitions.values()) < lab.COUNT
     assert len(share.partitions) == 0, "nothing is acquired for a session that has ended"
+
+
+def test_a_fetch_of_a_lost_connection_does_not_begin_to_wait(
+    share: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab, member = LongFetches(share, monkeypatch), share.member("one")
+    other = share.member("one")  # the same member over a connection that did not open the session
+
+    async def fetch() -> None:
+        lab.send(member, max_wait_ms=0)
+        await lab.turns(30)
+        lab.send(other, 1)
+        other.is_closed = True
+        await lab.turns(30)
+
+    lab.run(fetch())
+    assert len(share.broker.broker.waiting.fetch) == 0
 
 
 def test_an_answer_to_a_lost_connection_releases_its_files(
@@ -1070,10 +1099,11 @@ def test_an_answer_to_a_lost_connection_releases_its_files(
     async def fetch() -> None:
         lab.send(member, max_wait_ms=0)
         await lab.turns(30)
+        lab.acquisitions.clear()
         lab.send(member, 1, max_wait_ms=0)
         (*_, context) = member.contexts
         context.route.encode_in_slices = encode
-        await lab.turns(2)
+        await lab.until(lab.acquisitions)
         _lose(member)
         await lab.turns(60)
 
@@ -1167,8 +1197,8 @@ def test_a_session_that_another_one_replaced_is_not_closed_again(
 
     async def close_and_begin_anew() -> None:
         closing = asyncio.ensure_future(long.send(share_acknowledge, -1))
-        await long.lab.turns(3)
-        assert 0 < sum(long.begun.values()) < long.lab.COUNT
+        await long.lab.until(long.begun)
+        assert sum(long.begun.values()) < long.lab.COUNT
         long.lab.send(again, max_wait_ms=0)
         await closing
 
