@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
@@ -149,7 +150,7 @@ def to_message(topic_class: type[T], partitions: Mapping[UUID, Iterable[int]]) -
     They are sorted by topic id and partition, so that equal assignments have equal bytes.
     """
     topics = []
-    for topic_id in sorted(partitions):
+    for topic_id in sorted(partitions, key=attrgetter("int")):  # their own order, but faster
         topic = topic_class()
         topic.topic_id = topic_id
         topic.partitions = sorted(partitions[topic_id])

@@ -3,138 +3,252 @@
 Unlike a consumer group, a share group may give one partition to several members, and does so if there are
 more members than partitions. The result follows from the subscriptions and the assignment before; it moves as
 little as the balance allows.
+
+A group can have 100,000 pairs of members and topics, of which a new member changes few. So an assignment
+finds the changes to what each member had. It looks up few topic ids, because their hashes take long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeVar
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice, repeat
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.member import Assignment
 
 SIMPLE: Final = "simple"
 
-_A = TypeVar("_A", bound=Hashable)
-_B = TypeVar("_B", bound=Hashable)
+_Places: TypeAlias = frozenset[int]
+"""Some of the places that members share: the partitions of a topic, or of all topics, by number."""
+_NOTHING: Final[_Places] = frozenset()
+_Change: TypeAlias = tuple[int, _Places]
+"""The position of a member among those that share the places, and its new places."""
 
 
 class ShareMemberSpec(NamedTuple):
     """A member as the assignor sees it."""
 
     member_id: str
-    topic_ids: frozenset[UUID]
+    topic_names: frozenset[str]
+    """The existing topics to which the member subscribes."""
     before: Assignment
     """The target assignment until now."""
 
 
-def assign(
-    members: Sequence[ShareMemberSpec], partitions: Mapping[UUID, frozenset[int]]
-) -> dict[str, Assignment]:
-    """Returns the target assignment of each member. `partitions` are the initialized share partitions.
+class SharedTopic(NamedTuple):
+    """A topic, and its initialized share partitions."""
+
+    topic_id: UUID
+    partitions: frozenset[int]
+
+
+def assign(members: Sequence[ShareMemberSpec], topics: Mapping[str, SharedTopic]) -> dict[str, Assignment]:
+    """Returns the target assignment of each member, and the same object as before if it does not change.
 
     Members with equal subscriptions share all their topics together. If subscriptions differ, the members of
     each topic share that topic.
     """
     members = sorted(members)
-    found: dict[str, dict[UUID, set[int]]] = {member.member_id: {} for member in members}
-    pools = _pools(members, partitions)
-    pool_of = {topic_id: pool for pool in pools for topic_id in pool.topic_ids}
-    for member in members:
-        # Only one walk over the assignment before, however many topics and pools there are.
-        for topic_id in sorted(member.topic_ids.intersection(member.before), key=attrgetter("int")):
-            pool_of[topic_id].had(member.member_id, topic_id, member.before[topic_id])
-    for pool in pools:
-        for member_id, place in _pairs(pool):
-            topic_id, partition = pool.partitions[place]
-            found[member_id].setdefault(topic_id, set()).add(partition)
+    subscriptions = {member.topic_names for member in members}
+    if len(subscriptions) > 1:
+        return _share_each_topic(members, subscriptions, topics)
     return {
-        member_id: {topic_id: frozenset(owned) for topic_id, owned in topics.items()}
-        for member_id, topics in found.items()
+        member_id: target
+        for names in subscriptions
+        for member_id, target in _share_together(members, [topics[name] for name in names if name in topics])
     }
 
 
-class _Pool:
-    """Partitions that the same members share, and the pairs of both in the assignment before.
-
-    A partition is known by its place in the pool, because the hash of a UUID takes long.
-    """
-
-    __slots__ = ("_places", "before", "member_ids", "partitions", "topic_ids")
-
-    def __init__(
-        self,
-        topic_ids: Sequence[UUID],
-        member_ids: Sequence[str],
-        partitions: Mapping[UUID, frozenset[int]],
-    ) -> None:
-        self.topic_ids = topic_ids
-        self.member_ids = member_ids
-        self.partitions: list[tuple[UUID, int]] = []
-        self._places: dict[UUID, dict[int, int]] = {}
-        for topic_id in topic_ids:
-            existing = sorted(partitions.get(topic_id, ()))
-            first = len(self.partitions)
-            self._places[topic_id] = {partition: first + at for at, partition in enumerate(existing)}
-            self.partitions += [(topic_id, partition) for partition in existing]
-        self.before: list[tuple[str, int]] = []
-
-    def had(self, member_id: str, topic_id: UUID, before: frozenset[int]) -> None:
-        """Adds the partitions of this topic that the member had and that still exist."""
-        places = self._places[topic_id]
-        self.before += [(member_id, places[partition]) for partition in sorted(before) if partition in places]
+# -- members with equal subscriptions
 
 
-def _pools(members: Sequence[ShareMemberSpec], partitions: Mapping[UUID, frozenset[int]]) -> list[_Pool]:
-    """Returns one pool of all topics if the subscriptions are equal, or else one for each topic."""
-    subscriptions: dict[frozenset[UUID], list[int]] = {}
+def _share_together(
+    members: Sequence[ShareMemberSpec], topics: Iterable[SharedTopic]
+) -> Iterable[tuple[str, Assignment]]:
+    numbered = _NumberedTopics(topics)
+    befores = [numbered.places_of(member.before) for member in members]
+    changed = dict(_changes(numbered.places, befores))
     for at, member in enumerate(members):
-        subscriptions.setdefault(member.topic_ids, []).append(at)
-    if len(subscriptions) <= 1:
-        ids = [member.member_id for member in members]
-        return [_Pool(sorted(topic_ids), ids, partitions) for topic_ids in subscriptions]
-    subscribers: dict[UUID, list[int]] = {}
-    for topic_ids, positions in subscriptions.items():
-        for topic_id in topic_ids:
-            subscribers.setdefault(topic_id, []).extend(positions)
-    return [
-        _Pool([topic_id], [members[at].member_id for at in sorted(subscribers[topic_id])], partitions)
-        for topic_id in sorted(subscribers)
-    ]
+        if at not in changed and len(befores[at]) == sum(map(len, member.before.values())):
+            yield member.member_id, member.before
+        else:
+            yield member.member_id, numbered.assignment_of(changed.get(at, befores[at]))
 
 
-def _pairs(pool: _Pool) -> Iterable[tuple[str, int]]:
-    """Returns pairs of members and places. The side with more elements has each element in one pair."""
-    ids, places = pool.member_ids, range(len(pool.partitions))
-    if len(places) >= len(ids):
-        before = [(place, member_id) for member_id, place in pool.before]
-        return [(member_id, place) for place, member_id in _spread(places, ids, before)]
-    return _spread(ids, places, pool.before)
+class _NumberedTopics:
+    """Topics whose partitions are numbered as places, in the order of topic ids and partitions."""
+
+    def __init__(self, topics: Iterable[SharedTopic]) -> None:
+        self.places: list[int] = []
+        self._topic_ids: list[UUID] = []
+        self._firsts: list[int] = []
+        """For each topic, the place of partition 0. Not every partition exists, so places may be missing."""
+        self._numbered: dict[UUID, tuple[int, frozenset[int]]] = {}
+        """The place of partition 0 of each topic, and the partitions."""
+        end = 0
+        for topic_id, partitions in sorted(topics, key=lambda topic: topic.topic_id.int):
+            if partitions:
+                self._topic_ids.append(topic_id)
+                self._firsts.append(end)
+                self._numbered[topic_id] = end, partitions
+                self.places += [end + partition for partition in sorted(partitions)]
+                end = self.places[-1] + 1
+
+    def places_of(self, assignment: Assignment) -> _Places:
+        """Returns the places of the partitions that exist."""
+        found: list[int] = []
+        for topic_id, had in assignment.items():
+            numbered = self._numbered.get(topic_id)
+            if numbered is not None:
+                first, existing = numbered
+                found += [first + partition for partition in had & existing]
+        return frozenset(found)
+
+    def assignment_of(self, places: _Places) -> Assignment:
+        found: dict[UUID, frozenset[int]] = {}
+        ordered = sorted(places)
+        at = 0
+        while at < len(ordered):
+            number = bisect_right(self._firsts, ordered[at]) - 1
+            first, is_last = self._firsts[number], number + 1 == len(self._firsts)
+            end = len(ordered) if is_last else bisect_left(ordered, self._firsts[number + 1], at)
+            found[self._topic_ids[number]] = frozenset([place - first for place in ordered[at:end]])
+            at = end
+        return found
 
 
-def _spread(many: Sequence[_A], few: Sequence[_B], before: Iterable[tuple[_A, _B]]) -> list[tuple[_A, _B]]:
-    """Gives each of `many` one of `few`, whose loads differ by at most one. Keeps pairs of `before`."""
-    if not few:
+# -- members with different subscriptions
+
+
+class _Pool:
+    """A topic, and the members that share its partitions."""
+
+    __slots__ = ("befores", "members", "partitions", "topic_id")
+
+    def __init__(self, topic: SharedTopic) -> None:
+        self.topic_id = topic.topic_id
+        self.partitions = sorted(topic.partitions)
+        self.members: list[int] = []
+        """The positions of the subscribers among all members."""
+        self.befores: list[_Places] = []
+        """The partitions that each of them had."""
+
+
+def _share_each_topic(
+    members: Sequence[ShareMemberSpec],
+    subscriptions: Iterable[frozenset[str]],
+    topics: Mapping[str, SharedTopic],
+) -> dict[str, Assignment]:
+    pools = {name: _Pool(topic) for name, topic in topics.items() if topic.partitions}
+    shared = frozenset(pools)
+    pools_of = {names: [pools[name] for name in names & shared] for names in subscriptions}
+    ids_of = {names: [pool.topic_id for pool in found] for names, found in pools_of.items()}
+    have_only_these: list[bool] = []
+    """For each member, whether it had only partitions of its topics."""
+    for at, member in enumerate(members):
+        befores = list(map(member.before.get, ids_of[member.topic_names], repeat(_NOTHING)))
+        have_only_these.append(len(befores) - befores.count(_NOTHING) == len(member.before))
+        for pool, before in zip(pools_of[member.topic_names], befores, strict=True):
+            pool.members.append(at)
+            pool.befores.append(before)
+    changes: list[dict[UUID, _Places]] = [{} for _ in members]
+    for pool in pools.values():
+        if pool.members:
+            for position, found in _changes(pool.partitions, pool.befores):
+                changes[pool.members[position]][pool.topic_id] = found
+    targets: dict[str, Assignment] = {}
+    for member, changed, has_only_these in zip(members, changes, have_only_these, strict=True):
+        had = member.before
+        if not has_only_these:
+            these = set(ids_of[member.topic_names])
+            had = {topic_id: owned for topic_id, owned in had.items() if topic_id in these}
+        # Every topic has places for all its members, so nobody loses one that it subscribes to.
+        targets[member.member_id] = {**had, **changed} if changed else had
+    return targets
+
+
+# -- members that share places
+
+
+def _changes(places: Sequence[int], befores: Sequence[_Places]) -> Iterable[_Change]:
+    """Returns who has to have other places than before.
+
+    If there are fewer places than members, each member has one, and otherwise each place has one member. The
+    loads of the fewer ones differ by at most one.
+    """
+    if not places:
         return []
-    base, extra = divmod(len(many), len(few))
-    kept: dict[_A, _B] = {}
-    loads = dict.fromkeys(few, 0)
+    return _one_each(places, befores) if len(places) < len(befores) else _several_each(places, befores)
+
+
+def _one_each(places: Sequence[int], befores: Sequence[_Places]) -> Iterable[_Change]:
+    base, extra = divmod(len(befores), len(places))
+    loads = _loads(places, befores, base, extra)
+    changed: list[_Change] = []
+    if loads is not None:
+        without = [at for at, before in enumerate(befores) if not before]
+    else:
+        loads, without, over = dict.fromkeys(places, 0), [], 0
+        for at, before in enumerate(befores):
+            for place in sorted(before):
+                load = loads.get(place)
+                if load is not None and (load < base or (load == base and over < extra)):
+                    loads[place] = load + 1
+                    over += load == base
+                    if len(before) > 1:
+                        changed.append((at, frozenset((place,))))
+                    break
+            else:
+                without.append(at)
+    free = iter(without)
+    for place in places:
+        if loads[place] < base:
+            alone = frozenset((place,))
+            changed += [(at, alone) for at in islice(free, base - loads[place])]
+            loads[place] = base
+    light = (place for place in places if loads[place] == base)
+    changed += [(at, frozenset((next(light),))) for at in free]
+    return changed
+
+
+def _loads(places: Sequence[int], befores: Sequence[_Places], base: int, extra: int) -> dict[int, int] | None:
+    """Returns the number of members of each place if everybody can keep what it had, and otherwise None."""
+    loads = dict.fromkeys(places, 0)
+    for before, load in Counter(befores).items():
+        for place in before:
+            if len(before) > 1 or place not in loads or load > base + 1:
+                return None
+            loads[place] = load
+    return loads if sum(load > base for load in loads.values()) <= extra else None
+
+
+def _several_each(places: Sequence[int], befores: Sequence[_Places]) -> Iterable[_Change]:
+    base, extra = divmod(len(places), len(befores))
+    existing = frozenset(places)
+    taken: set[int] = set()
+    found: list[_Places] = []
     over = 0
-    """The number of elements of `few` that carry one more than `base`."""
-    for one, other in before:
-        load = loads[other]
-        if one in kept or load > base or (load == base and over == extra):
-            continue
-        kept[one] = other
-        loads[other] = load + 1
-        over += load == base
-    free = (one for one in many if one not in kept)
-    for other in few:
-        while loads[other] < base:
-            kept[next(free)] = other
-            loads[other] += 1
-    light = (other for other in few if loads[other] == base)
-    for one in free:
-        kept[one] = next(light)
-    return [(one, kept[one]) for one in many]
+    for before in befores:
+        own = before
+        if before:
+            if not (before <= existing and taken.isdisjoint(before)):
+                own = (before & existing) - taken
+            room = base + (over < extra)
+            if len(own) > room:
+                own = frozenset(sorted(own)[:room])
+            over += len(own) > base
+            taken |= own
+        found.append(own)
+    if len(taken) < len(places):
+        free = iter(sorted(existing - taken))
+        for at, own in enumerate(found):
+            if len(own) < base:
+                found[at] = own.union(islice(free, base - len(own)))
+        light = (at for at, own in enumerate(found) if len(own) == base)
+        for place in free:
+            at = next(light)
+            found[at] = found[at].union((place,))
+    return [(at, own) for at, own in enumerate(found) if own is not befores[at]]

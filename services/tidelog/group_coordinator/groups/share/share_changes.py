@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.consumer_group import metadata_hash
 from tidelog.group_coordinator.groups.consumer.group_changes import FIRST_EPOCH
 from tidelog.group_coordinator.groups.consumer.member import NO_PARTITIONS, Assignment
 from tidelog.group_coordinator.groups.share import share_records as records
-from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, assign
+from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec, assign
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions
@@ -107,23 +106,23 @@ class ShareChanges:
         group, image = self.group, self._groups.image
         if group.epoch <= group.assignment_epoch:
             return
+        existing = image.topics.keys() & group.subscribed_names()
+        names_of: dict[frozenset[str], frozenset[str]] = {}
         specs = []
-        ids_of: dict[frozenset[str], frozenset[UUID]] = {}
         for member in group.members.values():
-            topic_ids = ids_of.get(member.topic_names)
-            if topic_ids is None:
-                topics = (image.topics.get(name) for name in member.topic_names)
-                topic_ids = frozenset(topic.topic_id for topic in topics if topic is not None)
-                ids_of[member.topic_names] = topic_ids
+            names = names_of.get(member.topic_names)
+            if names is None:
+                names = names_of[member.topic_names] = member.topic_names & existing
             before = group.targets.get(member.member_id, NO_PARTITIONS)
-            specs.append(ShareMemberSpec(member.member_id, topic_ids, before))
+            specs.append(ShareMemberSpec(member.member_id, names, before))
         initialized = {
-            topic_id: topic.partitions
+            topic.name: SharedTopic(topic_id, topic.partitions)
             for topic_id, topic in group.partitions.initialized.items()
             if topic_id in image.topic_names
         }
         for member_id, target in assign(specs, initialized).items():
-            if group.targets.get(member_id) != target:
+            former = group.targets.get(member_id)
+            if target is not former and target != former:
                 self.put_target(member_id, target)
         self.put_assignment_epoch(group.epoch)
 

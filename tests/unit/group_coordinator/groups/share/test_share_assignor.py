@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, _spread, assign
+from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec
+from tidelog.group_coordinator.groups.share.share_assignor import assign as assign_by_name
 
 TOPICS = [UUID(int=number) for number in range(1, 4)]
 COUNTS = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 9), min_size=1)
 Targets = Mapping[str, Mapping[UUID, frozenset[int]]]
+A = TypeVar("A", bound=Hashable)
+B = TypeVar("B", bound=Hashable)
 
 
-def specs(subscriptions: dict[str, frozenset[UUID]], before: Targets | None = None) -> list[ShareMemberSpec]:
+class Spec(NamedTuple):
+    """A member whose topics are given by their ids."""
+
+    member_id: str
+    topic_ids: frozenset[UUID]
+    before: Mapping[UUID, frozenset[int]]
+
+
+def assign(members: Sequence[Spec], parts: Mapping[UUID, frozenset[int]]) -> Targets:
+    """Returns the target assignments of members. The name of a topic is its number."""
+    named = [
+        ShareMemberSpec(
+            member.member_id, frozenset(str(topic_id.int) for topic_id in member.topic_ids), member.before
+        )
+        for member in members
+    ]
+    topics = {str(topic_id.int): SharedTopic(topic_id, existing) for topic_id, existing in parts.items()}
+    return assign_by_name(named, topics)
+
+
+def specs(subscriptions: dict[str, frozenset[UUID]], before: Targets | None = None) -> list[Spec]:
     return [
-        ShareMemberSpec(member_id, topics, (before or {}).get(member_id, {}))
+        Spec(member_id, topics, (before or {}).get(member_id, {}))
         for member_id, topics in subscriptions.items()
     ]
 
@@ -81,7 +106,7 @@ def test_a_new_member_takes_its_part_from_the_others() -> None:
     assert len(pairs(first) - pairs(second)) == 2
 
 
-def assign_naively(members: list[ShareMemberSpec], parts: dict[UUID, frozenset[int]]) -> Targets:
+def assign_naively(members: list[Spec], parts: dict[UUID, frozenset[int]]) -> Targets:
     """Returns what `assign` has to return. It looks at every member's whole assignment for each topic."""
     members = sorted(members)
     subscribed = frozenset[UUID]().union(*(member.topic_ids for member in members))
@@ -99,12 +124,38 @@ def assign_naively(members: list[ShareMemberSpec], parts: dict[UUID, frozenset[i
             if (topic_id, partition) in pool
         ]
         if len(pool) >= len(ids):
-            shared = [(m, place) for place, m in _spread(pool, ids, [(place, m) for m, place in before])]
+            shared = [(m, place) for place, m in spread(pool, ids, [(place, m) for m, place in before])]
         else:
-            shared = _spread(ids, pool, before)
+            shared = spread(ids, pool, before)
         for member_id, (topic_id, partition) in shared:
             found[member_id].setdefault(topic_id, set()).add(partition)
     return {m: {t: frozenset(owned) for t, owned in topics.items()} for m, topics in found.items()}
+
+
+def spread(many: Sequence[A], few: Sequence[B], before: Iterable[tuple[A, B]]) -> list[tuple[A, B]]:
+    """Gives each of `many` one of `few`, whose loads differ by at most one. Keeps pairs of `before`."""
+    if not few:
+        return []
+    base, extra = divmod(len(many), len(few))
+    kept: dict[A, B] = {}
+    loads = dict.fromkeys(few, 0)
+    over = 0
+    for one, other in before:
+        load = loads[other]
+        if one in kept or load > base or (load == base and over == extra):
+            continue
+        kept[one] = other
+        loads[other] = load + 1
+        over += load == base
+    free = (one for one in many if one not in kept)
+    for other in few:
+        while loads[other] < base:
+            kept[next(free)] = other
+            loads[other] += 1
+    light = (other for other in few if loads[other] == base)
+    for one in free:
+        kept[one] = next(light)
+    return [(one, kept[one]) for one in many]
 
 
 BEFORE = st.dictionaries(
@@ -113,12 +164,31 @@ BEFORE = st.dictionaries(
 )
 
 
-@given(SUBSCRIPTIONS, BEFORE, COUNTS)
+PARTITIONS = st.dictionaries(st.sampled_from(TOPICS), st.frozensets(st.integers(0, 9)))
+"""The partitions whose states exist. They may be any of a topic."""
+TOGETHER = st.lists(st.sampled_from([f"m{number}" for number in range(12)]), min_size=1, unique=True).map(
+    lambda ids: dict.fromkeys(ids, frozenset(TOPICS))
+)
+
+
+@given(SUBSCRIPTIONS | TOGETHER, BEFORE, PARTITIONS)
+@settings(max_examples=300)
 def test_the_assignment_is_that_of_a_search_for_each_topic(
-    subscriptions: dict[str, frozenset[UUID]], before: Targets, counts: dict[UUID, int]
+    subscriptions: dict[str, frozenset[UUID]], before: Targets, parts: dict[UUID, frozenset[int]]
 ) -> None:
-    members, parts = specs(subscriptions, before), partitions(counts)
+    members = specs(subscriptions, before)
     assert assign(members, parts) == assign_naively(members, parts)
+
+
+@given(st.lists(st.tuples(SUBSCRIPTIONS | TOGETHER, PARTITIONS), min_size=2, max_size=6))
+def test_so_are_the_assignments_of_a_history(
+    history: list[tuple[dict[str, frozenset[UUID]], dict[UUID, frozenset[int]]]],
+) -> None:
+    targets: Targets = {}
+    for subscriptions, parts in history:
+        members = specs(subscriptions, targets)
+        targets = assign(members, parts)
+        assert targets == assign_naively(members, parts)
 
 
 class CountedAssignment(Mapping[UUID, frozenset[int]]):
@@ -154,3 +224,29 @@ def test_the_assignment_before_is_read_once_although_subscriptions_differ() -> N
     CountedAssignment.reads = 0
     assert assign(members, everything) == first
     assert CountedAssignment.reads <= 4 * sum(map(len, first.values()))
+
+
+class CountedUUID(UUID):
+    """A topic id that counts how often its hash, which takes long, is computed."""
+
+    hashes = 0
+
+    def __hash__(self) -> int:
+        CountedUUID.hashes += 1
+        return super().__hash__()
+
+
+@pytest.mark.parametrize("count", [1, 4, 30])
+def test_a_join_reads_each_topic_id_of_a_member_rarely(count: int) -> None:
+    topics: list[UUID] = [CountedUUID(int=number) for number in range(1, 31)]
+    everything = {topic_id: frozenset(range(count)) for topic_id in topics}
+    subscriptions = {f"m{at:02}": frozenset(topics[:at] + topics[at + 1 :]) for at in range(20)}
+    first = assign(specs(subscriptions), everything)
+    members = specs(subscriptions | {"m10x": frozenset(topics[1:])}, first)
+    CountedUUID.hashes = 0
+    targets = assign(members, everything)
+    assert CountedUUID.hashes <= 2 * 21 * 29
+    assert targets == assign_naively(members, everything)
+    # Who joined is the only one that changes, unless the loads have to become equal.
+    if count < 20:
+        assert all(targets[member_id] is first[member_id] for member_id in subscriptions)

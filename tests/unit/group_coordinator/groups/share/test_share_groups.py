@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Mapping, Sequence
-from uuid import UUID
 
 import pytest
 
 from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
 from tidelog.group_coordinator.groups.consumer.member import Assignment
 from tidelog.group_coordinator.groups.share import share_changes, share_groups
-from tidelog.group_coordinator.groups.share.share_assignor import ShareMemberSpec, assign
+from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec, assign
 from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -64,17 +63,15 @@ def test_the_topics_of_equal_subscriptions_are_looked_up_once(
     lab.set_topic("u", 4)
     seen: list[Sequence[ShareMemberSpec]] = []
 
-    def noted(
-        members: Sequence[ShareMemberSpec], partitions: Mapping[UUID, frozenset[int]]
-    ) -> dict[str, Assignment]:
+    def noted(members: Sequence[ShareMemberSpec], topics: Mapping[str, SharedTopic]) -> dict[str, Assignment]:
         seen.append(members)
-        return assign(members, partitions)
+        return assign(members, topics)
 
     monkeypatch.setattr(share_changes, "assign", noted)
     for number in range(6):
         joined(lab, f"m{number}", [T, "u"] if number % 2 else [T])
     assert len(seen[-1]) == 6
-    assert len({id(member.topic_ids) for member in seen[-1]}) == 2
+    assert len({id(member.topic_names) for member in seen[-1]}) == 2
 
 
 def test_a_partition_is_assigned_only_after_its_state_exists(lab: ShareLab) -> None:
