@@ -67,6 +67,15 @@ class PassedOnRequest(NamedTuple):
     body: bytes
     asker: Asker = Asker()
 
+    @property
+    def size_bytes(self) -> int:
+        """About how much the request takes, here and in the coordinator's queue. Clients choose their ids, of
+        up to 32 KiB.
+        """
+        client = self.asker
+        texts = len(client.principal) + len(client.client_id or "") + len(client.traceparent)
+        return len(self.body) + texts
+
 
 OnAnswered = Callable[[bytes | None, ErrorCode], None]
 """Receives the body of the response, or None and the error code that says why there is no response."""

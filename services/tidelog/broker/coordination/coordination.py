@@ -77,7 +77,9 @@ MAX_CALLS: Final = 50_000
 are refused with a retriable error.
 """
 MAX_CALL_BYTES: Final = 64 * 1024 * 1024
-"""The size of the bodies of these requests. They are kept because a refusal repeats parts of its request."""
+"""The size of these requests: their bodies, client ids and principals. They are kept because a refusal
+repeats parts of its request. The coordinator's queue has no limit of its own and relies on these two.
+"""
 MAX_TOLD_NAMES: Final = 100_000
 """The topic names that go with these requests, because a regular expression matches only topics that the
 member may describe. They take up to 25 MB of the session's MAX_UNSENT_BYTES. One request may always have its
@@ -155,14 +157,14 @@ class CoordinatorSession:
         told_names = request.asker.told_names
         if (
             len(self.calls) >= MAX_CALLS
-            or self._call_bytes + len(request.body) > MAX_CALL_BYTES
+            or self._call_bytes + request.size_bytes > MAX_CALL_BYTES
             or (told_names and self._told_names and self._told_names + told_names > MAX_TOLD_NAMES)
         ):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request_id = self._next_request_id
         self._next_request_id += 1
         self.calls[request_id] = call
-        self._call_bytes += len(request.body)
+        self._call_bytes += request.size_bytes
         self._told_names += told_names
         if attachment is not None:
             call.attachment = attachment
@@ -184,7 +186,7 @@ class CoordinatorSession:
         call = self.calls.pop(request_id, None)
         if call is None:
             return
-        self._call_bytes -= len(call.request.body)
+        self._call_bytes -= call.request.size_bytes
         self._told_names -= call.request.asker.told_names
         if call.attachment is not None:
             call.attachment.calls.pop(request_id, None)

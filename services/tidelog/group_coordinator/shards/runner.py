@@ -266,7 +266,14 @@ class CoordinatorRuntime:
         self._loads: deque[Iterator[None]] = deque()
         """The replays of shards that load, of which the first is under way."""
         self._items: deque[tuple[BrokerSession, Item]] = deque()
-        """The items that sessions have delivered and that are not processed yet."""
+        """The items that sessions have delivered and that are not processed yet.
+
+        Only brokers add items, and they bound what clients can add: each broker has at most MAX_CALLS
+        (50,000) requests at a coordinator that are not answered, of at most MAX_CALL_BYTES (64 MiB), and
+        refuses others with COORDINATOR_LOAD_IN_PROGRESS (`broker/coordination/coordination.py`). Requests of
+        clients that have gone count until they are answered. A broker sends records for loading shards only
+        while those that are not taken have less than MAX_UNTAKEN_BYTES. All other items are answers.
+        """
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False

@@ -19,6 +19,7 @@ from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.principal import Principal
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -379,6 +380,26 @@ def test_unanswered_bytes_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.M
     )
     coordinator.answer(coordinator.take_one(ForwardedToShard), codec.response_class(47)())
     assert error_of(Asked(lab.broker, OffsetDeleteRequest("x" * 60), 0)) is None
+
+
+def test_client_ids_and_principals_count_as_unanswered_bytes(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 1_000)
+    coordinator, _, _ = owned(lab)
+
+    def ask(client_id: str = "", principal: str = "") -> ErrorCode | None:
+        asked = Asked(
+            lab.broker, OffsetDeleteRequest("g"), 0, client_id=client_id, principal=Principal(principal)
+        )
+        return error_of(asked)
+
+    assert ask(client_id="c" * 450) is None
+    assert ask(principal="p" * 450) is None
+    assert ask(client_id="c" * 450) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    for forwarded in coordinator.take(ForwardedToShard):
+        coordinator.answer(forwarded, codec.response_class(47)())
+    assert ask(client_id="c" * 900) is None
 
 
 # -- several groups, several shards
