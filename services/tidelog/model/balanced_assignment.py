@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Generic, TypeVar
 from uuid import UUID
 
@@ -95,10 +96,7 @@ class _Balancer(Generic[T]):
         self._subscriptions: Mapping[str, frozenset[T]] = subscriptions
         self._owned: dict[str, dict[T, set[int]]] = owned
         self._loads = {member_id: sum(map(len, own.values())) for member_id, own in owned.items()}
-        self._subscribers: dict[T, list[str]] = {}
-        for member_id, topics in subscriptions.items():
-            for topic in topics:
-                self._subscribers.setdefault(topic, []).append(member_id)
+        self._subscribers: Mapping[T, Sequence[str]] = _subscribers(subscriptions)
         self._before: dict[tuple[T, int], str] = {
             (topic, partition): member_id
             for member_id, own in owned.items()
@@ -123,10 +121,11 @@ class _Balancer(Generic[T]):
     def _fill(self, counts: Mapping[T, int]) -> None:
         """Assigns free partitions. Topics with few subscribers come first, because they have least choice."""
         for topic in sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic)):
-            least = [(self._loads[member_id], member_id) for member_id in self._subscribers[topic]]
-            heapq.heapify(least)
-            for partition in range(counts[topic]):
-                if (topic, partition) not in self._before:
+            free = [at for at in range(counts[topic]) if (topic, at) not in self._before]
+            if free:
+                least = [(self._loads[member_id], member_id) for member_id in self._subscribers[topic]]
+                heapq.heapify(least)
+                for partition in free:
                     load, member_id = least[0]
                     self._give(member_id, topic, partition)
                     heapq.heapreplace(least, (load + 1, member_id))
@@ -212,30 +211,48 @@ class _Balancer(Generic[T]):
         A partition returns alone if the previous owner has fewer partitions. Otherwise the two members swap
         it for a partition that the previous owner did not own before.
         """
+        gained = {member_id: self._gained_by(member_id) for member_id in self._owned}
+        place = {topic: at for at, topic in enumerate(sorted(self._subscribers))}
         for taker in sorted(self._owned):
-            own = self._owned[taker]
-            for topic in sorted(own):
-                for partition in sorted(own[topic]):
+            own = gained[taker]
+            # Of one previous owner, the taker gets its partitions in this order. Others only get their own.
+            offers: dict[str, Iterator[tuple[T, int]]] = {}
+            for topic in sorted(self._owned[taker], key=place.__getitem__):
+                for partition in sorted(own.get(topic, ())):
                     before = self._before.get((topic, partition), taker)
                     if before == taker:
                         continue
                     if self._loads[before] < self._loads[taker]:
-                        self._move(taker, before, topic, partition)
-                    elif (other := self._newly_owned(before, taker)) is not None:
-                        self._move(taker, before, topic, partition)
+                        other = None
+                    else:
+                        if before not in offers:
+                            common = gained[before].keys() & self._subscriptions[taker]
+                            offers[before] = _in_order(sorted(common, key=place.__getitem__), gained[before])
+                        other = next(offers[before], None)
+                        if other is None:
+                            continue
+                    self._move(taker, before, topic, partition)
+                    own[topic].remove(partition)
+                    if other is not None:
                         self._move(before, taker, *other)
+                        gained[before][other[0]].remove(other[1])
+                        if self._before.get(other) != taker:
+                            own.setdefault(other[0], set()).add(other[1])
+
+    def _gained_by(self, member_id: str) -> dict[T, set[int]]:
+        """Returns the partitions that the member owns and did not own before."""
+        had = self._had[member_id]
+        nothing: frozenset[int] = frozenset()
+        gained = {
+            topic: partitions - had.get(topic, nothing)
+            for topic, partitions in self._owned[member_id].items()
+        }
+        return {topic: partitions for topic, partitions in gained.items() if partitions}
 
     def _move(self, giver: str, taker: str, topic: T, partition: int) -> None:
         self._owned[giver][topic].remove(partition)
         self._loads[giver] -= 1
         self._give(taker, topic, partition)
-
-    def _newly_owned(self, giver: str, taker: str) -> tuple[T, int] | None:
-        for topic in sorted(self._owned[giver].keys() & self._subscriptions[taker]):
-            for partition in sorted(self._owned[giver][topic]):
-                if self._before.get((topic, partition)) != giver:
-                    return topic, partition
-        return None
 
     def _cheapest(self, giver: str, taker: str, topic: T) -> int:
         """Returns a partition that the taker owned before, or else one that the giver did not own before."""
@@ -243,3 +260,32 @@ class _Balancer(Generic[T]):
         nothing: frozenset[int] = frozenset()
         returning = own & self._had[taker].get(topic, nothing)
         return max(returning or own - self._had[giver].get(topic, nothing) or own)
+
+
+def _subscribers(subscriptions: Mapping[str, frozenset[T]]) -> dict[T, Sequence[str]]:
+    """Returns the subscribers of each topic in the order of the members. Reads equal subscriptions once."""
+    ids = list(subscriptions)
+    positions: dict[frozenset[T], list[int]] = {}
+    for at, topics in enumerate(subscriptions.values()):
+        positions.setdefault(topics, []).append(at)
+    containing: dict[T, list[int]] = {}
+    for number, topics in enumerate(positions):
+        for topic in topics:
+            containing.setdefault(topic, []).append(number)
+    of_subscription = list(positions.values())
+    alike: dict[tuple[int, ...], list[str]] = {}
+    """The subscribers of topics that are in the same subscriptions."""
+    found: dict[T, Sequence[str]] = {}
+    for topic, numbers in containing.items():
+        key = tuple(numbers)
+        if key not in alike:
+            alike[key] = [ids[at] for at in sorted(chain.from_iterable(of_subscription[n] for n in numbers))]
+        found[topic] = alike[key]
+    return found
+
+
+def _in_order(topics: Sequence[T], partitions: Mapping[T, set[int]]) -> Iterator[tuple[T, int]]:
+    """Returns the partitions of each topic in ascending order."""
+    for topic in topics:
+        for partition in sorted(partitions[topic]):
+            yield topic, partition

@@ -214,13 +214,41 @@ def test_range_loads_differ_by_one_within_a_topic() -> None:
 
 
 class CountedTopic(UUID):
-    """A topic id that counts how often a topic is looked up."""
+    """A topic id that counts how often a topic is looked up or compared with another one."""
 
     lookups: ClassVar[list[int]] = [0]
 
     def __hash__(self) -> int:
         self.lookups[0] += 1
         return super().__hash__()
+
+    def __lt__(self, other: UUID) -> bool:
+        self.lookups[0] += 1
+        return super().__lt__(other)
+
+
+def test_uniform_swaps_moved_partitions_without_a_search_for_each() -> None:
+    """A third member joins two that share all topics but one."""
+    topics = [CountedTopic(int=number) for number in range(1, 101)]
+    counts: dict[UUID, int] = dict.fromkeys(topics, 6)
+    subscriptions = [frozenset[UUID](topics), frozenset[UUID](topics[1:])]
+    specs = [MemberSpec(f"m{at}", None, topics_of, {}) for at, topics_of in enumerate(subscriptions)]
+    first = assign_uniformly(specs, counts)
+    specs = [spec._replace(assigned=first[spec.member_id]) for spec in specs]
+    CountedTopic.lookups[0] = 0
+    given = assign_uniformly([*specs, MemberSpec("m2", None, subscriptions[1], {})], counts)
+    assert [len(flat(own)) for own in given.values()] == [200, 200, 200]
+    assert CountedTopic.lookups[0] < 20 * 600
+
+
+def test_uniform_reads_equal_subscriptions_once() -> None:
+    topics = [CountedTopic(int=number) for number in range(1, 101)]
+    subscriptions = [frozenset[UUID](topics), frozenset[UUID](topics[1:])]
+    specs = [MemberSpec(f"m{at:03}", None, subscriptions[at % 2], {}) for at in range(300)]
+    CountedTopic.lookups[0] = 0
+    given = assign_uniformly(specs, dict.fromkeys(topics, 2))
+    assert sum(len(flat(own)) for own in given.values()) == 200
+    assert CountedTopic.lookups[0] < 10_000
 
 
 @pytest.mark.parametrize("alike", [True, False])
