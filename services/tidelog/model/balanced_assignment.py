@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Generic, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 T = TypeVar("T", UUID, str)
@@ -84,41 +84,58 @@ def _assign_unevenly(
     members as long as the last member of a chain has at least two partitions fewer than the first. The result
     has the minimum sum of squared loads.
     """
-    _Balancer(subscriptions, kept).run(counts)
+    different = set(subscriptions.values())
+    topics = sorted(frozenset[T]().union(*different))
+    number_of = {topic: number for number, topic in enumerate(topics)}
+    numbered = {of_one: frozenset(map(number_of.__getitem__, of_one)) for of_one in different}
+    owned = {
+        member_id: {number_of[topic]: partitions for topic, partitions in own.items() if partitions}
+        for member_id, own in kept.items()
+    }
+    numbers_of = {member_id: numbered[of_one] for member_id, of_one in subscriptions.items()}
+    _Balancer(numbers_of, owned).run([counts[topic] for topic in topics])
+    for member_id, own in owned.items():
+        kept[member_id] = {topics[number]: partitions for number, partitions in own.items()}
 
 
-class _Balancer(Generic[T]):
-    """The state of one balancing run."""
+class _Balancer:
+    """The state of one balancing run. Topics have numbers in their order, which are hashed faster than ids.
+    A member has no empty sets.
+    """
 
     def __init__(
-        self, subscriptions: Mapping[str, frozenset[T]], owned: dict[str, dict[T, set[int]]]
+        self, subscriptions: Mapping[str, frozenset[int]], owned: dict[str, dict[int, set[int]]]
     ) -> None:
-        self._subscriptions: Mapping[str, frozenset[T]] = subscriptions
-        self._owned: dict[str, dict[T, set[int]]] = owned
+        self._subscriptions: Mapping[str, frozenset[int]] = subscriptions
+        self._owned: dict[str, dict[int, set[int]]] = owned
         self._loads = {member_id: sum(map(len, own.values())) for member_id, own in owned.items()}
-        self._subscribers: Mapping[T, Sequence[str]] = _subscribers(subscriptions)
-        self._before: dict[tuple[T, int], str] = {
+        self._subscribers: Mapping[int, Sequence[str]] = _subscribers(subscriptions)
+        self._before: dict[tuple[int, int], str] = {
             (topic, partition): member_id
             for member_id, own in owned.items()
             for topic, partitions in own.items()
             for partition in partitions
         }
-        self._had: dict[str, dict[T, frozenset[int]]] = {
+        self._had: dict[str, dict[int, frozenset[int]]] = {
             member_id: {topic: frozenset(partitions) for topic, partitions in own.items()}
             for member_id, own in owned.items()
         }
         """The partitions that each member owned before, by topic."""
+        self._candidates: dict[str, deque[int]] = {member_id: deque(own) for member_id, own in owned.items()}
+        """The topics of each member that may have subscribers with much lower loads. A topic that has none
+        remains so: the highest load does not grow, and only a member with this load gets a lower one.
+        """
         self._settled: set[str] = set()
         """Members that no later move changes."""
-        self._light: dict[T, list[tuple[int, str]]] = {}
+        self._light: dict[int, list[tuple[int, str]]] = {}
         """The subscribers of each topic in a heap by their loads, some of which have changed since."""
 
-    def run(self, counts: Mapping[T, int]) -> None:
+    def run(self, counts: Sequence[int]) -> None:
         self._fill(counts)
         self._level()
         self._return_moved()
 
-    def _fill(self, counts: Mapping[T, int]) -> None:
+    def _fill(self, counts: Sequence[int]) -> None:
         """Assigns free partitions. Topics with few subscribers come first, because they have least choice."""
         for topic in sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic)):
             free = [at for at in range(counts[topic]) if (topic, at) not in self._before]
@@ -130,8 +147,12 @@ class _Balancer(Generic[T]):
                     self._give(member_id, topic, partition)
                     heapq.heapreplace(least, (load + 1, member_id))
 
-    def _give(self, member_id: str, topic: T, partition: int) -> None:
-        self._owned[member_id].setdefault(topic, set()).add(partition)
+    def _give(self, member_id: str, topic: int, partition: int) -> None:
+        own = self._owned[member_id]
+        if topic not in own:
+            own[topic] = set()
+            self._candidates[member_id].append(topic)
+        own[topic].add(partition)
         self._loads[member_id] += 1
 
     def _level(self) -> None:
@@ -160,20 +181,31 @@ class _Balancer(Generic[T]):
         each of them is visited in vain only once.
         """
         most = self._loads[loaded] - 2
-        for topic, partitions in self._owned[loaded].items():
-            if partitions and self._loads[taker := self._light_subscriber(topic)] <= most:
-                self._move(loaded, taker, topic, self._cheapest(loaded, taker, topic))
-                return taker
-        reached_by: dict[str, tuple[str, T] | None] = {loaded: None}
-        seen_topics: set[T] = set()
+        candidates = self._candidates[loaded]
+        while candidates:
+            topic = candidates[0]
+            if topic in self._owned[loaded]:
+                taker = self._light_subscriber(topic)
+                if self._loads[taker] <= most:
+                    self._move(loaded, taker, topic, self._cheapest(loaded, taker, topic))
+                    return taker
+            candidates.popleft()
+        reached_by: dict[str, tuple[str, int] | None] = {loaded: None}
+        seen_topics: set[int] = set()
+        seen_lists: set[int] = set()
+        """The identities of lists of subscribers, which topics in the same subscriptions share."""
         waiting = deque([loaded])
         while waiting:
             giver = waiting.popleft()
-            for topic, partitions in self._owned[giver].items():
-                if not partitions or topic in seen_topics:
+            for topic in self._owned[giver]:
+                if topic in seen_topics:
                     continue
                 seen_topics.add(topic)
-                for taker in self._subscribers[topic]:
+                subscribers = self._subscribers[topic]
+                if id(subscribers) in seen_lists:
+                    continue
+                seen_lists.add(id(subscribers))
+                for taker in subscribers:
                     if taker in reached_by or taker in self._settled:
                         continue
                     reached_by[taker] = (giver, topic)
@@ -184,7 +216,7 @@ class _Balancer(Generic[T]):
         self._settled.update(reached_by)
         return None
 
-    def _light_subscriber(self, topic: T) -> str:
+    def _light_subscriber(self, topic: int) -> str:
         """Returns a subscriber with a low load, usually the lowest, without a search of all of them."""
         light = self._light.get(topic)
         if light is None:
@@ -197,7 +229,7 @@ class _Balancer(Generic[T]):
                 return member_id
             heapq.heapreplace(light, (self._loads[member_id], member_id))
 
-    def _move_along_chain(self, last: str, reached_by: Mapping[str, tuple[str, T] | None]) -> None:
+    def _move_along_chain(self, last: str, reached_by: Mapping[str, tuple[str, int] | None]) -> None:
         taker = last
         while (step := reached_by[taker]) is not None:
             giver, topic = step
@@ -212,12 +244,11 @@ class _Balancer(Generic[T]):
         it for a partition that the previous owner did not own before.
         """
         gained = {member_id: self._gained_by(member_id) for member_id in self._owned}
-        place = {topic: at for at, topic in enumerate(sorted(self._subscribers))}
         for taker in sorted(self._owned):
             own = gained[taker]
             # Of one previous owner, the taker gets its partitions in this order. Others only get their own.
-            offers: dict[str, Iterator[tuple[T, int]]] = {}
-            for topic in sorted(self._owned[taker], key=place.__getitem__):
+            offers: dict[str, Iterator[tuple[int, int]]] = {}
+            for topic in sorted(self._owned[taker]):
                 for partition in sorted(own.get(topic, ())):
                     before = self._before.get((topic, partition), taker)
                     if before == taker:
@@ -227,7 +258,7 @@ class _Balancer(Generic[T]):
                     else:
                         if before not in offers:
                             common = gained[before].keys() & self._subscriptions[taker]
-                            offers[before] = _in_order(sorted(common, key=place.__getitem__), gained[before])
+                            offers[before] = _in_order(sorted(common), gained[before])
                         other = next(offers[before], None)
                         if other is None:
                             continue
@@ -239,7 +270,7 @@ class _Balancer(Generic[T]):
                         if self._before.get(other) != taker:
                             own.setdefault(other[0], set()).add(other[1])
 
-    def _gained_by(self, member_id: str) -> dict[T, set[int]]:
+    def _gained_by(self, member_id: str) -> dict[int, set[int]]:
         """Returns the partitions that the member owns and did not own before."""
         had = self._had[member_id]
         nothing: frozenset[int] = frozenset()
@@ -249,12 +280,15 @@ class _Balancer(Generic[T]):
         }
         return {topic: partitions for topic, partitions in gained.items() if partitions}
 
-    def _move(self, giver: str, taker: str, topic: T, partition: int) -> None:
-        self._owned[giver][topic].remove(partition)
+    def _move(self, giver: str, taker: str, topic: int, partition: int) -> None:
+        own = self._owned[giver]
+        own[topic].remove(partition)
+        if not own[topic]:
+            del own[topic]
         self._loads[giver] -= 1
         self._give(taker, topic, partition)
 
-    def _cheapest(self, giver: str, taker: str, topic: T) -> int:
+    def _cheapest(self, giver: str, taker: str, topic: int) -> int:
         """Returns a partition that the taker owned before, or else one that the giver did not own before."""
         own = self._owned[giver][topic]
         nothing: frozenset[int] = frozenset()
@@ -262,20 +296,20 @@ class _Balancer(Generic[T]):
         return max(returning or own - self._had[giver].get(topic, nothing) or own)
 
 
-def _subscribers(subscriptions: Mapping[str, frozenset[T]]) -> dict[T, Sequence[str]]:
+def _subscribers(subscriptions: Mapping[str, frozenset[int]]) -> dict[int, Sequence[str]]:
     """Returns the subscribers of each topic in the order of the members. Reads equal subscriptions once."""
     ids = list(subscriptions)
-    positions: dict[frozenset[T], list[int]] = {}
+    positions: dict[frozenset[int], list[int]] = {}
     for at, topics in enumerate(subscriptions.values()):
         positions.setdefault(topics, []).append(at)
-    containing: dict[T, list[int]] = {}
+    containing: dict[int, list[int]] = {}
     for number, topics in enumerate(positions):
         for topic in topics:
             containing.setdefault(topic, []).append(number)
     of_subscription = list(positions.values())
     alike: dict[tuple[int, ...], list[str]] = {}
     """The subscribers of topics that are in the same subscriptions."""
-    found: dict[T, Sequence[str]] = {}
+    found: dict[int, Sequence[str]] = {}
     for topic, numbers in containing.items():
         key = tuple(numbers)
         if key not in alike:
@@ -284,7 +318,7 @@ def _subscribers(subscriptions: Mapping[str, frozenset[T]]) -> dict[T, Sequence[
     return found
 
 
-def _in_order(topics: Sequence[T], partitions: Mapping[T, set[int]]) -> Iterator[tuple[T, int]]:
+def _in_order(topics: Iterable[int], partitions: Mapping[int, set[int]]) -> Iterator[tuple[int, int]]:
     """Returns the partitions of each topic in ascending order."""
     for topic in topics:
         for partition in sorted(partitions[topic]):

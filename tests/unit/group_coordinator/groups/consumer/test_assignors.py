@@ -201,6 +201,23 @@ def test_uniform_examines_members_that_can_give_nothing_once() -> None:
     assert lookups_of_uniform(400) < 2.2 * lookups_of_uniform(200)
 
 
+def lookups_of_a_shared_topic(count: int) -> int:
+    """Returns the lookups for a member that joins one with many topics, of which they share only the last."""
+    topics = [topic(number) for number in range(count + 1)]
+    counts = dict.fromkeys(topics, 1) | {topics[-1]: count}
+    first = MemberSpec(CountedId("m0"), None, frozenset(topics), {})
+    first = first._replace(assigned=assign_uniformly([first], counts)["m0"])
+    joins = MemberSpec(CountedId("m1"), None, frozenset(topics[-1:]), {})
+    CountedId.lookups[0] = 0
+    given = assign_uniformly([first, joins], counts)
+    assert [len(flat(own)) for own in given.values()] == [count, count]
+    return CountedId.lookups[0]
+
+
+def test_uniform_examines_topics_without_light_subscribers_once() -> None:
+    assert lookups_of_a_shared_topic(200) < 2.2 * lookups_of_a_shared_topic(100)
+
+
 def test_range_loads_differ_by_one_within_a_topic() -> None:
     for seed in range(CASES):
         specs, counts = question(seed)
