@@ -51,11 +51,25 @@ def _assign_evenly(topics: Sequence[T], counts: Mapping[T, int], kept: dict[str,
 
 def _give_up(own: dict[T, set[int]], excess: int) -> None:
     """Removes `excess` partitions, always from the topic with the most, so that the rest is spread evenly."""
-    for _ in range(excess):
-        topic = max(own, key=lambda candidate: (len(own[candidate]), candidate))
-        own[topic].remove(max(own[topic]))
-        if not own[topic]:
+    if excess <= 0:
+        return
+    sizes = sorted(map(len, own.values()), reverse=True)
+    most, count = sizes[0], 0
+    """The greatest number of partitions of a topic afterwards, and the topics that have as many before."""
+    while True:
+        while count < len(sizes) and sizes[count] >= most:
+            count += 1
+        if excess < count:
+            break
+        excess -= count
+        most -= 1
+    large = sorted((topic for topic, partitions in own.items() if len(partitions) >= most), reverse=True)
+    for at, topic in enumerate(large):
+        size = most - (at < excess)
+        if not size:
             del own[topic]
+        elif size < len(own[topic]):
+            own[topic] = set(sorted(own[topic])[:size])
 
 
 def _free_partitions(

@@ -258,6 +258,18 @@ def test_uniform_swaps_moved_partitions_without_a_search_for_each() -> None:
     assert CountedTopic.lookups[0] < 20 * 600
 
 
+def test_uniform_takes_partitions_from_many_topics_without_a_search_for_each() -> None:
+    topics = [CountedTopic(int=number) for number in range(1, 101)]
+    counts: dict[UUID, int] = dict.fromkeys(topics, 6)
+    alone = MemberSpec("m0", None, frozenset(topics), {})
+    alone = alone._replace(assigned=assign_uniformly([alone], counts)["m0"])
+    CountedTopic.lookups[0] = 0
+    given = assign_uniformly([alone, MemberSpec("m1", None, alone.topics, {})], counts)
+    assert CountedTopic.lookups[0] < 20 * 600
+    # Each topic gives its last partitions, and the topics are equally large afterwards.
+    assert given["m0"] == dict.fromkeys(topics, frozenset(range(3)))
+
+
 def test_uniform_reads_equal_subscriptions_once() -> None:
     topics = [CountedTopic(int=number) for number in range(1, 101)]
     subscriptions = [frozenset[UUID](topics), frozenset[UUID](topics[1:])]
