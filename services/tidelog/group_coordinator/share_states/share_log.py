@@ -16,6 +16,7 @@ from tidelog.group_coordinator.share_states.state_batches import (
     StateBatch,
     StateBatches,
     combine,
+    with_changes,
 )
 from tidelog.model.instants import WallMs
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec, record_kind
@@ -78,7 +79,7 @@ def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionSt
         leader_epoch=state.leader_epoch if update.leader_epoch == NO_EPOCH else update.leader_epoch,
         start_offset=start,
         delivery_complete_count=update.delivery_complete_count,
-        batches=combine((*state.batches, *update.batches), start),
+        batches=with_changes(state.batches, update.batches, start),
         update_count=state.update_count + 1,
         paused_until_ms=update.paused_until_ms,
     )

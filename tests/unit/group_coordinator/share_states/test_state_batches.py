@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.share_states.state_batches import StateBatch, combine
+from tidelog.group_coordinator.share_states.share_log import SharePartitionState, ShareUpdate, updated
+from tidelog.group_coordinator.share_states.state_batches import StateBatch, combine, with_changes
+from tidelog.model.instants import WallMs
 
 OFFSETS = st.integers(0, 30)
 BATCHES = st.lists(
@@ -54,6 +56,36 @@ def test_the_order_of_requests_does_not_matter(
     one: list[StateBatch], other: list[StateBatch], start: int
 ) -> None:
     assert combine((*combine(one, start), *other), start) == combine((*combine(other, start), *one), start)
+
+
+FAR_BATCHES = st.lists(
+    st.builds(
+        lambda first, length, *state: StateBatch(first, first + length, *state),
+        st.integers(0, 99),
+        st.integers(0, 3),
+        st.sampled_from((0, 2)),
+        st.integers(1, 2),
+    ),
+    max_size=25,
+)
+
+
+@given(BATCHES | FAR_BATCHES, BATCHES | FAR_BATCHES, st.integers(-1, 35), st.integers(-1, 35))
+@settings(max_examples=500)
+def test_changes_are_combined_as_everything_together_is(
+    batches: list[StateBatch], changes: list[StateBatch], start: int, new_start: int
+) -> None:
+    one, other = combine(batches, start), combine(changes, -1)
+    assert with_changes(one, other, new_start) == combine((*one, *other), new_start)
+
+
+def test_batches_far_from_a_change_are_not_combined_again() -> None:
+    batches = combine([StateBatch(2 * at, 2 * at, at % 2 * 2, 1) for at in range(1_000)], 0)
+    changes = (StateBatch(500, 500, 2, 2), StateBatch(1_500, 1_501, 2, 2))
+    state = SharePartitionState(0, 1, 1, 0, 0, WallMs(0), WallMs(0), batches)
+    after = updated(state, ShareUpdate(0, 1, 10, 0, changes)).batches
+    assert len(after) == 1_000 - 5
+    assert len(set(map(id, after)) - set(map(id, batches))) <= 6
 
 
 def test_a_higher_delivery_count_splits_a_batch() -> None:
