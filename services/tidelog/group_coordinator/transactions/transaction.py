@@ -7,6 +7,7 @@ which the core then logs and applies.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -132,6 +133,16 @@ class Transaction(NamedTuple):
             return False
         last_id = self.previous_producer_id if self.producer_epoch == 0 else self.producer_id
         return producer_id == last_id
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Returns the partitions of each topic, both in order. A transaction may have 100,000 partitions, which
+    would take long to compare with each other.
+    """
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return {topic: sorted(found[topic]) for topic in sorted(found)}
 
 
 def initialized(

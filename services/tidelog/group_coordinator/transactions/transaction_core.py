@@ -41,6 +41,7 @@ from tidelog.group_coordinator.transactions.transaction import (
     Transaction,
     TransactionStatus,
     Verdict,
+    by_topic,
     check_transition,
     completed,
     fenced,
@@ -371,7 +372,11 @@ class TransactionCore:
             is_commit=transaction.status is TransactionStatus.PREPARE_COMMIT,
             coordinator_epoch=self.coordinator_epoch,
             transaction_version=transaction.version,
-            partitions=tuple(sorted(transaction.partitions)),
+            partitions=tuple(
+                TopicPartition(topic, partition)
+                for topic, partitions in by_topic(transaction.partitions).items()
+                for partition in partitions
+            ),
         )
 
     def _markers_written(self, effect: EndTransaction, now_ms: WallMs) -> ShardDecision:

@@ -19,6 +19,7 @@ from tidelog.group_coordinator.transactions.transaction import (
     NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
+    by_topic,
 )
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
@@ -68,9 +69,7 @@ def _partitions(transaction: Transaction) -> list[bytes]:
     """Encodes the partitions. They are null in the state EMPTY, as in Kafka's records."""
     if transaction.status is TransactionStatus.EMPTY:
         return [b"\0"]
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = by_topic(transaction.partitions)
     chunks = [uvarint(len(topics) + 1)]
     for topic, partitions in topics.items():
         name = topic.encode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tidelog.group_coordinator.shard_core import ReplayedRecord, UnknownRecordError
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_log import read_record, transaction_record
+from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.records.transaction_log import (
@@ -100,3 +103,25 @@ def test_records_of_kafka_before_transaction_version_1() -> None:
     )
     expected = Transaction(7, 3, 60_000, TransactionStatus.ONGOING, frozenset({TopicPartition("a", 1)}), 4, 5)
     assert read_record(record) == ("t", expected)
+
+
+class CountedName(str):
+    """The name of a topic that counts how often it is compared with another one."""
+
+    __slots__ = ()
+    comparisons: ClassVar[list[int]] = [0]
+
+    def __lt__(self, other: str) -> bool:
+        self.comparisons[0] += 1
+        return super().__lt__(other)
+
+
+def test_a_record_compares_topics_and_not_all_partitions() -> None:
+    names = [CountedName(f"topic-{number:03}") for number in range(100)]
+    partitions = frozenset(TopicPartition(name, number) for name in names for number in range(20))
+    CountedName.comparisons[0] = 0
+    record = transaction_record("t", Transaction(1, 0, 1, TransactionStatus.ONGOING, partitions))
+    assert CountedName.comparisons[0] < 1_000
+    _, found = read_record(ReplayedRecord(record.key, record.value, WallMs(0), None))
+    assert found is not None
+    assert found.partitions == partitions
