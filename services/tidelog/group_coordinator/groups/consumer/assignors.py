@@ -8,7 +8,7 @@ change of racks only causes another assignment.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -92,44 +92,62 @@ def assign_ranges(members: Sequence[MemberSpec], counts: PartitionCounts) -> dic
     alike: dict[tuple[int, tuple[int, ...]], list[UUID]] = {}
     for topic_id in sorted(containing):
         alike.setdefault((counts[topic_id], tuple(containing[topic_id])), []).append(topic_id)
+    owners = _owners(members)
     for (count, numbers), topic_ids in alike.items():
-        chosen = [members[at] for at in sorted(chain.from_iterable(positions[n] for n in numbers))]
-        for member, partitions in zip(chosen, _split(chosen, topic_ids, count), strict=True):
-            if partitions:
-                given[member.member_id].update(dict.fromkeys(topic_ids, frozenset(partitions)))
+        subscribers = sorted(chain.from_iterable(positions[n] for n in numbers))
+        kept = _majority_owners([owners.get(topic_id, ()) for topic_id in topic_ids], count)
+        for at, partitions in _split(subscribers, kept, count).items():
+            given[members[at].member_id].update(dict.fromkeys(topic_ids, frozenset(partitions)))
     return dict(given)
 
 
-def _split(members: Sequence[MemberSpec], topic_ids: Sequence[UUID], count: int) -> list[set[int]]:
-    """Returns the partitions of each member, which are the same for all of the topics."""
-    kept = _majority_owners(members, topic_ids, count)
-    least, with_one_more = divmod(count, len(members))
-    # The sort is stable: among members with equal loads the first ones get one more.
-    by_load = sorted(range(len(members)), key=lambda at: -len(kept[at]))
-    quotas = [least] * len(members)
-    for at in by_load[:with_one_more]:
-        quotas[at] += 1
-    split = [set(sorted(own)[:quota]) for own, quota in zip(kept, quotas, strict=True)]
-    free = iter(sorted(set(range(count)).difference(*split)))
-    for own, quota in zip(split, quotas, strict=True):
-        while len(own) < quota:
-            own.add(next(free))
+_Owner: TypeAlias = tuple[int, frozenset[int]]
+"""The position of a member, and its partitions of a topic."""
+
+
+def _owners(members: Sequence[MemberSpec]) -> dict[UUID, list[_Owner]]:
+    """Returns the previous owners of each topic that still subscribe to it, in their order."""
+    found: dict[UUID, list[_Owner]] = {}
+    for at, member in enumerate(members):
+        for topic_id, partitions in member.assigned.items():
+            if topic_id in member.topics:
+                found.setdefault(topic_id, []).append((at, partitions))
+    return found
+
+
+def _split(subscribers: Sequence[int], kept: Mapping[int, set[int]], count: int) -> dict[int, set[int]]:
+    """Returns the partitions of each subscriber that gets some, which are the same for all alike topics.
+
+    `kept` has the partitions that previous owners may keep.
+    """
+    least, with_one_more = divmod(count, len(subscribers))
+    # Among members with equal loads the first ones get one more.
+    by_load = sorted(kept, key=lambda at: (-len(kept[at]), at))
+    others = (at for at in subscribers if at not in kept)
+    more = set(islice(chain(by_load, others), with_one_more))
+    nothing: set[int] = set()
+    split = {
+        at: set(sorted(kept.get(at, nothing))[: least + (at in more)])
+        for at in (subscribers if least else sorted(more))
+    }
+    free = iter(sorted(set(range(count)).difference(*split.values())))
+    for at, own in split.items():
+        own.update(islice(free, least + (at in more) - len(own)))
     return split
 
 
-def _majority_owners(members: Sequence[MemberSpec], topic_ids: Sequence[UUID], count: int) -> list[set[int]]:
+def _majority_owners(owners: Sequence[Sequence[_Owner]], count: int) -> dict[int, set[int]]:
     """Gives each partition to the member that owned it in most of the topics."""
     votes: list[dict[int, int]] = [{} for _ in range(count)]
-    wanted = set(topic_ids)  # not a frozenset, all of which `&` would read
-    for at, member in enumerate(members):
-        for topic_id in member.assigned.keys() & wanted:
-            for partition in member.assigned[topic_id]:
+    for of_topic in owners:
+        for at, partitions in of_topic:
+            for partition in partitions:
                 if partition < count:
                     votes[partition][at] = votes[partition].get(at, 0) + 1
-    kept: list[set[int]] = [set() for _ in members]
+    kept: dict[int, set[int]] = {}
     for partition, voted in enumerate(votes):
         if voted:
-            kept[max(voted, key=lambda at: (voted[at], -at))].add(partition)
+            kept.setdefault(max(voted, key=lambda at: (voted[at], -at)), set()).add(partition)
     return kept
 
 

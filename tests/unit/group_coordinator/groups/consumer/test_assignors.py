@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import ItemsView, KeysView, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 from uuid import UUID
@@ -290,6 +290,32 @@ def test_range_does_not_look_for_each_topic_at_each_member(alike: bool) -> None:
     given = assign_ranges(specs, dict.fromkeys(topics, 2))
     assert sum(len(flat(own)) for own in given.values()) == 400
     assert CountedTopic.lookups[0] < 10_000
+
+
+class CountedAssigned(dict[UUID, frozenset[int]]):
+    """A previous assignment that counts how often it is read as a whole."""
+
+    reads: ClassVar[list[int]] = [0]
+
+    def keys(self) -> KeysView[UUID]:  # type: ignore[override]
+        self.reads[0] += 1
+        return super().keys()
+
+    def items(self) -> ItemsView[UUID, frozenset[int]]:  # type: ignore[override]
+        self.reads[0] += 1
+        return super().items()
+
+
+def test_range_reads_each_previous_assignment_once() -> None:
+    topics = [topic(number) for number in range(60)]
+    subscriptions = [frozenset(topics[:at] + topics[at + 1 :]) for at in range(60)]
+    specs = [MemberSpec(f"m{at:02}", None, of_one, {}) for at, of_one in enumerate(subscriptions)]
+    counts = dict.fromkeys(topics, 2)
+    first = assign_ranges(specs, counts)
+    specs = [spec._replace(assigned=CountedAssigned(first[spec.member_id])) for spec in specs]
+    CountedAssigned.reads[0] = 0
+    assert assign_ranges(specs, counts) == first
+    assert CountedAssigned.reads[0] <= 60
 
 
 # -- comparison with Apache Kafka
