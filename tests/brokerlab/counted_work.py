@@ -18,6 +18,23 @@ def instructions_of(work: Callable[[], object]) -> int:
     return _events_of(work, "opcode", None)
 
 
+def calls_of(work: Callable[[], object]) -> int:
+    """Returns how many functions `work` calls, in Python and in C. A generator expression calls none."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal count
+        count += event == "c_call" or (event == "call" and frame.f_code.co_name != "<genexpr>")
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
 def _events_of(work: Callable[[], object], counted: str, file: str | None) -> int:
     count = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any  # Any: generated messages have no common base
 
+from shardlab import completed
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
@@ -86,7 +87,8 @@ class ShardLab:
         self.on_decision(decision)
 
     def _take_replies(self, replies: list[Reply]) -> None:
-        for reply_to, message, _ in replies:
+        for reply_to, in_steps, _ in replies:
+            message = completed(in_steps)
             request = self.owed.pop(reply_to, None)
             if request is None:
                 raise AnsweredTwiceError(f"{reply_to}: {message}")

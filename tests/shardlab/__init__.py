@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
+from typing import Any  # Any: generated messages have no common base
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
@@ -40,6 +41,7 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
+from tidelog.timing.slices import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -49,11 +51,18 @@ IMAGE = ClusterImage(1, {}, {})
 VERSION = 4
 
 
+def completed(message: object) -> Any:
+    """Returns the response of a reply, for which the core may have given the steps that make it."""
+    return all_at_once(message) if isinstance(message, Generator) else message
+
+
 class NumberCore:
     """A core that stores one number for each group.
 
     A Heartbeat sets the number of its group to its generation. The member "read" receives the number as the
     throttle time, the member "park" receives no answer, and the member "fail" makes the core raise an error.
+    The member "steps" receives the number as at the end of as many steps as its generation, the last of which
+    fails if its group is "fail".
     """
 
     def __init__(self) -> None:
@@ -85,6 +94,8 @@ class NumberCore:
         if message.member_id == "read":
             number = self.numbers.get(message.group_id, 0)
             return ShardDecision(replies=[Reply(request.reply_to, HeartbeatResponse(number))])
+        if message.member_id == "steps":
+            return ShardDecision(replies=[Reply(request.reply_to, self._read_in_steps(message))])
         self.numbers[message.group_id] = message.generation_id
         record = CoordinatorRecord(message.group_id.encode(), b"%d" % message.generation_id)
         decision = ShardDecision(records=[record], replies=[Reply(request.reply_to, HeartbeatResponse())])
@@ -94,6 +105,13 @@ class NumberCore:
             decision.effects = self.next_decision.effects
             self.next_decision = None
         return decision
+
+    def _read_in_steps(self, message: HeartbeatRequest) -> Steps[HeartbeatResponse]:
+        for _ in range(message.generation_id):
+            yield
+        if message.group_id == "fail":
+            raise RuntimeError("a bug")
+        return HeartbeatResponse(self.numbers.get(message.group_id, 0))
 
     def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         name = str(key)
@@ -243,13 +261,13 @@ class Partition:
         if item.body is None:
             answer.count += 1
             answer.error = item.error
+        elif item.hold is not None and not self._is_attached(line, item.hold.attachment):
+            answer.count += 1  # the records below the offset may be those of another owner
+            answer.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         elif item.hold is None or item.hold.offset <= self.high_watermark:
             _respond(answer, item.body)
-        elif self._is_attached(line, item.hold.attachment):
-            self.held.append((item.hold.offset, answer, item.body))
         else:
-            answer.count += 1
-            answer.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            self.held.append((item.hold.offset, answer, item.body))
 
     def _end(self) -> None:
         self.attached = None
@@ -309,6 +327,8 @@ class Coordinator:
         self.asked_about_states: list[AskShareStates | AskEndOffsets] = []
         self.timers: list[tuple[int, Callable[[], None], _Timer]] = []
         self.pending = False
+        self.works: list[Steps[None]] = []
+        """The answers that are being made, of which `work` takes steps."""
 
     def _make_core(self, shard: ShardId, shard_epoch: int) -> ShardCore:
         self.cores.append(NumberCore())
@@ -394,6 +414,19 @@ class Coordinator:
         for _, callback, timer in due:
             if not timer.is_cancelled:
                 callback()
+        self.end_turn()
+
+    def work_on(self, steps: Steps[None]) -> None:
+        self.works.append(steps)
+        self.work(1)
+
+    def work(self, step_count: int) -> None:
+        """Takes so many steps of each answer that is being made, and ends the turn."""
+        for steps in list(self.works):
+            for _ in range(step_count):
+                if next(steps, self) is self:
+                    self.works.remove(steps)
+                    break
         self.end_turn()
 
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:

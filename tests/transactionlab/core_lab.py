@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any  # Any: generated messages have no common base
 
+from shardlab import completed
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,
@@ -66,7 +67,7 @@ class TransactionLab:
         for reply_to, message, _ in decision.replies:
             assert isinstance(reply_to, int)
             assert reply_to not in self.replies
-            self.replies[reply_to] = message
+            self.replies[reply_to] = completed(message)
         for effect in decision.effects:
             if isinstance(effect, EndTransaction):
                 self.unfinished.append(effect)

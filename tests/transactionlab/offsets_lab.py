@@ -6,6 +6,7 @@ import itertools
 from typing import Any, NamedTuple  # Any: generated messages have no common base
 from uuid import UUID
 
+from shardlab import completed
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -87,7 +88,7 @@ class OffsetsLab:
             self.log.append(Logged(record, decision.transaction, None, self.now_ms))
         if decision.marker is not None:
             self.log.append(Logged(None, None, decision.marker, self.now_ms))
-        return {reply.reply_to: reply.message for reply in decision.replies}
+        return {reply.reply_to: completed(reply.message) for reply in decision.replies}
 
     def ask(self, api_key: ApiKey, version: int, message: Any) -> Any:
         """Returns the response as the client decodes it, or None if there is none yet."""

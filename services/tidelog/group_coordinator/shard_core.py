@@ -80,7 +80,8 @@ class Reply(NamedTuple):
     reply_to: Hashable
     message: object
     """A response dataclass, TopicsNeeded, or Refused. The generated classes have no common base; the runtime
-    only encodes them.
+    only encodes them. In the place of a large response there are the steps that make it (`timing/slices.py`).
+    Events change the core between these steps. A core that ends takes no further steps.
     """
     topics_to_create: CreateTopicsRequest | None = None
     """Topics that the broker has the controller create in the client's name, without a delay of the response.

@@ -11,8 +11,9 @@ from grouplab.consumer_lab import ConsumerLab
 from grouplab.shard_lab import GROUP
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
 from tidelog.group_coordinator import answer_room
-from tidelog.group_coordinator.answer_room import about_bytes, described_within_bound
+from tidelog.group_coordinator.answer_room import about_bytes, described_within_bound, freed_in_steps
 from tidelog.model.errors import ErrorCode
+from tidelog.timing.slices import Steps, all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -40,8 +41,15 @@ def test_repetitions_describe_everything_in_the_end(seed: int, monkeypatch: pyte
     monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", 1_000)
     sizes = {f"i{number}": chance.choice((0, 10, 300, 5_000)) for number in range(chance.randint(0, 30))}
     left, rounds = list(sizes), 0
+
+    def describe(item: str) -> Steps[str]:
+        yield
+        return "x" * sizes[item]
+
     while left:
-        found = described_within_bound(left, lambda item: "x" * sizes[item], lambda item, error: error.name)
+        found = all_at_once(
+            described_within_bound(left, describe, lambda item, error: error.name, lambda found: found)
+        )
         described = [item for item, told in zip(left, found, strict=True) if told != LOADING.name]
         assert described == left[: len(described)], "the first ones are described"
         assert described, "each repetition makes progress"
@@ -57,7 +65,7 @@ def test_the_estimate_is_near_the_size_on_the_wire(api_key: ApiKey) -> None:
     version = 9 if api_key is ApiKey.OFFSET_FETCH else 1
     told = lab.ask(api_key, version, asked(api_key))
     size_bytes = len(b"".join(codec.response_encoder(api_key, version)(told)))
-    assert size_bytes / 2 < about_bytes(told.groups) < 3 * size_bytes
+    assert size_bytes / 2 < all_at_once(about_bytes(told.groups)) < 3 * size_bytes
 
 
 @pytest.mark.parametrize(
@@ -89,10 +97,10 @@ def test_groups_of_each_kind_and_absent_ones_are_described_together(api_key: Api
     told = lab.ask(api_key, version, message)
     assert [group.group_id for group in told.groups] == groups
     size_bytes = len(b"".join(codec.response_encoder(api_key, version)(told)))
-    assert size_bytes / 2 < about_bytes(told.groups) < 3 * size_bytes
+    assert size_bytes / 2 < all_at_once(about_bytes(told.groups)) < 3 * size_bytes
 
 
-def test_streams_groups_are_described_together() -> None:
+def streams_groups() -> Any:
     lab = StreamsLab()
     lab.set_topic(SOURCE, 4)
     for member_id in ("a", "b"):
@@ -108,11 +116,15 @@ def test_streams_groups_are_described_together() -> None:
             standby_tasks=[],
             warmup_tasks=[],
         )
-    told = lab.ask(ApiKey.STREAMS_GROUP_DESCRIBE, 0, StreamsGroupDescribeRequest([APPLICATION, "absent"]))
+    return lab.ask(ApiKey.STREAMS_GROUP_DESCRIBE, 0, StreamsGroupDescribeRequest([APPLICATION, "absent"]))
+
+
+def test_streams_groups_are_described_together() -> None:
+    told = streams_groups()
     assert [len(group.members) for group in told.groups] == [2, 0]
     assert told.groups[0].topology is not None
     size_bytes = len(b"".join(codec.response_encoder(ApiKey.STREAMS_GROUP_DESCRIBE, 0)(told)))
-    assert size_bytes / 2 < about_bytes(told.groups) < 3 * size_bytes
+    assert size_bytes / 2 < all_at_once(about_bytes(told.groups)) < 3 * size_bytes
 
 
 def many_groups() -> ConsumerLab:
@@ -143,7 +155,7 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
     lab, version = many_groups(), 9 if api_key is ApiKey.OFFSET_FETCH else 5
     whole = lab.ask(api_key, version, asked(api_key))
     assert {group.error_code for group in whole.groups} == {0}
-    limit_bytes = about_bytes(whole.groups) // 3
+    limit_bytes = all_at_once(about_bytes(whole.groups)) // 3
     monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", limit_bytes)
     told = lab.ask(api_key, version, asked(api_key))
     errors = [group.error_code for group in told.groups]
@@ -152,6 +164,34 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
     assert set(errors[:count]) == {0}
     assert set(errors[count:]) == {LOADING}
     assert [group.group_id for group in told.groups] == GROUPS
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_GROUPS])
+def test_an_answer_is_freed_in_steps(api_key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_room, "FREED_AT_ONCE", 10)
+    told = many_groups().ask(api_key, 9 if api_key is ApiKey.OFFSET_FETCH else 5, asked(api_key))
+    structs = count_of_structs(told)
+    for _ in freed_in_steps(told):
+        left = count_of_structs(told)
+        assert structs - left <= 11
+        structs = left
+    assert structs == 1
+
+
+def test_a_topology_is_freed_in_steps() -> None:
+    told = streams_groups()
+    assert count_of_structs(told) > 10
+    for _ in freed_in_steps(told):
+        pass
+    assert count_of_structs(told) == 1
+
+
+def count_of_structs(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(count_of_structs, value))
+    if not hasattr(type(value), "FIELDS"):
+        return 0
+    return 1 + sum(count_of_structs(getattr(value, field.name)) for field in type(value).FIELDS)
 
 
 def test_transactions_without_room_in_the_answer_get_a_retriable_error(

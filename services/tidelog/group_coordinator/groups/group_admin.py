@@ -15,6 +15,7 @@ from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequ
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -48,18 +49,19 @@ class GroupAdmin:
         """
 
     def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
-        groups = described_within_bound(
+        described = described_within_bound(
             request.message.groups,
             lambda group_id: self._described(group_id, request.api_version),
             lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+            lambda groups: DescribeGroupsResponse(groups=groups),
         )
-        return answer(request, DescribeGroupsResponse(groups=groups))
+        return answer(request, described)
 
-    def _described(self, group_id: str, version: int) -> DescribedGroup:
+    def _described(self, group_id: str, version: int) -> Steps[DescribedGroup]:
         """Describes a classic group. A group of another kind counts as absent."""
         group = self._groups.by_id.get(group_id)
         if isinstance(group, ClassicGroup):
-            return group.described()
+            return (yield from group.described())
         absent = DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD)
         if version >= ABSENT_IS_ERROR_FROM:
             absent.error_code = ErrorCode.GROUP_ID_NOT_FOUND

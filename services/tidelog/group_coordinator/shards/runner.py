@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -58,7 +58,7 @@ from tidelog.rpc.coordinator_session import (
     Welcome,
 )
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, Steps, in_slices
 from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 
@@ -284,6 +284,8 @@ class CoordinatorRuntime:
         self._is_stopping = False
         self._drained = asyncio.Event()
         self._releases: set[asyncio.Task[None]] = set()
+        self._works: set[asyncio.Task[None]] = set()
+        """The large answers that are being made."""
 
     # -- start and stop
 
@@ -323,7 +325,7 @@ class CoordinatorRuntime:
         await self.claims.stop()
         await self._view.stop()
         self.sessions.close()
-        for task in list(self._releases):
+        for task in (*self._releases, *self._works):
             task.cancel()
 
     async def _until_drained(self, shards: Sequence[Shard]) -> None:
@@ -662,6 +664,13 @@ class CoordinatorRuntime:
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
         return self._timer.add_after(callback, delay_ms)
+
+    def work_on(self, steps: Steps[None]) -> None:
+        rest = in_slices(steps)
+        if isinstance(rest, Coroutine):
+            task = asyncio.create_task(rest)
+            self._works.add(task)
+            task.add_done_callback(self._works.discard)
 
     # -- the end of a turn
 

@@ -14,7 +14,7 @@ core.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from enum import Enum
 from functools import cache, partial
 from itertools import chain
@@ -22,6 +22,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from tidelog.group_coordinator.answer_room import freed_in_steps
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     AskEndOffsets,
@@ -67,6 +68,7 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
+from tidelog.timing.slices import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import (
     Decoder,
@@ -75,6 +77,7 @@ from tidelog.wire.codec import (
     request_decoder,
     request_encoder,
     response_encoder,
+    response_encoder_in_steps,
 )
 from tidelog.wire.malformed import UnsupportedVersionError
 from tidelog.wire.messages.create_topics import CreateTopicsRequest
@@ -170,6 +173,10 @@ class ShardOutlets(Protocol):
         ...
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
+
+    def work_on(self, steps: Steps[None]) -> None:
+        """Takes some steps at once, and the others in later turns. The steps raise no errors."""
+        ...
 
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None: ...
 
@@ -307,14 +314,18 @@ class BatchWriter:
 
 
 class Asker:
-    """The `reply_to` of a request: the session of the request and the encoder of its response."""
+    """The `reply_to` of a request: the session of the request, and the encoder and API of its response."""
 
-    __slots__ = ("encoder", "line", "request_id")
+    __slots__ = ("api_key", "api_version", "encoder", "line", "request_id")
 
-    def __init__(self, line: SessionLine, request_id: int, encoder: Encoder) -> None:
+    def __init__(
+        self, line: SessionLine, request_id: int, encoder: Encoder, api_key: int, api_version: int
+    ) -> None:
         self.line = line
         self.request_id = request_id
         self.encoder = encoder
+        self.api_key = api_key
+        self.api_version = api_version
 
 
 class _Timer:
@@ -365,6 +376,8 @@ class Shard:
         self._replay: Replay | None = None
         self._writer = BatchWriter()
         self._answers: list[tuple[SessionLine, AnswerRequest]] = []
+        self._answering: set[Asker] = set()
+        """The requests whose answers are being made in steps."""
         self._held: deque[_Held] = deque()
         self._timers: dict[Hashable, _Timer] = {}
         self._image_version = -1
@@ -497,7 +510,7 @@ class Shard:
             _log.warning("a forwarded request can't be decoded", api_key=api_key, reason=str(error))
             line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))
             return
-        asker = Asker(line, item.request_id, encoder)
+        asker = Asker(line, item.request_id, encoder, api_key, api_version)
         request = ShardRequest(
             asker,
             api_key,
@@ -652,10 +665,41 @@ class Shard:
         if isinstance(reply.message, Refused):
             line.send(AnswerRequest(asker.request_id, None, reply.message.error))
             return
+        if isinstance(reply.message, Generator):
+            self._outlets.work_on(self._answer_in_steps(asker, reply.message))
+            return
         body = b"".join(asker.encoder(reply.message))
         if reply.topics_to_create is not None:
             encode = request_encoder(ApiKey.CREATE_TOPICS, CreateTopicsRequest.VERSIONS[1])
             body += b"".join(map(bytes, encode(reply.topics_to_create)))
+        self._send_answer(asker, body)
+
+    def _answer_in_steps(self, asker: Asker, response: Steps[object]) -> Steps[None]:
+        """Makes, encodes and sends an answer. It ends if the request is refused meanwhile."""
+        self._answering.add(asker)
+        try:
+            for _ in self._encode_in_steps(asker, response):
+                yield
+                if asker not in self._answering:
+                    return
+        except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
+            _log.exception("a shard's core failed", shard=str(self.shard_id), api_key=asker.api_key)
+            self.lose("its core failed")
+        finally:
+            self._answering.discard(asker)
+
+    def _encode_in_steps(self, asker: Asker, response: Steps[object]) -> Steps[None]:
+        message = yield from response
+        if self._is_congested(asker.line):  # many large answers may have been begun before any was sent
+            asker.line.send(AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        chunks = yield from response_encoder_in_steps(asker.api_key, asker.api_version)(message)
+        self._send_answer(asker, b"".join(chunks))
+        yield from freed_in_steps(message)
+
+    def _send_answer(self, asker: Asker, body: bytes) -> None:
+        """Sends an answer that depends on everything that the shard has appended so far."""
+        line = asker.line
         if len(body) > MAX_ANSWER_BYTES:
             _log.warning("an answer is too large", shard=str(self.shard_id), size_bytes=len(body))
             line.send(AnswerRequest(asker.request_id, None, ErrorCode.INVALID_REQUEST))
@@ -742,6 +786,9 @@ class Shard:
 
     def _refuse_open_requests(self) -> None:
         """Refuses the requests that the core has not answered. The clients then ask the next owner."""
+        answering, self._answering = self._answering, set()
+        for to in answering:
+            to.line.send(AnswerRequest(to.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         core = self.core
         if core is None:
             return

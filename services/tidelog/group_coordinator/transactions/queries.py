@@ -12,6 +12,7 @@ from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import describe_transactions, list_transactions
 from tidelog.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -28,13 +29,12 @@ worst case. A pattern like `orders-.*` has room for 6,000 ids of 30 characters.
 
 def described(
     transactions: Mapping[str, Transaction], message: DescribeTransactionsRequest
-) -> DescribeTransactionsResponse:
-    return DescribeTransactionsResponse(
-        transaction_states=described_within_bound(
-            message.transactional_ids,
-            lambda transactional_id: _description(transactional_id, transactions.get(transactional_id)),
-            _refused,
-        )
+) -> Steps[DescribeTransactionsResponse]:
+    return described_within_bound(
+        message.transactional_ids,
+        lambda transactional_id: _description(transactional_id, transactions.get(transactional_id)),
+        _refused,
+        lambda states: DescribeTransactionsResponse(transaction_states=states),
     )
 
 
@@ -44,7 +44,7 @@ def _refused(transactional_id: str, error: ErrorCode) -> describe_transactions.T
 
 def _description(
     transactional_id: str, transaction: Transaction | None
-) -> describe_transactions.TransactionState:
+) -> Steps[describe_transactions.TransactionState]:
     description = describe_transactions.TransactionState(transactional_id=transactional_id)
     if not transactional_id:
         description.error_code = ErrorCode.INVALID_REQUEST
@@ -54,6 +54,7 @@ def _description(
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in sorted(transaction.partitions):
             topics[topic].append(partition)
+            yield
         description.transaction_state = transaction.status.kafka_name
         description.transaction_timeout_ms = transaction.timeout_ms
         description.transaction_start_time_ms = transaction.start_ms

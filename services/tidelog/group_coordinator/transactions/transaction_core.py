@@ -8,7 +8,7 @@ wait. Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionCoordinator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Generator, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tidelog.group_coordinator.shard_core import (
@@ -52,6 +52,7 @@ from tidelog.model.instants import WallMs
 from tidelog.model.name_limits import is_too_long
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.timing.slices import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
@@ -76,7 +77,9 @@ NEXT_TIMEOUTS_MS: Final = 100
 R = TypeVar("R", bound=TransactionResponse)
 
 # The message's type depends on the key under which the handler is stored.
-_Handler: TypeAlias = Callable[[ShardRequest[Any], ShardDecision, WallMs], TransactionResponse | None]
+_Handler: TypeAlias = Callable[
+    [ShardRequest[Any], ShardDecision, WallMs], TransactionResponse | Steps[TransactionResponse] | None
+]
 
 
 class _Awaited(NamedTuple):
@@ -148,9 +151,15 @@ class TransactionCore:
         return decision
 
     def _answer(
-        self, request: ShardRequest[TransactionRequest], message: TransactionResponse, decision: ShardDecision
+        self,
+        request: ShardRequest[TransactionRequest],
+        message: TransactionResponse | Steps[TransactionResponse],
+        decision: ShardDecision,
     ) -> None:
         """Replies, or lets the request wait if the markers of its transaction are being written."""
+        if isinstance(message, Generator):
+            decision.replies.append(Reply(request.reply_to, message))
+            return
         transactional_id = id_to_wait_for(request, message)
         if transactional_id is not None:
             transaction = self.transactions.get(transactional_id)
@@ -316,7 +325,7 @@ class TransactionCore:
 
     def _describe(
         self, request: ShardRequest[DescribeTransactionsRequest], decision: ShardDecision, now_ms: WallMs
-    ) -> TransactionResponse:
+    ) -> Steps[TransactionResponse]:
         return queries.described(self.transactions, request.message)
 
     def _list(

@@ -4,6 +4,7 @@ holding the event loop for long.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
@@ -33,7 +34,8 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
 )
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
+from tidelog.timing import slices
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, Steps
 from tidelog.wire.api_keys import ApiKey
 
 BROKER = 1
@@ -254,6 +256,27 @@ def test_a_turn_tells_fewer_shards_that_take_long(monkeypatch: pytest.MonkeyPatc
         took_ms.append(loads.image_ms)
     assert took_ms[-1] == 20 * 4
     assert max(after - before for before, after in pairwise([0, *took_ms])) <= SLICE_MS + 4
+
+
+def test_a_large_answer_is_made_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    taken: list[int] = []
+
+    def steps() -> Steps[None]:
+        for number in range(1_000):
+            taken.append(number)
+            yield
+
+    async def run() -> list[int]:
+        loads, seen = Loads(), [0]
+        loads.runtime.work_on(steps())
+        while len(taken) < 1_000:
+            seen.append(len(taken))
+            await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(run())
+    assert max(after - before for before, after in pairwise(seen)) <= STEPS_BETWEEN_READINGS
 
 
 class SlowShard:

@@ -200,6 +200,66 @@ def test_a_core_that_fails_is_loaded_again() -> None:
     assert coordinator.core.numbers == {"g": 1}
 
 
+def test_other_requests_are_answered_while_a_large_answer_is_made() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    large = partition.request(coordinator.line, "g", 10, "steps")
+    coordinator.settle()
+    written = partition.request(coordinator.line, "g", 7)
+    coordinator.settle()
+    assert written.is_good
+    assert large.count == 0
+    later = partition.request(coordinator.line, "g", 8)
+    coordinator.settle(commits=False)
+    coordinator.work(20)
+    coordinator.settle(commits=False)
+    assert (later.count, large.count) == (0, 0), "the large answer depends on a record that is not replicated"
+    partition.commit(partition.log_end_offset)
+    assert large.message is not None
+    assert large.message.throttle_time_ms == 8
+
+
+@pytest.mark.parametrize("event", ["lost", "released"])
+def test_a_large_answer_is_refused_if_the_core_ends_meanwhile(event: str) -> None:
+    coordinator = serving()
+    large = coordinator.partition.request(coordinator.line, "g", 10, "steps")
+    coordinator.settle()
+    if event == "lost":
+        coordinator.partition.lose(ErrorCode.NOT_ENOUGH_REPLICAS)
+    else:
+        coordinator.shard.release()
+    coordinator.settle()
+    assert (large.count, large.error) == (1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    coordinator.work(1)
+    assert not coordinator.works, "the core that has ended takes no further steps"
+    coordinator.attach()
+    coordinator.settle()
+    assert large.count == 1
+
+
+def test_a_core_that_fails_in_the_middle_of_an_answer_is_loaded_again() -> None:
+    coordinator = serving()
+    failed = coordinator.partition.request(coordinator.line, "fail", 10, "steps")
+    coordinator.settle()
+    coordinator.work(20)
+    coordinator.settle()
+    assert (failed.count, failed.error) == (1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert coordinator.events[-1] == "lost"
+    coordinator.attach()
+    coordinator.settle()
+    assert coordinator.shard.state is ShardState.SERVING
+
+
+def test_large_answers_are_not_added_to_many_unsent_bytes() -> None:
+    coordinator = serving()
+    large = coordinator.partition.request(coordinator.line, "g", 10, "steps")
+    coordinator.settle()
+    coordinator.line.unsent_bytes = shards.MAX_WAITING_BYTES + 1
+    coordinator.work(20)
+    coordinator.settle()
+    assert (large.count, large.error) == (1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
 def test_a_transaction_is_ended_only_when_its_end_is_replicated() -> None:
     coordinator = serving()
     coordinator.core.next_decision = ShardDecision(effects=[ENDING, AllocateProducerId("token")])
@@ -338,8 +398,13 @@ class _History:
             self.number += 1
             answer = partition.request(coordinator.line, "g", self.number)
             self.writes.append((self.number, answer))
-        elif action < 0.82:
+        elif action < 0.79:
             self.reads.append((self.acknowledged(), partition.request(coordinator.line, "g", 0, "read")))
+        elif action < 0.82:
+            steps = self.random.randint(0, 5)
+            answer = partition.request(coordinator.line, "g", steps, "steps")
+            self.reads.append((self.acknowledged(), answer))
+            coordinator.work(self.random.randint(0, 2))
         elif action < 0.85:
             self.answers.append(partition.request(coordinator.line, "g", 0, "park"))
         elif action < 0.92:
@@ -379,6 +444,8 @@ class _History:
         for _ in range(3):
             newest.attach()
             for coordinator in self.coordinators:
+                coordinator.settle()
+                coordinator.work(10)
                 coordinator.settle()
         assert newest.shard.state is ShardState.SERVING
         assert newest.core.numbers == log_numbers(self.partition)

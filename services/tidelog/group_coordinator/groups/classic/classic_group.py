@@ -22,6 +22,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.timing.slices import Steps
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tidelog.wire.messages.list_groups import ListedGroup
@@ -117,10 +118,7 @@ class ClassicMember:
 
     def metadata(self, protocol: str | None) -> bytes:
         """Returns the member's metadata for a protocol, empty if the member does not support it."""
-        for name, metadata in self.protocols:
-            if name == protocol:
-                return metadata
-        return b""
+        return metadata_for(protocol, self.protocols)
 
     def metadata_bytes(self) -> int:
         """Returns the size of what the member says about itself, over all its protocols."""
@@ -130,6 +128,14 @@ class ClassicMember:
     def vote(self, candidates: Collection[str]) -> str | None:
         """Returns the candidate that the member prefers."""
         return next((name for name, _ in self.protocols if name in candidates), None)
+
+
+def metadata_for(protocol: str | None, protocols: Iterable[MemberProtocol]) -> bytes:
+    """Returns a member's metadata for one of its protocols, empty if it is not one of them."""
+    for name, metadata in protocols:
+        if name == protocol:
+            return metadata
+    return b""
 
 
 class InitialDelay(NamedTuple):
@@ -399,29 +405,32 @@ class ClassicGroup:
             group_type=self.kind.value,
         )
 
-    def described(self) -> DescribedGroup:
-        """Returns the group's entry in DescribeGroups.
+    def described(self) -> Steps[DescribedGroup]:
+        """Returns the group's entry in DescribeGroups, as the group is at the first step.
 
         Only a stable group has a protocol, and metadata of members for it.
         """
         protocol = self.protocol if self.state is ClassicState.STABLE else None
-        return DescribedGroup(
+        described = DescribedGroup(
             group_id=self.group_id,
             group_state=self.state.value,
             protocol_type=self.protocol_type or "",
             protocol_data=protocol or "",
-            members=[
+        )
+        members = [(member, member.protocols, member.assignment) for member in self.members.values()]
+        for member, protocols, assignment in members:
+            described.members.append(
                 DescribedGroupMember(
                     member_id=member.member_id,
                     group_instance_id=member.group_instance_id,
                     client_id=member.client_id,
                     client_host=member.client_host,
-                    member_metadata=member.metadata(protocol),
-                    member_assignment=member.assignment,
+                    member_metadata=metadata_for(protocol, protocols),
+                    member_assignment=assignment,
                 )
-                for member in self.members.values()
-            ],
-        )
+            )
+            yield
+        return described
 
 
 def session_key(group_id: str, member_id: str) -> TimerKey:

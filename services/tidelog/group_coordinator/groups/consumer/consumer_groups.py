@@ -34,6 +34,7 @@ from tidelog.group_coordinator.groups.consumer.group_changes import (
 )
 from tidelog.group_coordinator.groups.consumer.member import (
     JOIN_EPOCH,
+    NO_PARTITIONS,
     STATIC_LEAVE_EPOCH,
     Assignment,
     Member,
@@ -69,6 +70,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import consumer_group_describe as describing
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -223,12 +225,13 @@ class ConsumerGroups:
     # -- describing
 
     def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = described_within_bound(
+        described = described_within_bound(
             request.message.group_ids,
             lambda group_id: _described(self._groups, group_id),
             lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+            lambda groups: ConsumerGroupDescribeResponse(groups=groups),
         )
-        return answer(request, ConsumerGroupDescribeResponse(groups=groups))
+        return answer(request, described)
 
     # -- the shard
 
@@ -319,22 +322,28 @@ def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRe
 # -- ConsumerGroupDescribe
 
 
-def _described(groups: Groups, group_id: str) -> DescribedGroup:
+def _described(groups: Groups, group_id: str) -> Steps[DescribedGroup]:
+    """Describes a group as it is at the first step."""
     try:
         group = find_group(groups, group_id, ConsumerGroup, GroupKind.CONSUMER)
     except KafkaError as error:
         return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-    return DescribedGroup(
+    described = DescribedGroup(
         group_id=group_id,
         group_state=group.state,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor(default_assignor(groups.settings.group_consumer_assignors)),
-        members=[_described_member(groups, group, member) for member in group.members.values()],
     )
+    members, targets = list(group.members.values()), dict(group.targets)
+    for member in members:
+        target = targets.get(member.member_id, NO_PARTITIONS)
+        described.members.append(_described_member(groups, member, target))
+        yield
+    return described
 
 
-def _described_member(groups: Groups, group: ConsumerGroup, member: Member) -> describing.Member:
+def _described_member(groups: Groups, member: Member, target: Assignment) -> describing.Member:
     return describing.Member(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -345,7 +354,7 @@ def _described_member(groups: Groups, group: ConsumerGroup, member: Member) -> d
         subscribed_topic_names=sorted(member.topic_names),
         subscribed_topic_regex=member.topic_regex or None,
         assignment=_described_assignment(groups, _held(member)),
-        target_assignment=_described_assignment(groups, group.target_of(member.member_id)),
+        target_assignment=_described_assignment(groups, target),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
 

@@ -198,7 +198,7 @@ class GroupOffsets:
     # -- the other requests
 
     def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> ShardDecision:
-        return answer(request, OffsetFetching(self._groups, self._table, request).response())
+        return answer(request, OffsetFetching(self._groups, self._table, request).steps())
 
     def delete(self, request: ShardRequest[OffsetDeleteRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message

@@ -132,6 +132,15 @@ class OffsetTable:
         is_pending = key.topic_partition in self._pending_of.get(key.group_id, ())
         return is_pending and not self.is_marked(key)
 
+    def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
+        """Returns the partitions for which an open transaction has a pending offset."""
+        pending = frozenset(self._pending_of.get(group_id, ()))
+        if not self.has_marks:
+            return pending
+        return frozenset(
+            partition for partition in pending if not self.is_marked(GroupPartition(group_id, *partition))
+        )
+
     def has_offsets(self, group_id: str) -> bool:
         """Returns whether the group has committed or pending offsets, also if they are marked as deleted."""
         return group_id in self._groups or group_id in self._pending_of

@@ -42,6 +42,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import share_group_describe as describing
 from tidelog.wire.messages.share_group_describe import (
     DescribedGroup,
@@ -145,26 +146,30 @@ class ShareGroups:
     # -- describing
 
     def describe(self, request: ShardRequest[ShareGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = described_within_bound(
+        described = described_within_bound(
             request.message.group_ids,
             self._described,
             lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+            lambda groups: ShareGroupDescribeResponse(groups=groups),
         )
-        return answer(request, ShareGroupDescribeResponse(groups=groups))
+        return answer(request, described)
 
-    def _described(self, group_id: str) -> DescribedGroup:
+    def _described(self, group_id: str) -> Steps[DescribedGroup]:
+        """Describes a group as it is at the first step."""
         try:
             group = found_group(self._groups, group_id)
         except KafkaError as error:
             return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
         names = self._groups.image.topic_names
-        return DescribedGroup(
+        described = DescribedGroup(
             group_id=group_id,
             group_state=group.state,
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
             assignor_name=SIMPLE,
-            members=[
+        )
+        for member in list(group.members.values()):
+            described.members.append(
                 describing.Member(
                     member_id=member.member_id,
                     rack_id=member.rack_id,
@@ -174,9 +179,9 @@ class ShareGroups:
                     subscribed_topic_names=sorted(member.topic_names),
                     assignment=_described_assignment(names, member.assigned),
                 )
-                for member in group.members.values()
-            ],
-        )
+            )
+            yield
+        return described
 
     # -- the shard
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import to_message
+from tidelog.group_coordinator.groups.streams.owned_tasks import NO_ASSIGNMENT, to_message
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
 from tidelog.group_coordinator.groups.streams.streams_groups import found_group
 from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember
@@ -15,6 +15,7 @@ from tidelog.group_coordinator.groups.streams.topology import InternalTopic, Top
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages.streams_group_describe import (
     DescribedGroup,
@@ -30,27 +31,33 @@ class StreamsDescriptions:
         self._groups = groups
 
     def describe(self, request: ShardRequest[StreamsGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        groups = described_within_bound(
+        described = described_within_bound(
             request.message.group_ids,
             self._described,
             lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
+            lambda groups: StreamsGroupDescribeResponse(groups=groups),
         )
-        return answer(request, StreamsGroupDescribeResponse(groups=groups))
+        return answer(request, described)
 
-    def _described(self, group_id: str) -> DescribedGroup:
+    def _described(self, group_id: str) -> Steps[DescribedGroup]:
+        """Describes a group as it is at the first step."""
         try:
             group = found_group(self._groups, group_id)
         except KafkaError as error:
             return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-        return DescribedGroup(
+        described = DescribedGroup(
             group_id=group_id,
             group_state=group.state,
             group_epoch=group.epoch,
             assignment_epoch=group.assignment_epoch,
             topology=_topology(group),
-            members=[_member(group, member) for member in group.members.values()],
             assignor_name=STICKY,
         )
+        members, targets = list(group.members.values()), dict(group.targets)
+        for member in members:
+            described.members.append(_member(member, targets.get(member.member_id, NO_ASSIGNMENT)))
+            yield
+        return described
 
 
 def _topology(group: StreamsGroup) -> describing.Topology | None:
@@ -97,8 +104,7 @@ def _topics(topics: Iterable[TopicInfo | InternalTopic]) -> list[describing.Topi
     ]
 
 
-def _member(group: StreamsGroup, member: StreamsMember) -> describing.Member:
-    target = group.target_of(member.member_id)
+def _member(member: StreamsMember, target: TaskAssignment) -> describing.Member:
     endpoint = member.user_endpoint
     return describing.Member(
         member_id=member.member_id,
