@@ -23,6 +23,8 @@ from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeR
 from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
+from tidelog.wire.messages.list_groups import ListGroupsRequest
+from tidelog.wire.messages.list_transactions import ListTransactionsRequest
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -155,6 +157,20 @@ def with_transactions(count: int) -> Counted:
     return counted(lab, ApiKey.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(names))
 
 
+def with_a_list_of_groups(count: int) -> Counted:
+    lab = ConsumerLab()
+    lab.set_topic("orders", 1)
+    topic = OffsetCommitRequestTopic("orders", partitions=[OffsetCommitRequestPartition(0, 7)])
+    for number in range(count):
+        lab.ask(ApiKey.OFFSET_COMMIT, 9, OffsetCommitRequest(f"g{number}", topics=[topic]))
+    return counted(lab, ApiKey.LIST_GROUPS, 5, ListGroupsRequest(["Empty"], ["Classic"]))
+
+
+def with_a_list_of_transactions(count: int) -> Counted:
+    message = ListTransactionsRequest(["Empty"], [], -1, "t.*")
+    return counted(transactions(count), ApiKey.LIST_TRANSACTIONS, 2, message)
+
+
 def transactions(count: int) -> TransactionLab:
     lab = TransactionLab()
     for number in range(count):
@@ -192,6 +208,8 @@ def counted(lab: ShardLab | TransactionLab, api_key: ApiKey, version: int, messa
         with_share_members,
         with_streams_members,
         with_transactions,
+        with_a_list_of_groups,
+        with_a_list_of_transactions,
     ],
 )
 def test_no_step_grows_with_the_answer(answer: Callable[[int], Counted]) -> None:

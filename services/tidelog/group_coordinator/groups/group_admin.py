@@ -70,17 +70,25 @@ class GroupAdmin:
         return absent
 
     def list(self, request: ShardRequest[ListGroupsRequest], now_ms: WallMs) -> ShardDecision:
+        return answer(request, self._listed(request.message))
+
+    def _listed(self, message: ListGroupsRequest) -> Steps[ListGroupsResponse]:
         """Lists groups, filtered by state (KIP-518) and type (KIP-848). The filters ignore case."""
-        states = {state.lower() for state in request.message.states_filter}
-        types = {kind.lower() for kind in request.message.types_filter}
+        states = {state.lower() for state in message.states_filter}
+        types = {kind.lower() for kind in message.types_filter}
 
         def is_requested(group: ListedGroup) -> bool:
             return (not states or group.group_state.lower() in states) and (
                 not types or group.group_type.lower() in types
             )
 
-        listed = (group.listed() for group in self._groups.by_id.values())
-        return answer(request, ListGroupsResponse(groups=[group for group in listed if is_requested(group)]))
+        response = ListGroupsResponse()
+        for group_id in tuple(self._groups.by_id):
+            group = self._groups.by_id.get(group_id)
+            if group is not None and is_requested(listed := group.listed()):  # None if deleted meanwhile
+                response.groups.append(listed)
+            yield
+        return response
 
     def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> ShardDecision:
         """Deletes groups. The reply waits until the states of share groups and all offsets are deleted."""

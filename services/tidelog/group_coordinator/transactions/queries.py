@@ -74,8 +74,9 @@ def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> 
 
 def listed(
     transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: WallMs
-) -> ListTransactionsResponse:
-    """Lists the transactions that match the filters. The response names the unknown states among these.
+) -> Steps[ListTransactionsResponse]:
+    """Lists the transactions that match the filters at the first step. The response names the unknown states
+    among these.
 
     Deviation: INVALID_REGULAR_EXPRESSION if the pattern might take more than MAX_PATTERN_WORK.
     """
@@ -90,21 +91,28 @@ def listed(
             and (message.duration_filter < 0 or now_ms - transaction.start_ms > message.duration_filter)
         )
 
-    wanted = {name: transaction for name, transaction in transactions.items() if is_wanted(transaction)}
-    if message.transactional_id_pattern:
-        pattern = _compiled(message.transactional_id_pattern)
-        if isinstance(pattern, ErrorCode):
-            return ListTransactionsResponse(error_code=pattern)
-        if sum(pattern.work(len(name)) for name in wanted) > MAX_PATTERN_WORK:
-            return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
-        wanted = {name: transaction for name, transaction in wanted.items() if pattern.matches(name)}
-    return ListTransactionsResponse(
-        unknown_state_filters=unknown,
-        transaction_states=[
-            list_transactions.TransactionState(name, transaction.producer_id, transaction.status.kafka_name)
-            for name, transaction in wanted.items()
-        ],
-    )
+    pattern = _compiled(message.transactional_id_pattern) if message.transactional_id_pattern else None
+    if isinstance(pattern, ErrorCode):
+        return ListTransactionsResponse(error_code=pattern)
+    wanted = []
+    work = 0
+    for name, transaction in list(transactions.items()):
+        if is_wanted(transaction):
+            wanted.append((name, transaction))
+            work += 0 if pattern is None else pattern.work(len(name))
+        yield
+    if work > MAX_PATTERN_WORK:
+        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+    response = ListTransactionsResponse(unknown_state_filters=unknown)
+    for name, transaction in wanted:
+        if pattern is None or pattern.matches(name):
+            response.transaction_states.append(
+                list_transactions.TransactionState(
+                    name, transaction.producer_id, transaction.status.kafka_name
+                )
+            )
+        yield
+    return response
 
 
 @lru_cache(maxsize=1)

@@ -330,7 +330,7 @@ class TransactionCore:
 
     def _list(
         self, request: ShardRequest[ListTransactionsRequest], decision: ShardDecision, now_ms: WallMs
-    ) -> TransactionResponse:
+    ) -> Steps[TransactionResponse]:
         return queries.listed(self.transactions, request.message, now_ms)
 
     # -- producer ids
