@@ -42,18 +42,22 @@ class ShareLab(ConsumerLab):
     def settle(self) -> None:
         """Answers all questions."""
         while self.questions:
-            effect = self.questions.pop(0)
-            if isinstance(effect, AskEndOffsets):
-                known = {at: self.ends[at] for at in effect.partitions if at in self.ends}
-                self._take(self.core.effect_done(effect, known, self.now_ms))
-                continue
-            outcome, core = self.answers_states(), self.core
-            response = None
-            if outcome is not False:
-                self.states.image_changed(self.image, self.now_ms)
-                request = ShardRequest("q", effect.api_key, 0, effect.request)
-                response = self.states.handle(request, self.now_ms).replies[0].message
-            self._take(core.effect_done(effect, response if outcome else None, self.now_ms))
+            self.answer_first()
+
+    def answer_first(self) -> None:
+        """Answers the first question."""
+        effect = self.questions.pop(0)
+        if isinstance(effect, AskEndOffsets):
+            known = {at: self.ends[at] for at in effect.partitions if at in self.ends}
+            self._take(self.core.effect_done(effect, known, self.now_ms))
+            return
+        outcome, core = self.answers_states(), self.core
+        response = None
+        if outcome is not False:
+            self.states.image_changed(self.image, self.now_ms)
+            request = ShardRequest("q", effect.api_key, 0, effect.request)
+            response = self.states.handle(request, self.now_ms).replies[0].message
+        self._take(core.effect_done(effect, response if outcome else None, self.now_ms))
 
     def fail_over(self) -> None:
         self.questions.clear()

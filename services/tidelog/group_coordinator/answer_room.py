@@ -21,13 +21,27 @@ MAX_DESCRIBED_BYTES: Final = 16 * 1024 * 1024
 """About how many bytes of an answer are built before the remaining items are refused."""
 FREED_AT_ONCE: Final = 100
 """The number of elements without arrays of their own that are freed in one step."""
-_NO_ROOM: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+NO_ROOM: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _NUMBER_BYTES: Final = 4
 _LENGTH_BYTES: Final = 2
 
 ItemT = TypeVar("ItemT")
 DescriptionT = TypeVar("DescriptionT")
 ResponseT = TypeVar("ResponseT")
+
+
+class AnswerRoom:
+    """The room for the descriptions of one answer. A description that begins in it may exceed it."""
+
+    def __init__(self) -> None:
+        self._left_bytes = MAX_DESCRIBED_BYTES
+
+    @property
+    def is_full(self) -> bool:
+        return self._left_bytes <= 0
+
+    def take(self, size_bytes: int) -> None:
+        self._left_bytes -= size_bytes
 
 
 def described_within_bound(
@@ -39,15 +53,15 @@ def described_within_bound(
     """Describes the items until the descriptions take MAX_DESCRIBED_BYTES, and refuses the others. Returns
     the response that consists of the descriptions.
     """
-    left_bytes = MAX_DESCRIBED_BYTES
+    room = AnswerRoom()
     found = []
     for item in items:
-        if left_bytes <= 0:
-            found.append(refuse(item, _NO_ROOM))
+        if room.is_full:
+            found.append(refuse(item, NO_ROOM))
         else:
             description = yield from describe(item)
             if len(items) > 1:
-                left_bytes -= yield from about_bytes(description)
+                room.take((yield from about_bytes(description)))
             found.append(description)
         yield
     return response(found)

@@ -6,10 +6,11 @@ The offsets are in the states of share partitions, so every answer waits for the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 from uuid import UUID
 
+from tidelog.group_coordinator.answer_room import NO_ROOM, AnswerRoom
 from tidelog.group_coordinator.groups.share.share_changes import ShareChanges
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_groups import found_group
@@ -26,6 +27,7 @@ from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequ
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.timing.slices import Steps
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as describing
@@ -35,6 +37,58 @@ _NO_OFFSETS: Final = "There is no offset information to delete."
 _NOT_EMPTY: Final = "The group is not empty."
 _NO_LAG: Final = -1
 _FIRST_VERSION_WITH_LAG: Final = 1
+
+
+PARTITIONS_AT_ONCE: Final = 1_000
+"""The partitions about which the owners of their states are asked at once, but at least those of a whole
+group. A request may name groups with hundreds of thousands of partitions.
+"""
+PARTITION_BYTES: Final = 32
+"""About the bytes of a partition in the answer. So it is known whether a group has room before the owners of
+its states are asked.
+"""
+_DescribedGroup = describing.DescribeShareGroupOffsetsResponseGroup
+_DescribedPartition = describing.DescribeShareGroupOffsetsResponsePartition
+
+
+class _OffsetsAnswer:
+    """The answer to a DescribeShareGroupOffsets, which is made group after group."""
+
+    def __init__(self, request: ShardRequest[describing.DescribeShareGroupOffsetsRequest]) -> None:
+        self.request = request
+        self.room = AnswerRoom()
+        self.described: list[_DescribedGroup | Steps[_DescribedGroup] | None] = []
+        """The first groups of the request: refused, described in steps, or None until the owners of their
+        states have answered.
+        """
+        self.open_questions = 0
+        self._is_refused = False
+
+    def add_refusal(self, code: ErrorCode, message: str | None = None) -> None:
+        """Refuses the next group."""
+        group_id = self.request.message.groups[len(self.described)].group_id
+        self.described.append(_DescribedGroup(group_id, error_code=code, error_message=message))
+
+    def response(self) -> Steps[describing.DescribeShareGroupOffsetsResponse]:
+        response = describing.DescribeShareGroupOffsetsResponse()
+        for described in self.described:
+            group = (yield from described) if isinstance(described, Generator) else described
+            assert group is not None  # all questions are answered
+            response.groups.append(group)
+            yield
+        return response
+
+    def refuse_all(self) -> list[Reply]:
+        """Returns the reply for the end of the core. Each open question asks for it."""
+        if self._is_refused:
+            return []
+        self._is_refused = True
+        groups = [
+            _DescribedGroup(wanted.group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            for wanted in self.request.message.groups
+        ]
+        response = describing.DescribeShareGroupOffsetsResponse(groups=groups)
+        return [Reply(self.request.reply_to, response)]
 
 
 class ShareAdmin:
@@ -50,49 +104,33 @@ class ShareAdmin:
         self, request: ShardRequest[describing.DescribeShareGroupOffsetsRequest], now_ms: WallMs
     ) -> ShardDecision:
         decision = ShardDecision()
-        answers: dict[int, describing.DescribeShareGroupOffsetsResponseGroup] = {}
-        asked = request.message.groups
-
-        def replies_if_complete() -> list[Reply]:
-            if len(answers) < len(asked):
-                return []
-            groups = [answers[number] for number in range(len(asked))]
-            response = describing.DescribeShareGroupOffsetsResponse(groups=groups)
-            return [Reply(request.reply_to, response)]
-
-        for number, wanted in enumerate(asked):
-
-            def answered(
-                described: describing.DescribeShareGroupOffsetsResponseGroup, number: int = number
-            ) -> list[Reply]:
-                answers[number] = described
-                return replies_if_complete()
-
-            self._describe_group(request.api_version, wanted, decision, answered)
-        if not asked:
-            decision.replies += replies_if_complete()
+        self._describe_on(_OffsetsAnswer(request), decision)
         return decision
 
-    def _describe_group(
-        self,
-        version: int,
-        wanted: describing.DescribeShareGroupOffsetsRequestGroup,
-        decision: ShardDecision,
-        answered: Callable[[describing.DescribeShareGroupOffsetsResponseGroup], list[Reply]],
-    ) -> None:
-        """Describes one group, now or when the owners of its states have answered. As in Kafka, a group or
-        topic that does not exist has no start offsets, which is not an error.
+    def _describe_on(self, answer: _OffsetsAnswer, decision: ShardDecision) -> None:
+        """Describes the next groups, or replies if all of them are described."""
+        group_count = len(answer.request.message.groups)
+        asked_count = 0
+        while asked_count < PARTITIONS_AT_ONCE and len(answer.described) < group_count:
+            if answer.room.is_full:
+                answer.add_refusal(NO_ROOM)
+            else:
+                asked_count += self._describe_next(answer, decision)
+        if not answer.open_questions:
+            decision.replies.append(Reply(answer.request.reply_to, answer.response()))
+
+    def _describe_next(self, answer: _OffsetsAnswer, decision: ShardDecision) -> int:
+        """Describes one group, now or when the owners of its states have answered. Returns the number of
+        partitions about which they are asked. As in Kafka, a group or topic that does not exist has no start
+        offsets, which is not an error.
         """
-
-        def refused(code: ErrorCode, message: str | None = None) -> list[Reply]:
-            group_class = describing.DescribeShareGroupOffsetsResponseGroup
-            return answered(group_class(wanted.group_id, error_code=code, error_message=message))
-
+        number = len(answer.described)
+        wanted = answer.request.message.groups[number]
         try:
             group = self._known_or_new(wanted.group_id)
         except KafkaError as error:
-            decision.replies += refused(error.code, error.message)
-            return
+            answer.add_refusal(error.code, error.message)
+            return 0
         names = self._groups.image.topics
         initialized = group.partitions.initialized
         if wanted.topics is None:
@@ -106,19 +144,18 @@ class ShareAdmin:
             found = set(numbers) & (known.partitions if known is not None else set())
             if topic is not None and found:
                 questions[topic.topic_id] = found
+        answer.room.take(PARTITION_BYTES * sum(len(numbers) for _, numbers in topics))
 
-        def refuse() -> list[Reply]:
-            return refused(ErrorCode.NOT_COORDINATOR)
+        def described(results: Results, ends: EndOffsets) -> None:
+            answer.described[number] = self._described_group(group.group_id, topics, questions, results, ends)
 
-        def described(results: Results, ends: EndOffsets) -> ShardDecision:
-            response = describing.DescribeShareGroupOffsetsResponseGroup(
-                group.group_id,
-                [
-                    self._described_topic(name, numbers, questions, results, ends)
-                    for name, numbers in sorted(topics, key=lambda topic: topic[0])
-                ],
-            )
-            return ShardDecision(replies=answered(response))
+        def complete(results: Results, ends: EndOffsets) -> ShardDecision:
+            described(results, ends)
+            answer.open_questions -= 1
+            later = ShardDecision()
+            if not answer.open_questions:
+                self._describe_on(answer, later)
+            return later
 
         def summarized(results: Results, now_ms: WallMs) -> ShardDecision:
             started = [
@@ -126,45 +163,52 @@ class ShareAdmin:
                 for (topic_id, number), result in results.items()
                 if result.start_offset >= 0
             ]
-            if version < _FIRST_VERSION_WITH_LAG or not started:
-                return described(results, {})
+            if answer.request.api_version < _FIRST_VERSION_WITH_LAG or not started:
+                return complete(results, {})
             later = ShardDecision()
             self._states.ask_end_offsets(
-                later, started, lambda ends, now_ms: described(results, ends), refuse
+                later, started, lambda ends, now_ms: complete(results, ends), answer.refuse_all
             )
             return later
 
+        answer.described.append(None)
         if questions:
-            self._states.summarize(decision, group, questions, summarized, refuse)
+            answer.open_questions += 1
+            self._states.summarize(decision, group, questions, summarized, answer.refuse_all)
         else:
-            decision.replies += described({}, {}).replies
+            described({}, {})
+        return sum(map(len, questions.values()))
 
-    def _described_topic(
+    def _described_group(
         self,
-        name: str,
-        numbers: list[int],
+        group_id: str,
+        topics: list[tuple[str, list[int]]],
         questions: dict[UUID, set[int]],
         results: Results,
         ends: EndOffsets,
-    ) -> describing.DescribeShareGroupOffsetsResponseTopic:
-        topic = self._groups.image.topics.get(name)
-        partition_class = describing.DescribeShareGroupOffsetsResponsePartition
-        if topic is None:
-            partitions = [partition_class(number, NO_OFFSET, lag=_NO_LAG) for number in numbers]
-            return describing.DescribeShareGroupOffsetsResponseTopic(name, ZERO_TOPIC_ID, partitions)
-        partitions = []
-        for number in numbers:
-            if number not in questions.get(topic.topic_id, ()):
-                partitions.append(partition_class(number, NO_OFFSET, lag=_NO_LAG))
-                continue
-            error = error_of(results, topic.topic_id, number)
-            if error:
-                partitions.append(partition_class(number, NO_OFFSET, lag=_NO_LAG, error_code=error))
-            else:
-                result = results[topic.topic_id, number]
-                lag = _lag(result, ends.get(TopicPartition(name, number)))
-                partitions.append(partition_class(number, result.start_offset, result.leader_epoch, lag))
-        return describing.DescribeShareGroupOffsetsResponseTopic(name, topic.topic_id, partitions)
+    ) -> Steps[_DescribedGroup]:
+        described = _DescribedGroup(group_id)
+        for name, numbers in sorted(topics, key=lambda topic: topic[0]):
+            topic = self._groups.image.topics.get(name)
+            topic_id = ZERO_TOPIC_ID if topic is None else topic.topic_id
+            known = () if topic is None else questions.get(topic_id, ())
+            partitions: list[_DescribedPartition] = []
+            described.topics.append(
+                describing.DescribeShareGroupOffsetsResponseTopic(name, topic_id, partitions)
+            )
+            for number in numbers:
+                is_known = number in known
+                error = error_of(results, topic_id, number) if is_known else ErrorCode.NONE
+                if error or not is_known:
+                    partitions.append(_DescribedPartition(number, NO_OFFSET, lag=_NO_LAG, error_code=error))
+                else:
+                    result = results[topic_id, number]
+                    lag = _lag(result, ends.get(TopicPartition(name, number)))
+                    partitions.append(
+                        _DescribedPartition(number, result.start_offset, result.leader_epoch, lag)
+                    )
+                yield
+        return described
 
     # -- altering offsets
 
