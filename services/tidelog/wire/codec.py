@@ -5,8 +5,8 @@ A decoder takes (buffer, position) and returns (message, end position). It copie
 `records` are views into the buffer. An encoder takes a message and returns the chunks of its body: bytes, and
 between them each `records` value as it was passed.
 
-Decoders of requests enforce the API's limit of elements (`request_limits.py`). An encoder in steps is a
-generator, so that its caller can do other work in the middle of a large response.
+Decoders of requests enforce the API's limit of elements (`request_limits.py`). An encoder or decoder in steps
+is a generator, so that its caller can do other work in the middle of a large response.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ __all__ = [
     "Encoder",
     "MalformedMessageError",
     "RecordCodec",
+    "StepDecoder",
     "StepEncoder",
     "UnsupportedVersionError",
     "decoder",
@@ -38,6 +39,7 @@ __all__ = [
     "request_encoder",
     "response_class",
     "response_decoder",
+    "response_decoder_in_steps",
     "response_encoder",
     "response_encoder_in_steps",
 ]
@@ -47,11 +49,13 @@ __all__ = [
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any], list[Any]]
 StepEncoder: TypeAlias = Callable[[Any], Generator[None, None, list[Any]]]
+StepDecoder: TypeAlias = Callable[[Buffer, int], Generator[None, None, tuple[Any, int]]]
 
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _step_encoders: dict[tuple[int, int], StepEncoder] = {}
+_step_decoders: dict[tuple[int, int], StepDecoder] = {}
 _INT16 = struct.Struct(">h")
 
 
@@ -125,6 +129,18 @@ def request_encoder(api_key: int, version: int) -> Encoder:
 
 def response_decoder(api_key: int, version: int) -> Decoder:
     return decoder(response_class(api_key), version)
+
+
+def response_decoder_in_steps(api_key: int, version: int) -> StepDecoder:
+    """Returns a generator function that decodes an API's response as `response_decoder` does."""
+    made = _step_decoders.get((api_key, version))
+    if made is None:
+        message = response_class(api_key)
+        _require(message, version)
+        source = write_decoder(message, version, in_steps=True)
+        made = source.compile(f"<decoder of {message.__name__} version {version} in steps>", "decode")
+        _step_decoders[api_key, version] = made
+    return made
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:

@@ -4,6 +4,8 @@ call for each field.
 A run of fixed-size fields is read with one `struct.Struct.unpack_from`, together with the length that follows
 it (one byte of the length if it is a varint). The end of the buffer is checked by `unpack_from` itself
 (struct.error), by indexing (IndexError) or, for slices, explicitly.
+
+A decoder in steps is a generator with the same lines, which yields after each element that is not a number.
 """
 
 from __future__ import annotations
@@ -17,21 +19,26 @@ from tidelog.wire.source import Source, array_of
 _BLOBS = ("string", "bytes", "records")
 
 
-def write_decoder(message: type[Message], version: int, max_elements: int | None = None) -> Source:
+def write_decoder(
+    message: type[Message], version: int, max_elements: int | None = None, *, in_steps: bool = False
+) -> Source:
     """Returns the source of `decode(buffer, position) -> (message, end position)`.
 
     With `max_elements`, the decoder refuses a message whose arrays and unknown tagged fields have more
     elements in all. It counts the length of an array before it reads the array, so a message of millions of
     tiny elements costs nothing.
     """
-    return _DecoderWriter(message, version, max_elements).write()
+    return _DecoderWriter(message, version, max_elements, in_steps).write()
 
 
 class _DecoderWriter:
-    def __init__(self, message: type[Message], version: int, max_elements: int | None) -> None:
+    def __init__(
+        self, message: type[Message], version: int, max_elements: int | None, in_steps: bool
+    ) -> None:
         self._message = message
         self._version = version
         self._max_elements = max_elements
+        self._in_steps = in_steps
         self._title = f"{message.__name__} version {version}"
         self._flexible = version >= message.FLEXIBLE_FROM
         self._pending: list[tuple[str, str]] = []
@@ -62,6 +69,8 @@ class _DecoderWriter:
                 source.line(f"return {result}, p")
             with source.block("except (struct_error, IndexError, UnicodeDecodeError) as error:"):
                 source.line(f'raise malformed(f"{self._title}: {{error}}") from error')
+            if self._in_steps:
+                source.line("yield")  # also of a message without arrays
         return source
 
     def _refuse(self, what: str) -> str:
@@ -250,6 +259,8 @@ class _DecoderWriter:
             value = self._value(element, False, name)
             self._flush()
             source.line(f"{result}.append({value})")
+            if self._in_steps:
+                source.line("yield")
 
     def _least_size(self, kind: FieldType) -> int:
         """Returns the fewest bytes that one value takes. They bound the length of an array before memory is

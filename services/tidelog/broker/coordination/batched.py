@@ -254,7 +254,8 @@ async def ask_shard(
     if answer is None:
         return None, error
     try:
-        return codec.response_decoder(api_key, version)(answer, 0)[0], ErrorCode.NONE
+        decode = codec.response_decoder_in_steps(api_key, version)
+        return (await run_in_slices(decode(answer, 0)))[0], ErrorCode.NONE
     except MalformedMessageError:
         return None, ErrorCode.UNKNOWN_SERVER_ERROR
 

@@ -30,6 +30,8 @@ from tidelog.rpc.coordinator_session import (
     ServeShards,
 )
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing import slices
+from tidelog.timing.slices import STEPS_BETWEEN_READINGS
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -563,6 +565,31 @@ def test_offsets_of_several_groups(lab: InMemoryBroker) -> None:
         expected_error(ShardKind.GROUP, name) for name in NAMES
     ]
     assert flags == {True}
+
+
+def test_large_answers_of_several_owners_are_decoded_in_many_turns(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slices, "SLICE_MS", 0)
+    coordinators, turns = several(lab), [0]
+
+    def serve() -> None:
+        turns[0] += 1
+        for coordinator in coordinators:
+            for forwarded in coordinator.take(ForwardedToShard):
+                told = [ListedGroup(str(number)) for number in range(16 * STEPS_BETWEEN_READINGS)]
+                coordinator.answer(forwarded, ListGroupsResponse(groups=told))
+
+    async def ask() -> Any:
+        asked = Asked(lab.broker, ListGroupsRequest(), 5)
+        while asked.answer is None:
+            await asyncio.sleep(0)
+            serve()
+        return asked.answer
+
+    answer = lab.runner.run(ask())
+    assert len(answer.groups) == 3 * 16 * STEPS_BETWEEN_READINGS
+    assert turns[0] > 2 * 3 * 16, "as many to decode as to encode"
 
 
 @pytest.mark.parametrize(
