@@ -12,7 +12,7 @@ import uuid
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 ROUNDS = 9
 PARTITIONS_OF_A_TOPIC = (1, 10, 100, 2000)

@@ -33,7 +33,8 @@ from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import ManualClock
-from tidelog.timing.slices import Steps, all_at_once, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps, all_at_once
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

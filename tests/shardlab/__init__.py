@@ -41,7 +41,7 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidelog.broker.request import Answer, Handling, Reply, RequestContext
     from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.model.principal import Principal
-    from tidelog.timing.slices import Steps
+    from tidelog.timing.steps import Steps
 
 MAX_LINES_PER_SECOND: Final = 100
 """The lines of one event with success, or without."""

@@ -27,7 +27,8 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 from tidelog.timing.timer import Timer
 
 PARTITIONS_AT_A_TIME: Final = 16

@@ -29,7 +29,8 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 
 _log = structlog.get_logger(__name__)
 

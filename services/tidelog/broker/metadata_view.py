@@ -15,7 +15,7 @@ from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.steps import Steps, all_at_once
 
 _NO_OVERRIDES: Final[Mapping[str, str]] = {}
 

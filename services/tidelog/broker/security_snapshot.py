@@ -35,7 +35,7 @@ from tidelog.metadata.entries import (
 
 if TYPE_CHECKING:
     from tidelog.rpc.broker_commands import SecurityUpdate
-    from tidelog.timing.slices import Steps
+    from tidelog.timing.steps import Steps
 
 _EntryT = TypeVar("_EntryT", bound=SecurityEntry)
 _Written = dict[type[object], dict[str, SecurityEntry]]

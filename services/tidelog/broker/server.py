@@ -67,7 +67,8 @@ from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettingsView
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.timing.clock import Clock, SteadyClock, SystemClock
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:

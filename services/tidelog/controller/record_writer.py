@@ -46,7 +46,8 @@ from tidelog.metadata.store import (
     TxnResult,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.slices import Seconds, Steps, run_in_slices
+from tidelog.timing.slices import Seconds, run_in_slices
+from tidelog.timing.steps import Steps
 
 StoredRecord = Write | Erase
 

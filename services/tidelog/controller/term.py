@@ -51,7 +51,8 @@ from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting import Password, Setting, SettingType
 from tidelog.settings.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 
 MAX_QUEUED_ITEMS: Final = 10_000
 # How often a request is decided again because a leader changed a partition's state in between.

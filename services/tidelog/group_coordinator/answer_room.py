@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Final, TypeVar
 
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.schema import Struct
 
 MAX_DESCRIBED_BYTES: Final = 16 * 1024 * 1024

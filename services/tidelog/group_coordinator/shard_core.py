@@ -80,7 +80,7 @@ class Reply(NamedTuple):
     reply_to: Hashable
     message: object
     """A response dataclass, TopicsNeeded, or Refused. The generated classes have no common base; the runtime
-    only encodes them. In the place of a large response there are the steps that make it (`timing/slices.py`).
+    only encodes them. In the place of a large response there are the steps that make it (`timing/steps.py`).
     Events change the core between these steps. A core that ends takes no further steps.
     """
     topics_to_create: CreateTopicsRequest | None = None

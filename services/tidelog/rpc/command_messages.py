@@ -42,7 +42,7 @@ from tidelog.rpc.peer_values import (
     topic_ids,
     topic_name,
 )
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 
 if TYPE_CHECKING:
     from tidelog.rpc.generated import cluster_pb2

@@ -1,16 +1,17 @@
 """Long work on the event loop in slices, so that other clients wait for no more than one slice.
 
-The work is a generator that yields wherever it may be interrupted, usually after each element. A step should
-take microseconds. Most work ends within its first slice and costs little.
+Most work ends within its first slice and costs little.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine
 from time import monotonic
-from typing import Final, TypeVar
+from typing import Final
 from weakref import WeakKeyDictionary
+
+from tidelog.timing.steps import Steps, T
 
 SLICE_MS: Final = 10
 """The longest time for which sliced work holds the event loop at once."""
@@ -18,8 +19,6 @@ SLICE_MS: Final = 10
 STEPS_BETWEEN_READINGS: Final = 16
 """The number of steps between two readings of the clock. Shorter work always ends in one slice."""
 
-T = TypeVar("T")
-Steps = Generator[None, None, T]
 Seconds = Callable[[], float]
 """A monotonic clock."""
 
@@ -60,13 +59,6 @@ async def run_in_slices(steps: Steps[T], seconds: Seconds = monotonic) -> T:
     """Runs all the work, the first slice at once."""
     result = _slice(steps, seconds)
     return await finish(steps, seconds) if isinstance(result, _Unfinished) else result
-
-
-def all_at_once(steps: Steps[T]) -> T:
-    """Runs all the work without a pause, for work that is short, or a thread beside the event loop."""
-    result = _slice(steps, lambda: 0.0)
-    assert not isinstance(result, _Unfinished)
-    return result
 
 
 def _slice(steps: Steps[T], seconds: Seconds) -> T | _Unfinished:

@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.messages.delete_records import DeleteRecordsPartitionResult
 from tidelog.wire.messages.produce import PartitionProduceResponse

@@ -18,7 +18,7 @@ from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import user_principal
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 
 CONTEXT = Context(1, RandomChance(random.Random(1)), rules_from(BrokerSettings.parse({}), {}))

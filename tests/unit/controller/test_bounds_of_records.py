@@ -28,7 +28,7 @@ from tidelog.metadata.store import Compare, Get, InvalidTxnError, Operation, Txn
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import user_principal
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

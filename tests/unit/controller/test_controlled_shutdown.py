@@ -11,7 +11,7 @@ from tidelog.controller.core.state import ChangeSet
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 MakeCore = type[Core]
 

@@ -26,7 +26,7 @@ from tidelog.metadata.entries import (
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import user_principal
 from tidelog.sasl.scram import ScramCredential
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.wire.messages.incremental_alter_configs import (

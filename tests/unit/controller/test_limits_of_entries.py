@@ -14,7 +14,7 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages import alter_client_quotas as quotas
 from tidelog.wire.messages import incremental_alter_configs as configs
 

@@ -31,7 +31,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
 from tidelog.timing import slices
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -181,7 +181,7 @@ def test_the_full_state_of_a_broker_is_made_in_slices(
     sliced: list[str] = []
     finish = slices.finish
 
-    def counted(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+    def counted(steps: Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
         sliced.append(steps.__name__)
         return finish(steps, seconds)
 
@@ -203,9 +203,7 @@ def test_the_full_state_of_a_broker_is_made_in_slices(
     run_cluster(scenario)
 
 
-def result_of(
-    steps: slices.Steps[list[Command]], between: Callable[[int], object]
-) -> tuple[list[Command], int]:
+def result_of(steps: Steps[list[Command]], between: Callable[[int], object]) -> tuple[list[Command], int]:
     """Runs all steps, and calls `between` with their number after each. Returns the result and the number."""
     taken = 0
     while True:

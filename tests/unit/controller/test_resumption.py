@@ -30,7 +30,7 @@ from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_ke
 from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -18,7 +18,7 @@ from tidelog.metadata.entries import BrokerEntry, ClientQuotaEntry, QuotaEntity,
 from tidelog.rpc.broker_commands import LeaderAndIsr, SecurityUpdate, StopReplica, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_client_quotas as quotas
 

@@ -16,7 +16,7 @@ from grouplab.consumer_lab import ConsumerLab
 from grouplab.shard_lab import GROUP, ShardLab
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import response_encoder_in_steps
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

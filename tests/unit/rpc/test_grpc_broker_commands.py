@@ -31,7 +31,7 @@ from tidelog.rpc.generated.broker_commands_pb2_grpc import BrokerCommandsStub
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
-from tidelog.timing.slices import Steps, all_at_once
+from tidelog.timing.steps import Steps, all_at_once
 
 EPOCH = 100
 

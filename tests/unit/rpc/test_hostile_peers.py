@@ -33,7 +33,7 @@ from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as session_pb
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.session_messages import broker_items, coordinator_items
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 ID = uuid.UUID(int=7).bytes
 BROKER_ID, BROKER_EPOCH = 1, 100

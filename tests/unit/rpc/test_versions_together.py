@@ -29,7 +29,7 @@ from tidelog.rpc.generated import (
     coordinator_session_pb2,
 )
 from tidelog.rpc.session_messages import broker_items, broker_message, coordinator_items, coordinator_message
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 LAST_VERSION = Path(__file__).with_name("wire_of_the_last_version.json")
 FILES = (

@@ -21,7 +21,7 @@ from tidelog.model.acl import (
     PermissionType,
 )
 from tidelog.model.principal import Principal, user_principal
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 
 Address = IPv4Address | IPv6Address | str
 """The address of a client; a text if it is not an address, which only WILDCARD and the same text match."""

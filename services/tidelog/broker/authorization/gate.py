@@ -17,7 +17,8 @@ from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.request import Answer, EncodedBody, Handling, Reply, RequestContext, Unanswered
-from tidelog.timing.slices import Steps, in_slices
+from tidelog.timing.slices import in_slices
+from tidelog.timing.steps import Steps
 from tidelog.wire import codec
 
 if TYPE_CHECKING:

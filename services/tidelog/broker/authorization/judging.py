@@ -19,7 +19,7 @@ from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.schema import Message
 
 READ, WRITE, CREATE, DELETE = (

@@ -48,7 +48,7 @@ from tidelog.broker.coordination.refusals import (
 from tidelog.model.acl import AclOperation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages import (
     add_partitions_to_txn,
     delete_topics,

@@ -48,7 +48,7 @@ from tidelog.broker.coordination.refusals import (
 )
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 
 

@@ -31,7 +31,8 @@ from tidelog.broker.coordination.refusals import (
 from tidelog.broker.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.malformed import MalformedMessageError

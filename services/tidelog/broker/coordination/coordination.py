@@ -60,7 +60,8 @@ from tidelog.rpc.coordinator_session import (
     WriteMarkers,
 )
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, finish, in_slices
+from tidelog.timing.slices import finish, in_slices
+from tidelog.timing.steps import Steps
 from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import api_spec

@@ -31,7 +31,8 @@ from tidelog.settings.setting_description import (
     describe_topic,
 )
 from tidelog.settings.topic_settings import TOPIC_SETTINGS
-from tidelog.timing.slices import Steps, in_slices
+from tidelog.timing.slices import in_slices
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

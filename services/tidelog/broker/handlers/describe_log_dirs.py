@@ -14,7 +14,8 @@ import structlog
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.slices import Steps, in_slices
+from tidelog.timing.slices import in_slices
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

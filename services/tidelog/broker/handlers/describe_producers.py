@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.request import RequestContext
-    from tidelog.timing.slices import Steps
+    from tidelog.timing.steps import Steps
 
 MAX_PRODUCERS_IN_ANSWER: Final = 50_000
 """The most producers that one answer describes, except that its first partition is always described. That is

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.model.coordinator_shards import ShardId, ShardKind, is_share_partition_key
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import Steps, in_slices, run_in_slices
+from tidelog.timing.slices import in_slices, run_in_slices
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,

@@ -17,7 +17,8 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.slices import all_at_once, in_slices
+from tidelog.timing.slices import in_slices
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

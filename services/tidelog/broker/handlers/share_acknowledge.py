@@ -16,7 +16,8 @@ from tidelog.broker.handlers.share_requests import (
 from tidelog.broker.request import PARKED, Answer, Reply, RequestContext
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.slices import all_at_once, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,

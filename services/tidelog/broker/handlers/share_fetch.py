@@ -39,7 +39,8 @@ from tidelog.broker.share.share_sessions import (
 from tidelog.broker.socket_io import release_files
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.timing.slices import Steps, all_at_once, finish, run_in_slices
+from tidelog.timing.slices import finish, run_in_slices
+from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.messages.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,

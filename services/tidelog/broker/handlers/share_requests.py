@@ -25,7 +25,7 @@ from tidelog.model.instants import MonotonicMs
 from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.group_settings import GroupSettings
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 
 ACKNOWLEDGE_TIMEOUT_MS: Final = 15_000
 """The time after which an acknowledgement that is still being stored fails with REQUEST_TIMED_OUT. It is half

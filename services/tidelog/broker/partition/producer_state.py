@@ -167,7 +167,7 @@ class Verifications:
 
 
 _NO_BATCHES = [(NO_SEQUENCE, NO_OFFSET, 0, -1)]
-"""What a snapshot contains for a producer of whom only a marker is known."""
+"""The batches in a snapshot of a producer of whom only a marker is known."""
 
 
 class _Producer:
@@ -548,8 +548,8 @@ class ProducerState:
         count = 0
         for producer in self._producers.values():
             count += len(producer.batches) or 1
-        # A roll needs this at once, and there may be five batches for each of 50,000 producers. Packing all of
-        # them into one buffer takes less than a third of the time that one object for each batch takes.
+        # A roll needs this at once, and there may be five batches for each of 50,000 producers. One buffer
+        # takes less than a third of the time that one object for each batch takes.
         packed = bytearray(count * ENTRY.size)
         position, pack_into = 0, ENTRY.pack_into
         for producer_ids in (self._ongoing, self._idle):

@@ -29,7 +29,8 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, in_slices
+from tidelog.timing.slices import in_slices
+from tidelog.timing.steps import Steps
 
 NO_COUNTS: Final = DeliveryCounts()
 RANGES_OF_A_STEP: Final = 50

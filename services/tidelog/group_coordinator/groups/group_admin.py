@@ -15,7 +15,7 @@ from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequ
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

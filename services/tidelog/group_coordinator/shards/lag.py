@@ -32,7 +32,8 @@ from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 
 INTERVAL_MS: Final = 5_000
 MAX_POSITIONS: Final = 200_000

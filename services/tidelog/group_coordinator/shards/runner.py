@@ -58,7 +58,8 @@ from tidelog.rpc.coordinator_session import (
     Welcome,
 )
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, Steps, in_slices
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
+from tidelog.timing.steps import Steps
 from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 

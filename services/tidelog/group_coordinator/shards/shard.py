@@ -68,7 +68,7 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import (
     Decoder,

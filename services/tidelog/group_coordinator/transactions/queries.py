@@ -12,7 +12,7 @@ from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages import describe_transactions, list_transactions
 from tidelog.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,

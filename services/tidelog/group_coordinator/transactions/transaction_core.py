@@ -52,7 +52,7 @@ from tidelog.model.instants import WallMs
 from tidelog.model.name_limits import is_too_long
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.settings.coordinator_settings import CoordinatorSettings
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

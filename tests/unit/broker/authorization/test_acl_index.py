@@ -26,7 +26,7 @@ from tidelog.model.acl import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import Principal
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.create_acls import AclCreation
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 

@@ -17,7 +17,7 @@ from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionT
 from tidelog.model.principal import Principal, user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import ScramCredential
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 ALICE, BOB = user_principal("alice"), user_principal("bob")
 READ_T = AclEntry(

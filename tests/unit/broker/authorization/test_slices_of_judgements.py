@@ -26,6 +26,7 @@ from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
+from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages import describe_topic_partitions, metadata, offset_commit, offset_fetch
 
 ALICE = user_principal("alice")
@@ -191,7 +192,7 @@ def test_topics_that_were_created_meanwhile_are_not_shown(
     for _ in range(steps_before):
         next(steps)
     view.topics = dict.fromkeys(after)
-    shown = slices.all_at_once(steps)
+    shown = all_at_once(steps)
     if steps_before == 0:  # the judgement began after the change
         before = after
     if shown is None:

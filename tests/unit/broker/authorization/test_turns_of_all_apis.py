@@ -24,6 +24,7 @@ from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionT
 from tidelog.model.principal import Principal, user_principal
 from tidelog.timing import slices
 from tidelog.timing.clock import ManualClock
+from tidelog.timing.steps import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import ZERO_UUID, F, FieldType
@@ -87,7 +88,7 @@ class Turns:
             AclBinding(kind, PatternType.LITERAL, "*", ALICE, "*", AclOperation.ALL, PermissionType.ALLOW)
             for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
         ]
-        rules = slices.all_at_once(AclIndex().changed((), bindings))
+        rules = all_at_once(AclIndex().changed((), bindings))
         view = SimpleNamespace(security=SimpleNamespace(rules=rules), topics={}, topic_names={})
         self._authorizer = Authorizer(
             cast(MetadataView, view), frozenset(), allow_if_no_acl=False, on_denied=lambda *_: None

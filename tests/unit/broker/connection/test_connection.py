@@ -36,7 +36,7 @@ from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.request import RequestContext
 from tidelog.broker.socket_io import BufferPool, Chunk, Turn
 from tidelog.metrics.telemetry import RequestMetrics
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
 

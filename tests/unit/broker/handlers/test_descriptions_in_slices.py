@@ -22,6 +22,7 @@ from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import MECHANISM_BY_NAME, credential_of_salted
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 from tidelog.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from tidelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest
@@ -114,7 +115,7 @@ def count_slices(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     sliced: list[object] = []
     finish = slices.finish
 
-    def counted(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+    def counted(steps: Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
         sliced.append(steps)
         return finish(steps, seconds)
 

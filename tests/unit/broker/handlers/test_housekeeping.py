@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettings, GroupSettingsView
 from tidelog.timing import slices
+from tidelog.timing.steps import Steps
 
 
 def test_a_failure_of_one_partition_does_not_affect_the_others(
@@ -140,7 +141,7 @@ def test_a_search_for_dead_letters_reads_only_the_settings_of_groups_that_have_t
         read.append(group_id)
         return for_group(self, group_id)
 
-    def counted_finish(steps: slices.Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
+    def counted_finish(steps: Steps[Any], seconds: slices.Seconds) -> Coroutine[object, None, Any]:
         sliced.append(steps)
         return finish(steps, seconds)
 

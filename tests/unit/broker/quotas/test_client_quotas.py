@@ -19,7 +19,7 @@ from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, Quo
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
-from tidelog.timing.slices import all_at_once
+from tidelog.timing.steps import all_at_once
 
 SAMPLES = Samples(11, 1000)
 NOW = MonotonicMs(0)

@@ -35,7 +35,8 @@ from tidelog.rpc.coordinator_session import (
 )
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing import slices
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, Steps
+from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
+from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 
 BROKER = 1

@@ -33,7 +33,8 @@ from tidelog.metadata.store import (
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
-from tidelog.timing.slices import Steps, run_in_slices
+from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steps import Steps
 
 GROUPS_AT_A_TIME: Final = 4
 """The transactions that are in flight at the same time."""

@@ -70,7 +70,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages import consumer_group_describe as describing
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,

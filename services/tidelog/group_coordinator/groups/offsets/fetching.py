@@ -20,7 +20,7 @@ from tidelog.group_coordinator.groups.shared import Groups
 from tidelog.group_coordinator.shard_core import ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,

@@ -27,7 +27,7 @@ from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequ
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as describing

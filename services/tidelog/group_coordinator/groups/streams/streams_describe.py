@@ -15,7 +15,7 @@ from tidelog.group_coordinator.groups.streams.topology import InternalTopic, Top
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.timing.slices import Steps
+from tidelog.timing.steps import Steps
 from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages.streams_group_describe import (
     DescribedGroup,
