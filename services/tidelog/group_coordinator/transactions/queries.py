@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
 from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
-from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
+from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction, by_topic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.timing.steps import Steps
@@ -51,16 +50,14 @@ def _description(
     elif transaction is None:
         description.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     else:
-        topics: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, partition in sorted(transaction.partitions):
-            topics[topic].append(partition)
-            yield
         description.transaction_state = transaction.status.kafka_name
         description.transaction_timeout_ms = transaction.timeout_ms
         description.transaction_start_time_ms = transaction.start_ms
         description.producer_id = transaction.producer_id
         description.producer_epoch = transaction.producer_epoch
-        description.topics = [TopicData(topic, partitions) for topic, partitions in topics.items()]
+        for topic, partitions in by_topic(transaction.partitions).items():
+            description.topics.append(TopicData(topic, partitions))
+            yield
     return description
 
 
