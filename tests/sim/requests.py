@@ -62,6 +62,7 @@ class SimRequest:
         self.charge = None
         self.listener_name = LISTENER
         self.correlation_id = 0
+        self.edit = None
         self.started_at = 0.0
         self._reply = reply
 
