@@ -1,6 +1,6 @@
-"""Long work that can pause: a generator that yields wherever it may be interrupted, mostly after an element.
+"""The steps of long work: a generator yields wherever the work may be interrupted, mostly after an element.
 
-A step should take microseconds. Pure cores make such work, and `slices.py` runs it on an event loop.
+A step should take microseconds. Pure cores make the steps, and `slices.py` takes them on an event loop.
 """
 
 from __future__ import annotations
