@@ -18,6 +18,7 @@ import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
+from tidelog.cli.standard_output import OutputError
 from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
@@ -177,7 +178,7 @@ def command(
             LogDirectoryInUseError,
         ) as error:
             _fail(str(error))
-    with contextlib.suppress(BrokenPipeError):  # nobody reads the output any more
+    with contextlib.suppress(OutputError):  # nobody reads the output any more
         click.echo("stopped")
 
 

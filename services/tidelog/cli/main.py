@@ -11,6 +11,7 @@ import click
 
 from tidelog.cli.interruption import ending_of, raised_terminations
 from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.standard_output import reported_output_errors
 from tidelog.process.build import commit, is_compiled, tidelog_version
 
 _COMMANDS: Final = {
@@ -112,7 +113,7 @@ class CommandLine(LazyGroup):
 
     def main(self, *args: Any, **options: Any) -> Any:  # of click.Group
         try:
-            with raised_terminations():
+            with raised_terminations(), reported_output_errors():
                 _import_structlog()
                 return super().main(*args, **options)
         except KeyboardInterrupt as error:  # while a shell asks for completions, which has no command to end
