@@ -27,6 +27,7 @@ from tidelog.client.security import (
     UsersSecurity,
     read_users_security,
 )
+from tidelog.process.build import install_command
 from tidelog.timing.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -278,9 +279,7 @@ def console_server(
     except ImportError as error:
         if error.name is None or error.name.startswith("tidelog"):
             raise
-        raise ToolError(
-            f"the console needs the package {error.name}: pip install 'tidelog[console]'"
-        ) from None
+        raise ToolError(f"the console needs the package {error.name}: {install_command('console')}") from None
 
     def connect(known: tuple[str, ...], security: ClientSecurity) -> Cluster:
         return Cluster(

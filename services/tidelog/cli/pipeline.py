@@ -13,6 +13,7 @@ from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.task_errors import sentence_of, spark_errors
+from tidelog.process.build import install_command
 
 _COMMANDS: Final = {
     "archive": "tidelog.pipeline.commands.archive:command",
@@ -46,7 +47,7 @@ class PipelineGroup(LazyGroup):
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in ("pyspark", "pyarrow", "numpy", "pandas", "py4j"):
                 raise
-            fail("Spark is not installed; run pip install 'tidelog[pipeline]'")
+            fail(f"Spark is not installed: {install_command('pipeline')}")
 
 
 @click.group(cls=PipelineGroup, places=_COMMANDS)

@@ -13,6 +13,7 @@ from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, co
 from tidelog.cli.top_texts import summary_text
 from tidelog.client.cluster_rates import ClusterRates
 from tidelog.client.cluster_snapshot import rates_now
+from tidelog.process.build import install_command
 
 DEFAULT_INTERVAL_S: Final = 2.0
 LEAST_INTERVAL_S: Final = 0.5
@@ -62,8 +63,7 @@ def command(
             if (error.name or "").partition(".")[0] != _UI_PACKAGE:
                 raise
             raise ToolError(
-                "the live view needs the package textual: install it with pip install 'tidelog[top]', "
-                "or use --once"
+                f"the live view needs the package textual: {install_command('top')}, or use --once"
             ) from None
         run_app(cluster, topics, interval_s)
 

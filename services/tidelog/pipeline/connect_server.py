@@ -11,6 +11,7 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import session_jars
 from tidelog.pipeline.java import check_java
 from tidelog.pipeline.session import EMBEDDED, SETTINGS
+from tidelog.process.build import install_command
 
 _MAIN_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
@@ -22,7 +23,7 @@ def server_command(
     check_java()
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise PipelineError("Spark is not installed: run pip install 'tidelog[pipeline]'")
+        raise PipelineError(f"Spark is not installed: {install_command('pipeline')}")
     chosen = {
         **SETTINGS,
         "spark.connect.grpc.binding.address": host,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -24,6 +26,20 @@ def is_compiled() -> bool:
 def tidelog_version() -> str:
     """Returns the version of tidelog, such as 0.2.0."""
     return __version__
+
+
+def install_command(extra: str) -> str:
+    """Returns the command that installs what an extra of tidelog needs.
+
+    It names the packages themselves, because tidelog may not be on the user's package index.
+    """
+    try:
+        named = [line.partition(";") for line in requires("tidelog") or ()]
+    except PackageNotFoundError:  # a checkout that is not installed
+        named = []
+    is_wanted = re.compile(rf"""\s*extra == ['"]{extra}['"]\s*""").fullmatch
+    packages = [f"'{package.strip()}'" for package, _, marker in named if is_wanted(marker)]
+    return " ".join(["pip", "install", *(packages or [f"'.[{extra}]'"])])
 
 
 def commit() -> str:

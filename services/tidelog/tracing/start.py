@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tidelog.process.build import install_command
 from tidelog.settings.setting import SettingError
 
 if TYPE_CHECKING:
@@ -24,6 +25,6 @@ def start_tracing(settings: TracingSettings, service: str, node_id: int) -> Trac
     try:
         from tidelog.tracing.tracer import tracing_to_collector
     except ImportError as error:
-        reason = f"{_ENDPOINT}: OpenTelemetry is not installed ({error}): pip install 'tidelog[tracing]'"
+        reason = f"{_ENDPOINT}: OpenTelemetry is not installed ({error}): {install_command('tracing')}"
         raise SettingError(_ENDPOINT, reason) from error
     return tracing_to_collector(settings, service, node_id)

@@ -30,7 +30,10 @@ def said(*arguments: str) -> str:
 def test_a_missing_extra_is_named_with_its_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "tidelog.console.server", raising=False)
-    assert said() == "tidelog: the console needs the package uvicorn: pip install 'tidelog[console]'\n"
+    assert said() == (
+        "tidelog: the console needs the package uvicorn: pip install 'fastavro>=1.9' 'jinja2>=3.1' "
+        "'starlette>=1.0' 'uvicorn>=0.40'\n"
+    )
 
 
 @pytest.mark.parametrize(

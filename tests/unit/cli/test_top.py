@@ -109,6 +109,5 @@ def test_without_textual_the_command_says_what_to_install(monkeypatch: pytest.Mo
         done = CliRunner().invoke(command, ["--bootstrap-server", broker.bootstrap])
     assert done.exit_code == 1
     assert done.stderr == (
-        "tidelog: the live view needs the package textual: install it with pip install 'tidelog[top]', "
-        "or use --once\n"
+        "tidelog: the live view needs the package textual: pip install 'textual>=8', or use --once\n"
     )

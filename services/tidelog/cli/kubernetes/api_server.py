@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from tidelog.cli.tool_command import ToolError
+from tidelog.process.build import install_command
 
 CALL_TIMEOUT_S: Final = 10.0
 RETRY_FOR_S: Final = 60.0
@@ -51,7 +52,7 @@ class ApiServer:
             from kubernetes import client, config
         except ImportError as error:
             raise ToolError(
-                "this command requires the extra 'kubernetes'; run pip install 'tidelog[kubernetes]'"
+                f"this command needs the package kubernetes: {install_command('kubernetes')}"
             ) from error
         settings = client.Configuration()
         settings.retries = False  # `call` retries, and reports when it gives up

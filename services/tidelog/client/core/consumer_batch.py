@@ -122,7 +122,7 @@ class ConsumerBatch(Generic[K, V]):
         return list(self)
 
     def to_numpy(self) -> NumpyColumns:
-        """Returns the columns as arrays. Raises ImportError without NumPy: `pip install 'tidelog[arrow]'`."""
+        """Returns the columns as arrays. Raises ImportError without NumPy."""
         import numpy as np
 
         from tidelog.records.columns.rows import RowBounds, decode_rows, grouped
@@ -156,7 +156,7 @@ class ConsumerBatch(Generic[K, V]):
         """Returns the columns as an Arrow table. `topic`, `partition` and `timestampType` are further ones.
 
         `timestamp` is in microseconds, UTC. A record without headers has null. Raises ImportError without
-        PyArrow and NumPy: `pip install 'tidelog[arrow]'`.
+        PyArrow and NumPy.
         """
         import pyarrow as pa
 
