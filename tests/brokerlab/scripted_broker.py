@@ -13,6 +13,7 @@ from typing import Any
 from tidelog.wire.api_keys import API_SPECS, ApiKey
 from tidelog.wire.codec import request_decoder, response_encoder
 from tidelog.wire.headers import SIZE_BYTES, decode_request_header, response_begin
+from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 Answer = Callable[[Any, int], Any]
@@ -72,7 +73,11 @@ class ScriptedBroker:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as stream:
+        with (
+            contextlib.suppress(ConnectionError, MalformedMessageError),
+            connection,
+            connection.makefile("rb") as stream,
+        ):
             while len(head := stream.read(4)) == 4:
                 frame = stream.read(struct.unpack(">i", head)[0])
                 key, version, correlation_id, _, body = decode_request_header(frame, 0)

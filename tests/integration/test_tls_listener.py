@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import struct
@@ -17,6 +18,11 @@ from confluent_kafka import Consumer, Producer
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.certificates import Authority, new_authority, put_identity
 from brokerlab.raw_client import request_header
+from tidelog.client.address import parse_bootstrap
+from tidelog.client.connection import BrokerConnection
+from tidelog.client.errors import ClientError
+from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.client.shell.connection import AsyncConnection
 
 pytestmark = pytest.mark.integration
 StartBroker = Callable[..., BrokerProcess]
@@ -263,3 +269,35 @@ def test_a_broker_without_a_keystore_says_what_is_missing(tmp_path: Path) -> Non
     )
     with pytest.raises(Exception, match=r"ssl\.keystore\.location: listener PLAINTEXT uses TLS"):
         broker.start()
+
+
+def test_both_sides_must_use_tls(start_broker: StartBroker, certificates: Certificates) -> None:
+    """Both clients say which side lacks TLS."""
+    tls = start_broker(certificates.settings())
+    plain = start_broker({})
+    trusted = ClientSecurity(certificates.context())
+
+    def errors_of(broker: BrokerProcess, security: ClientSecurity) -> set[str]:
+        (address,) = parse_bootstrap(broker.bootstrap)
+
+        async def open_one() -> None:
+            await AsyncConnection.open(address, client_id="test", security=security, timeout_s=20)
+
+        found = set()
+        for attempt in (
+            lambda: BrokerConnection(address, timeout_s=20, security=security),
+            lambda: asyncio.run(open_one()),
+        ):
+            with pytest.raises(ClientError) as caught:
+                attempt()
+            found.add(f"{type(caught.value).__name__}: {caught.value}")
+        return found
+
+    assert errors_of(tls, NO_SECURITY) == {
+        f"NotKafkaError: {tls.bootstrap} uses TLS, but the client does not: set security.protocol to SSL or "
+        "SASL_SSL"
+    }
+    assert errors_of(plain, trusted) == {
+        f"NotTrustedError: {plain.bootstrap} does not use TLS, but the client does: set security.protocol to "
+        "PLAINTEXT or SASL_PLAINTEXT, or choose a port with TLS"
+    }

@@ -30,6 +30,8 @@ from tidelog.wire.headers import SIZE_BYTES
 # connection holds no memory, and a large Produce request is one contiguous range of bytes from the socket to
 # the log.
 
+_TLS_HANDSHAKE: Final = 0x1603
+"""The first bytes of a TLS connection, in place of the upper half of a frame's size."""
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 FIRST_READ_BYTES: Final = 64 * 1024
 """The size of the reads of a connection that sends large frames, before the size of the next frame is known.
@@ -239,6 +241,8 @@ class FrameReader:
         return size
 
     def _invalid_size(self, size: int) -> InvalidFrameSizeError:
+        if size >> 16 == _TLS_HANDSHAKE:
+            return InvalidFrameSizeError("the client began a TLS handshake, but this listener has no TLS")
         return InvalidFrameSizeError(
             f"a request of {size} bytes is invalid: the size must be from 0 to {self.max_frame_bytes} bytes "
             "(socket.request.max.bytes, or sasl.server.max.receive.size before the authentication)"

@@ -37,6 +37,7 @@ from tidelog.client.handshake import (
     log_in,
 )
 from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.client.tls_mismatch import explained
 from tidelog.sasl.login import ClientLogin
 from tidelog.wire.codec import request_encoder
 from tidelog.wire.headers import encode_request_header
@@ -93,9 +94,12 @@ class BrokerConnection:
             raise UnreachableError(f"no connection to {address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._closed_on_error():
-            if security.tls is not None:
-                self._socket = self._encrypted(security.tls)
-            self.served = self._run(ask_versions(address)).versions
+            try:
+                if security.tls is not None:
+                    self._socket = self._encrypted(security.tls)
+                self.served = self._run(ask_versions(address)).versions
+            except ClientError as error:
+                raise explained(error, address, has_tls=security.tls is not None) from error
             if security.login is not None:
                 self._authenticate(security.login)
 

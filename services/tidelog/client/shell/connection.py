@@ -34,6 +34,7 @@ from tidelog.client.handshake import (
     log_in,
 )
 from tidelog.client.security import ClientSecurity
+from tidelog.client.tls_mismatch import explained
 from tidelog.wire.codec import request_encoder
 from tidelog.wire.headers import encode_request_header
 from tidelog.wire.schema import Message
@@ -83,8 +84,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
         made = cls(address, client_id, security)
         try:
             async with asyncio.timeout(timeout_s):
-                await made._connect()
-                made.served = await made._run(ask_versions(address), timeout_s)
+                try:
+                    await made._connect()
+                    made.served = await made._run(ask_versions(address), timeout_s)
+                except ClientError as error:
+                    has_tls = security.tls is not None
+                    raise await asyncio.to_thread(explained, error, address, has_tls=has_tls) from error
                 await made._authenticate(timeout_s)
         except TimeoutError as error:
             made.close()
@@ -205,6 +210,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 f"the TLS handshake with {self.address} failed: {error.reason or error}"
             ) from error
         except (OSError, UnicodeError) as error:
+            if tls is not None and isinstance(error, (ConnectionResetError, ConnectionAbortedError)):
+                raise NotTrustedError(
+                    f"the TLS handshake with {self.address} failed: the broker closed the connection"
+                ) from error
             raise UnreachableError(f"no connection to {self.address}: {error}") from error
 
     async def _authenticate(self, timeout_s: float) -> None:

@@ -134,3 +134,11 @@ def test_closing_gives_the_buffer_back() -> None:
     assert reader.next_frame() is None
     reader.close()
     assert reader._own is None
+
+
+def test_the_start_of_a_tls_handshake_is_named() -> None:
+    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
+    reader.buffer()[:5] = b"\x16\x03\x01\x02\x00"
+    with pytest.raises(InvalidFrameSizeError, match="TLS handshake"):
+        reader.received(5)
+        reader.next_frame()
