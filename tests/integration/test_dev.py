@@ -197,3 +197,16 @@ def test_a_wrong_address_of_the_console_is_one_sentence(tmp_path: Path) -> None:
         assert dev.process.wait(START_S) == 1
     assert "tidelog: --console here: here is not an address: expected HOST:PORT, as in 127" in dev.text
     assert "Traceback" not in dev.text
+
+
+def test_ipv6_addresses_have_brackets(tmp_path: Path) -> None:
+    """What `ready:` prints is an address that clients and the console accept."""
+    with running(tmp_path, "--ephemeral", "--listen", "[::1]:0", "--console", "[::1]:0") as dev:
+        assert re.fullmatch(r"\[::1\]:[0-9]+", dev.addresses)
+        with subprocess.Popen(
+            [*tidelog_command(), "topic", "create", "t", "--bootstrap-server", dev.addresses]
+        ) as create:
+            assert create.wait(START_S) == 0
+        (url,) = re.findall(r"^console: (.*)$", dev.text, re.MULTILINE)
+        with urllib.request.urlopen(url, timeout=START_S) as page:
+            assert page.status == 200

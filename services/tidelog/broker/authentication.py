@@ -448,7 +448,7 @@ class ConnectionAuthentication:
     def _report(self, failure: str | None) -> None:
         """Reports a login or its failure. This is the only place that does."""
         connection = self._connection
-        peer = f"{connection.peer_host}:{connection.peer_port}"
+        peer = connection.peer
         listener = self._authenticator.listener_name
         AUDIT.login(connection.principal, connection.peer_host, self.mechanism, failure)
         if failure is None:

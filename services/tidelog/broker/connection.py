@@ -26,6 +26,7 @@ from tidelog.broker.socket_io import (
     Turn,
     release_files,
 )
+from tidelog.model.brokers import host_and_port
 from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.codec import MalformedMessageError
 
@@ -180,6 +181,11 @@ class Connection(RequestSource):
         """Sets the maximum size of the requests that arrive from now on."""
         self._frames.max_frame_bytes = max_request_bytes
 
+    @property
+    def peer(self) -> str:
+        """The client's address for logs, with an IPv6 address in brackets."""
+        return host_and_port(self.peer_host, self.peer_port)
+
     # -- calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -272,7 +278,7 @@ class Connection(RequestSource):
             self.refuse(str(error))
         except Exception as error:  # noqa: BLE001 - a bug: this connection ends, nothing else is hurt
             self.flush()
-            _log.error("a request failed", peer=f"{self.peer_host}:{self.peer_port}", exc_info=error)
+            _log.error("a request failed", peer=self.peer, exc_info=error)
             self.close()
         finally:
             self._is_processing = False
@@ -409,7 +415,7 @@ class Connection(RequestSource):
     def refuse(self, reason: str) -> None:
         """Closes the connection of a client that broke the protocol, and logs the reason."""
         if not self.is_closed:
-            CLIENT_LOG.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
+            CLIENT_LOG.warning("connection closed", peer=self.peer, reason=reason)
             self.close()
 
     def finish(self) -> None:
@@ -422,7 +428,7 @@ class Connection(RequestSource):
             self._transport.close()
 
     def _on_send_error(self, error: OSError) -> None:
-        _log.debug("connection lost", peer=f"{self.peer_host}:{self.peer_port}", reason=str(error))
+        _log.debug("connection lost", peer=self.peer, reason=str(error))
         self.close()
 
     def _shut(self) -> None:

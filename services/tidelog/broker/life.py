@@ -208,4 +208,4 @@ def _where(holder: KeyValue) -> str:
         return ""
     if not isinstance(entry, BrokerEntry) or not entry.endpoints:
         return ""
-    return f" at {entry.endpoints[0].host}:{entry.endpoints[0].port}"
+    return f" at {entry.endpoints[0].address}"

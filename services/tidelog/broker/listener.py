@@ -17,7 +17,7 @@ from tidelog.broker.connection_rate import ConnectionRate, WaitingConnections
 from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.tls import ServerCertificates, TlsAcceptor
-from tidelog.model.brokers import Endpoint
+from tidelog.model.brokers import Endpoint, host_and_port
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ class Listener:
         except OSError as error:
             bound.close()
             raise OSError(
-                error.errno, f"{self.name} can't listen on {self._host}:{self.port}: {error.strerror}"
+                error.errno,
+                f"{self.name} can't listen on {host_and_port(self._host, self.port)}: {error.strerror}",
             ) from error
         self.port = bound.getsockname()[1]
         self._socket = bound
@@ -251,9 +252,7 @@ class Listener:
         self._telemetry.connection_opened(self.name)
         broken = self._limits.admit(connection.peer_host, self.name)
         if broken is not None:
-            CLIENT_LOG.warning(
-                "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
-            )
+            CLIENT_LOG.warning("connection refused", peer=connection.peer, reason=broken)
             return False
         if connection.authentication is not None:
             connection.authentication.start_deadline()
@@ -294,7 +293,7 @@ class Listener:
         oldest = monotonic() - max_idle_ms / 1000
         for connection in list(self._connections):
             if connection.is_idle_since(oldest):
-                _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")
+                _log.debug("idle connection closed", peer=connection.peer)
                 connection.close()
         self._timer.add(
             self._watch_idle,

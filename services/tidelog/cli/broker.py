@@ -23,6 +23,7 @@ from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import CLUSTER_ID_KEY, encode_uuid
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.brokers import host_and_port
 from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.rpc.controller_channel import RemoteController
@@ -63,7 +64,9 @@ async def _start(around: Surroundings) -> Started:
     around.health.ready_when(server.why_not_ready)
     await server.start(rpc_address=rpc_address, on_epoch=commands.set_broker_epoch)
     endpoint = settings.listener_plan().bind[0]
-    return Started(f"{endpoint.host or '0.0.0.0'}:{server.addresses[endpoint.listener_name]}", server.failed)
+    return Started(
+        host_and_port(endpoint.host or "0.0.0.0", server.addresses[endpoint.listener_name]), server.failed
+    )
 
 
 async def _cluster_id(store: MetadataStore, directory: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from tidelog.client.errors import BadAddressError
+from tidelog.model.brokers import host_and_port
 
 MAX_PORT: Final = 65535
 
@@ -14,7 +15,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 def parse_bootstrap(text: str) -> list[Address]:

@@ -552,7 +552,7 @@ def _watched(state: ClusterState, batches: Sequence[WatchBatch], changes: Change
 
 
 def _first_address(broker: BrokerRegistration) -> str:
-    return f"{broker.endpoints[0].host}:{broker.endpoints[0].port}" if broker.endpoints else ""
+    return broker.endpoints[0].address if broker.endpoints else ""
 
 
 def _fail(answered: asyncio.Future[object], error: KafkaError) -> None:

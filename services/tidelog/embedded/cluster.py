@@ -27,6 +27,7 @@ from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.brokers import host_and_port
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
@@ -142,7 +143,8 @@ class EmbeddedCluster:
     def address_of(self, broker_id: int, listener: int = 0) -> str:
         """Returns the address of one of the listeners of a running broker. Raises KeyError."""
         endpoint = self._settings[broker_id].listener_plan().bind[listener]
-        return f"{endpoint.host or '0.0.0.0'}:{self.brokers[broker_id].addresses[endpoint.listener_name]}"
+        port = self.brokers[broker_id].addresses[endpoint.listener_name]
+        return host_and_port(endpoint.host or "0.0.0.0", port)
 
     async def ensure_topic(self, name: str, partitions: int) -> None:
         """Creates a topic, unless it exists. With -1 partitions it has as many as `num.partitions` states.

@@ -23,6 +23,11 @@ def parse_broker_id(name: str) -> int | None:
     return broker_id if broker_id <= MAX_BROKER_ID else None
 
 
+def host_and_port(host: str, port: int | str) -> str:
+    """Returns an address as clients and URLs write it, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 class Endpoint(NamedTuple):
     """An advertised listener, from `advertised.listeners` and `listener.security.protocol.map`."""
 
@@ -30,6 +35,11 @@ class Endpoint(NamedTuple):
     host: str
     port: int
     security_protocol: str = "PLAINTEXT"
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, with an IPv6 address in brackets."""
+        return host_and_port(self.host, self.port)
 
 
 class BrokerRegistration(NamedTuple):

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from tidelog.model.brokers import host_and_port
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import session_jars
 from tidelog.pipeline.java import check_java
+from tidelog.process.build import install_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +83,7 @@ def check_remote(remote: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
         socket.create_connection((host, port), timeout_s).close()
     except OSError as error:
         raise PipelineError(
-            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}): "
+            f"no Spark Connect server answers at {host_and_port(host, port)} ({error.strerror or error}): "
             "start one with 'tidelog pipeline connect-server', or unset SPARK_REMOTE to run here"
         ) from error
 
@@ -102,7 +104,7 @@ def spark_session(
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        raise PipelineError("Spark is not installed: run pip install 'tidelog[pipeline]'") from error
+        raise PipelineError(f"Spark is not installed: {install_command('pipeline')}") from error
     builder = SparkSession.builder.appName(app_name)
     remote = remote or os.environ.get("SPARK_REMOTE")
     if remote:

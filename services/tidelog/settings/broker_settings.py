@@ -489,5 +489,5 @@ def _connection_limits(text: str) -> dict[str, int]:
         number = number.strip()
         if not separator or not host or not number.isdecimal() or len(number) > MAX_INTEGER_CHARS:
             raise SettingError(name, f"{name}: {entry[:MAX_SHOWN_CHARS]} does not have the form host:number")
-        limits[host.strip()] = int(number)
+        limits[host.strip().strip("[]")] = int(number)
     return limits

@@ -170,7 +170,7 @@ def test_other_pairs_of_settings() -> None:
     assert BrokerSettings.parse({"log.dir": "/a", "log.dirs": "/c, /c"}).data_dirs == ("/c",)
     assert BrokerSettings.parse({"broker.id": "4"}).node_id == 4
     overrides = {"max.connections.per.ip.overrides": "10.0.0.1:5, h:7,[::1]:2"}
-    assert BrokerSettings.parse(overrides).connection_limits_per_ip() == {"10.0.0.1": 5, "h": 7, "[::1]": 2}
+    assert BrokerSettings.parse(overrides).connection_limits_per_ip() == {"10.0.0.1": 5, "h": 7, "::1": 2}
 
 
 def test_dynamic_layers_override_static_ones_and_can_be_removed() -> None:

@@ -31,6 +31,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.store import NO_LEASE, KeyValue, StoreError
 from tidelog.metrics.certificates import MAX_FILE_BYTES, first_expiration_s
+from tidelog.model.brokers import host_and_port
 
 METRICS_LISTENER: Final = "tidelog.metrics.listener"
 MAX_METRICS_BYTES: Final = 32 * 1024 * 1024
@@ -77,7 +78,10 @@ def read_metrics(
         lost = sum_of(text, _LOST_LEASES)
         server_s = parsedate_to_datetime(date).timestamp()
     except (_EndpointError, ValueError) as error:
-        return Unseen(f"http://{address}:{port}/metrics: {error}", "check the address and the NetworkPolicy")
+        return Unseen(
+            f"http://{host_and_port(address, port)}/metrics: {error}",
+            "check the address and the NetworkPolicy",
+        )
     # The header is the start of the second in which the server answered: half a second early on average.
     ahead_ms = round((server_s + 0.5 - (began_s + took_s / 2)) * 1000)
     return ServiceMetrics(

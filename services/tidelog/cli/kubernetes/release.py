@@ -14,6 +14,7 @@ from tidelog.cli.kubernetes.roll_order import BrokerPod
 from tidelog.cli.kubernetes.rollout import DELETION_COST, ServicePod, Workload, pending
 from tidelog.cli.kubernetes.volume_growth import Claim, VolumeSet
 from tidelog.cli.tool_command import ToolError
+from tidelog.model.brokers import host_and_port
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -233,9 +234,8 @@ class Release:
         """Returns a metric of a pod, or None if the pod does not answer."""
         if not pod_ip:
             return None
-        host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
         try:
-            url = f"http://{host}:{self._metrics_port}/metrics"
+            url = f"http://{host_and_port(pod_ip, self._metrics_port)}/metrics"
             with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
                 return sum_of(answer.read().decode("utf-8", "replace"), name)
         except (OSError, ValueError):

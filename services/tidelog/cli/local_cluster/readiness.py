@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tidelog.client.address import Address
+from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity
@@ -47,11 +47,9 @@ def has_said_ready(log_path: Path, from_byte: int) -> bool:
 
 def brokers_known_to(address: str, security: ClientSecurity) -> set[int]:
     """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer."""
-    host, _, port = address.rpartition(":")
+    (place,) = parse_bootstrap(address)
     try:
-        with BrokerConnection(
-            Address(host, int(port)), timeout_s=ANSWER_TIMEOUT_S, security=security
-        ) as connection:
+        with BrokerConnection(place, timeout_s=ANSWER_TIMEOUT_S, security=security) as connection:
             answer = connection.call(MetadataRequest(topics=[]), MetadataResponse, at_least=4)
     except ClientError:
         return set()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from tidelog.model.brokers import host_and_port
+
 DEFAULT_PORT: Final = 2379
 # After this time without a connection, the client tries the next endpoint.
 DEFAULT_CONNECT_TIMEOUT_MS: Final = 1000
@@ -37,8 +39,9 @@ class EtcdEndpoint(NamedTuple):
             raise EtcdAddressError(
                 f"{text!r} is not an etcd endpoint; write http://host:port or https://host:port"
             )
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        return EtcdEndpoint(f"{host}:{port}", parts.scheme == "https" if has_scheme else is_tls_default)
+        return EtcdEndpoint(
+            host_and_port(parts.hostname, port), parts.scheme == "https" if has_scheme else is_tls_default
+        )
 
 
 class EtcdOptions(NamedTuple):

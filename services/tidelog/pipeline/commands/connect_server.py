@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from tidelog.model.brokers import host_and_port
 from tidelog.pipeline.connect_server import server_command
 from tidelog.pipeline.session import DEFAULT_CONNECT_PORT, DEFAULT_MASTER
 from tidelog.process.command_help import DescribedCommand
@@ -28,5 +29,5 @@ def command(host: str, port: int, master: str, memory: str, settings: tuple[str,
     arguments = server_command(host, port, master=master, memory=memory, settings=pairs)
     # Functions of the jobs run in this Python, with tidelog's modules.
     environment = {"PYSPARK_PYTHON": sys.executable, **os.environ}
-    click.echo(f"serving Spark Connect: SPARK_REMOTE=sc://{host}:{port}", err=True)
+    click.echo(f"serving Spark Connect: SPARK_REMOTE=sc://{host_and_port(host, port)}", err=True)
     os.execve(arguments[0], arguments, environment)

@@ -164,7 +164,7 @@ def connection_of_client() -> Any:
     connection = SimpleNamespace(
         principal=ANONYMOUS,
         peer_host="127.0.0.1",
-        peer_port=1,
+        peer="127.0.0.1:1",
         gate=None,
         is_closed=False,
         listener=SimpleNamespace(max_request_bytes=1000),

@@ -285,9 +285,9 @@ async def open_connection(
             else:
                 await _begin_tls(loop, connected, connection, tls, endpoint)
     except TimeoutError as error:
-        raise ConnectionLostError(f"{endpoint.host}:{endpoint.port} did not answer in time") from error
+        raise ConnectionLostError(f"{endpoint.address} did not answer in time") from error
     except OSError as error:
-        raise ConnectionLostError(f"{endpoint.host}:{endpoint.port}: {error}") from error
+        raise ConnectionLostError(f"{endpoint.address}: {error}") from error
     return connection
 
 
