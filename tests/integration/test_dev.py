@@ -200,7 +200,7 @@ def test_a_wrong_address_of_the_console_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_ipv6_addresses_have_brackets(tmp_path: Path) -> None:
-    """What `ready:` prints is an address that clients and the console accept."""
+    """Clients and the console accept the address that `ready:` prints."""
     with running(tmp_path, "--ephemeral", "--listen", "[::1]:0", "--console", "[::1]:0") as dev:
         assert re.fullmatch(r"\[::1\]:[0-9]+", dev.addresses)
         with subprocess.Popen(

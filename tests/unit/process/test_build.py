@@ -1,4 +1,4 @@
-"""What a build says about itself."""
+"""The facts that a build states about itself, and the packages of its extras."""
 
 from __future__ import annotations
 
