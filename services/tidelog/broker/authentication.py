@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import Counter, defaultdict
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -29,7 +30,7 @@ from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, scram_credential_k
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import Principal, user_principal
 from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
-from tidelog.sasl.delegation_tokens import token_credential
+from tidelog.sasl.delegation_tokens import TOKEN_ITERATIONS, token_credential
 from tidelog.sasl.oauthbearer import BearerMessage
 from tidelog.sasl.plain import PlainLogin, user_of
 from tidelog.sasl.scram import (
@@ -148,7 +149,7 @@ class _ScramExchange:
         self._credential = credential
         is_known = credential is not None
         if credential is None:
-            credential = decoy_credential(mechanism, first.user, authenticator.decoy_secret())
+            credential = authenticator.decoy(mechanism, first)
         self._exchange = ServerExchange(
             mechanism, first, credential, secrets.token_urlsafe(NONCE_BYTES), is_known=is_known
         )
@@ -183,6 +184,15 @@ class _BearerExchange:
         return Step(b"", Login(user_principal(user), max(expires_ms - now_ms, 1)))
 
 
+class _Decoys(NamedTuple):
+    """The facts from which the credentials of unknown users follow."""
+
+    credentials: Mapping[str, ScramCredentialEntry]
+    secret: bytes
+    counts: Mapping[str, Mapping[int, int]]
+    """The users of each mechanism by the iterations of their credentials."""
+
+
 class Authenticator:
     """The authentication of one listener's clients, as the current settings require it."""
 
@@ -196,7 +206,7 @@ class Authenticator:
         self.metadata = metadata
         self._settings = settings
         self._random_secret = secrets.token_bytes(32)
-        self._decoy: tuple[Mapping[str, ScramCredentialEntry], bytes] | None = None
+        self._decoys: _Decoys | None = None
         self.plan = plan_sasl(listener_name, settings.broker.listener_value)
         settings.observe(self._settings_changed)
 
@@ -217,19 +227,22 @@ class Authenticator:
             return _BearerExchange(self._tokens(), self._clock)
         return _ScramExchange(self, MECHANISM_BY_NAME[mechanism])
 
-    def decoy_secret(self) -> bytes:
-        """Returns the secret from which the salts of unknown users follow. All brokers take it from the same
-        credential, so a client cannot compare the answers of two brokers.
+    def decoy(self, mechanism: ScramMechanism, first: ClientFirst) -> ScramCredential:
+        """Returns the credential of an unknown user or token. All brokers make it from the same credential of
+        a user, so a client cannot compare the answers of two brokers.
         """
         credentials = self.metadata.security.scram_credentials
-        if self._decoy is None or self._decoy[0] is not credentials:
-            # Anybody may name unknown users, and the search looks at all users. A change of the credentials
+        if self._decoys is None or self._decoys.credentials is not credentials:
+            # Anybody may name unknown users, and this looks at all users. A change of the credentials
             # replaces the mapping.
-            secret = (
-                credentials[min(credentials)].credential.server_key if credentials else self._random_secret
-            )
-            self._decoy = credentials, secret
-        return self._decoy[1]
+            secret, counts = self._random_secret, defaultdict[str, Counter[int]](Counter)
+            if credentials:
+                secret = credentials[min(credentials)].credential.server_key
+            for entry in credentials.values():
+                counts[entry.mechanism][entry.credential.iterations] += 1
+            self._decoys = _Decoys(credentials, secret, counts)
+        counted = {TOKEN_ITERATIONS: 1} if first.is_token else self._decoys.counts.get(mechanism.name, {})
+        return decoy_credential(mechanism, first.user, self._decoys.secret, counted)
 
     def token_login(
         self, mechanism: ScramMechanism, token_id: str

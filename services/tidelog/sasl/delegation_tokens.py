@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import hmac
+from typing import Final
 
 from tidelog.sasl.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, new_credential, salt_from
+
+TOKEN_ITERATIONS: Final = MIN_ITERATIONS
+"""The SCRAM iterations of the credential of each token, as in Kafka."""
 
 
 def token_hmac(secret_key: bytes, token_id: str) -> bytes:
@@ -57,4 +61,4 @@ def token_credential(mechanism: ScramMechanism, secret_key: bytes, token_id: str
     secret = token_hmac(secret_key, token_id)
     salt = salt_from(hmac.digest(secret, mechanism.name.encode(), "sha512"))
     password = base64.b64encode(secret).decode()
-    return new_credential(mechanism, password, salt, MIN_ITERATIONS)
+    return new_credential(mechanism, password, salt, TOKEN_ITERATIONS)

@@ -10,7 +10,9 @@ import base64
 import binascii
 import hashlib
 import hmac
+import math
 import re
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from tidelog.sasl import SCRAM_SHA_256, SCRAM_SHA_512, AuthenticationError
@@ -112,13 +114,31 @@ def salt_from(random_bytes: bytes) -> bytes:
     return bytes(salt)
 
 
-def decoy_credential(mechanism: ScramMechanism, user: str, secret: bytes) -> ScramCredential:
+def decoy_credential(
+    mechanism: ScramMechanism, user: str, secret: bytes, users_by_iterations: Mapping[int, int]
+) -> ScramCredential:
     """Returns a credential for an unknown user that no password matches. It is the same in every exchange
     with the same secret, so that a client does not learn from the salt whether a user exists.
+
+    Nor does it learn that from the number of iterations: unknown users have each number as often as users
+    have it. `users_by_iterations` counts those, and a change of one user changes the number of few others.
     """
     seed = hmac.digest(secret, user.encode(), "sha512")
     key = _hmac(mechanism, secret, user.encode())
-    return ScramCredential(salt_from(seed), key, key, MIN_ITERATIONS)
+    iterations = max(
+        users_by_iterations,
+        key=lambda number: users_by_iterations[number] / -_log_of_fraction(secret, f"{number} {user}"),
+        default=MIN_ITERATIONS,
+    )
+    return ScramCredential(salt_from(seed), key, key, iterations)
+
+
+def _log_of_fraction(secret: bytes, text: str) -> float:
+    """Returns the logarithm of a fraction above 0 and below 1 that follows from the text, for a weighted
+    choice by rendezvous.
+    """
+    number = int.from_bytes(hmac.digest(secret, text.encode(), "sha256")[:6], "big")
+    return math.log((number + 1) / (2**48 + 1))
 
 
 class ClientFirst(NamedTuple):

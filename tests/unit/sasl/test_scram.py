@@ -121,14 +121,29 @@ def test_an_unknown_user_fails_only_at_the_end() -> None:
     """A client that asks twice gets the same salt, of the same form as that of a known user."""
     secret = b"secret of the cluster"
     client = ClientExchange(SHA_256, "nobody", "guess", "client")
-    decoy = decoy_credential(SHA_256, "nobody", secret)
-    assert decoy == decoy_credential(SHA_256, "nobody", secret)
-    assert decoy.salt != decoy_credential(SHA_256, "other", secret).salt
+    decoy = decoy_credential(SHA_256, "nobody", secret, {})
+    assert decoy == decoy_credential(SHA_256, "nobody", secret, {})
+    assert decoy.salt != decoy_credential(SHA_256, "other", secret, {}).salt
     assert len(decoy.salt) == len(salt_from(bytes(range(20)))) and set(decoy.salt) <= set(SALT_ALPHABET)
     assert decoy.iterations == MIN_ITERATIONS
     server = _server(SHA_256, client.first, decoy, is_known=False)
     with pytest.raises(AuthenticationError, match="does not match"):
         server.finish(client.reply(server.server_first))
+
+
+def test_unknown_users_have_the_iterations_of_users() -> None:
+    """With one number for all unknown users, another number in an answer showed that the user exists."""
+    secret = b"secret of the cluster"
+
+    def numbers(users_by_iterations: dict[int, int]) -> list[int]:
+        decoys = [decoy_credential(SHA_256, f"user {n}", secret, users_by_iterations) for n in range(2000)]
+        return [decoy.iterations for decoy in decoys]
+
+    assert set(numbers({8192: 7})) == {8192}
+    before = numbers({4096: 750, 10_000: 250})
+    assert 430 < before.count(10_000) < 570 and set(before) == {4096, 10_000}  # a quarter, five sigmas
+    after = numbers({4096: 750, 10_000: 251})
+    assert sum(a != b for a, b in zip(before, after, strict=True)) < 20  # one user does not change them all
 
 
 def test_a_right_proof_for_a_decoy_fails() -> None:

@@ -22,7 +22,13 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, user_principal
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.delegation_tokens import token_hmac
-from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange, ScramMechanism, new_credential
+from tidelog.sasl.scram import (
+    MECHANISM_BY_NAME,
+    MIN_ITERATIONS,
+    ClientExchange,
+    ScramMechanism,
+    new_credential,
+)
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import ManualClock
 
@@ -49,12 +55,11 @@ class Lab:
             "CLIENTS", self.settings, cast(MetadataView, self.metadata), self.clock
         )
 
-    def set_user(self, password: str | None) -> None:
+    def set_user(self, password: str | None, iterations: int = MIN_ITERATIONS) -> None:
         entries = {}
         if password is not None:
-            entry = ScramCredentialEntry(
-                "alice", MECHANISM.name, new_credential(MECHANISM, password, b"salt")
-            )
+            credential = new_credential(MECHANISM, password, b"salt", iterations)
+            entry = ScramCredentialEntry("alice", MECHANISM.name, credential)
             entries[entry.key] = entry
         self.metadata.security = SecuritySnapshot(scram_credentials=entries)
 
@@ -84,6 +89,10 @@ class Exchange:
     def salt(self) -> bytes:
         """The part of the server's first message that has the salt."""
         return self._challenge.split(b",")[1]
+
+    @property
+    def iterations(self) -> bytes:
+        return self._challenge.split(b",")[2]
 
     def finish(self) -> Step:
         return self._server.take(self._client.reply(self._challenge))
@@ -158,6 +167,15 @@ def test_logins_of_unknown_users_do_not_look_at_all_users(lab: Lab) -> None:
     assert Exchange(lab, "nobody", "secret", is_token=False).salt not in salts
     lab.set_user(None)
     assert Exchange(lab, "nobody", "secret", is_token=False).salt not in salts
+
+
+def test_the_number_of_iterations_does_not_tell_whether_a_user_or_token_exists(lab: Lab) -> None:
+    lab.set_user("secret", iterations=10_000)
+    for name in ("alice", "nobody", "bob"):
+        assert Exchange(lab, name, "secret", is_token=False).iterations == b"i=10000"
+    unknown = Exchange(lab, "token", SECRET, is_token=True).iterations
+    lab.set_token(lifetime_ms=10_000)
+    assert Exchange(lab, "token", SECRET, is_token=True).iterations == unknown
 
 
 def connection_of_client() -> Any:
