@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 from collections.abc import Mapping
 from time import monotonic
 from typing import Any, Final, NamedTuple
@@ -19,6 +18,7 @@ import jwt
 import structlog
 
 from tidelog.model.instants import WallMs
+from tidelog.process.direct_requests import open_directly
 from tidelog.sasl import AuthenticationError
 from tidelog.settings.sasl_settings import BearerPlan
 
@@ -135,7 +135,7 @@ class BearerTokens:
 
 
 def _read_url(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=READ_TIMEOUT_S) as response:
+    with open_directly(url, READ_TIMEOUT_S) as response:
         data: bytes = response.read(MAX_JWKS_BYTES + 1)
     if len(data) > MAX_JWKS_BYTES:
         raise ValueError(f"the key set has more than {MAX_JWKS_BYTES} bytes")

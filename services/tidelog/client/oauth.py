@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 from typing import Final, NamedTuple
 
+from tidelog.process.direct_requests import open_directly
 from tidelog.sasl import OAUTHBEARER, AuthenticationError
 from tidelog.sasl.login import ClientTokens
 from tidelog.sasl.oauthbearer import BearerMessage
@@ -60,13 +61,16 @@ class OAuthLogin:
             {"Authorization": "Basic " + base64.b64encode(f"{user}:{secret}".encode()).decode()},
         )
         try:
-            with urllib.request.urlopen(request, timeout=TOKEN_TIMEOUT_S) as response:
+            with open_directly(request, TOKEN_TIMEOUT_S) as response:
                 answer = json.loads(response.read(MAX_RESPONSE_BYTES))
             token, lifetime_s = str(answer["access_token"]), float(answer.get("expires_in", 0))
         except urllib.error.HTTPError as error:
             error.close()
+            step = ""
+            if place := error.headers.get("Location"):
+                step = f"; the secret is not sent to {place}: set sasl.oauthbearer.token.endpoint.url to it"
             raise AuthenticationError(
-                f"{self._endpoint_url} gives no token to {self.user}: HTTP status {error.code}"
+                f"{self._endpoint_url} gives no token to {self.user}: HTTP status {error.code}{step}"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise AuthenticationError(f"{self._endpoint_url} gives no token: {error}") from None

@@ -21,6 +21,7 @@ from tidelog.cli.kubernetes import api_server
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.tool_command import ToolError
 from tidelog.model.json_object import JsonObject
+from tidelog.process.direct_requests import open_directly
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_ANSWER_BYTES: Final = 8 * 1024 * 1024
@@ -70,7 +71,7 @@ class PodReader:
     def _get(self, path: str) -> JsonObject:
         token = self._token_file.read_text("utf-8").strip()
         request = urllib.request.Request(self._url + path, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=api_server.CALL_TIMEOUT_S, context=self._tls) as answer:
+        with open_directly(request, api_server.CALL_TIMEOUT_S, self._tls) as answer:
             found: JsonObject = json.loads(answer.read(MAX_ANSWER_BYTES))
             return found
 

@@ -21,6 +21,7 @@ from tidelog.pipeline.analytics.facts import Sample
 from tidelog.pipeline.analytics.remote_messages import ReadRequest, ReadResponse
 from tidelog.pipeline.analytics.series import interval_ms
 from tidelog.pipeline.errors import PipelineError
+from tidelog.process.direct_requests import open_directly
 
 MAX_POINTS: Final = 10_000
 """The number of points to request for a series at once. Prometheus rejects more than 11,000."""
@@ -102,7 +103,7 @@ class Prometheus:
         if self.token:
             request.add_header("Authorization", f"Bearer {self.token}")
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+            with open_directly(request, self.timeout_s) as answer:
                 found: bytes = answer.read()
         except urllib.error.HTTPError as error:
             said = " ".join(error.read(2000).decode(errors="replace").split())[:300]
