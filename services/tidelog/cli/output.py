@@ -15,6 +15,7 @@ import click
 
 from tidelog.cli.json_document import JsonDocument, Shown, is_named
 from tidelog.model.plurals import counted
+from tidelog.model.printable import printable
 from tidelog.process.output_format import OutputFormat, format_option, is_terminal, output_format
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def _text(cell: object) -> str:
     if cell is None:
         return ""
     if isinstance(cell, (list, tuple)) and not is_named(cell):
-        return ",".join(map(str, cell))
-    return str(cell)
+        return printable(",".join(map(str, cell)))
+    return printable(str(cell))
 
 
 def print_heading(name: str, rest: str, **facts: object) -> None:
@@ -115,7 +116,8 @@ def print_heading(name: str, rest: str, **facts: object) -> None:
     if (document := _document()) is not None:
         document.add_heading(facts or {"name": name, "description": rest.strip()})
         return
-    click.echo((click.style(name, bold=True) if is_terminal() else name) + rest)
+    name = printable(name)
+    click.echo((click.style(name, bold=True) if is_terminal() else name) + printable(rest, kept="\n"))
 
 
 def add_facts(**facts: object) -> None:
@@ -133,7 +135,7 @@ def say(text: str, *, is_one_of_many: bool = False, **facts: object) -> None:
     if (document := _document()) is not None:
         document.add_result(text, facts, is_one_of_many=is_one_of_many)
         return
-    click.secho(text, fg="green" if is_terminal() else None)
+    click.secho(printable(text, kept="\n"), fg="green" if is_terminal() else None)
 
 
 def progress(text: str) -> None:
@@ -148,7 +150,7 @@ def progress(text: str) -> None:
 
 def note(text: str) -> None:
     """Prints a note for people on standard error, apart from the data."""
-    click.echo(text, err=True)
+    click.echo(printable(text, kept="\n"), err=True)
 
 
 def finish(*, has_failed: bool = False) -> None:

@@ -211,7 +211,7 @@ def sentence_of(error: ToolError | ClientError | KafkaError, suggestion: str = "
 
 
 def fail(reason: str) -> NoReturn:
-    click.echo(f"tidelog: {reason}", err=True)
+    note(f"tidelog: {reason}")
     raise click.exceptions.Exit(1)
 
 

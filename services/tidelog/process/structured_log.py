@@ -6,6 +6,7 @@ Modules call `structlog.get_logger(__name__)` at import. No log is written befor
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 import time
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
+from tidelog.model.printable import printable
 from tidelog.model.trace_context import add_trace_ids
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, Processor, WrappedLogger
+    from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -128,9 +130,25 @@ def _name_of(logger: WrappedLogger) -> str:
 def _text_renderers(output: TextIO) -> list[Processor]:
     # Plain tracebacks. Rich tracebacks show local variables, which may contain records and secrets.
     renderer = structlog.dev.ConsoleRenderer(
-        colors=output.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+        colors=output.isatty(), pad_event_to=0, exception_formatter=_printable_traceback
     )
-    return [renderer]
+    return [_escape_names, renderer]
+
+
+def _escape_names(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Escapes what a terminal would obey in texts, which may have names that clients choose. The renderer
+    does this for other values, and JSON for all.
+    """
+    for name, value in event.items():
+        if isinstance(value, str):
+            event[name] = printable(value)
+    return event
+
+
+def _printable_traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    stream.write(printable(text.getvalue(), kept="\n"))
 
 
 def _json_renderers() -> list[Processor]:
