@@ -14,6 +14,7 @@ from uuid import UUID
 
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import (
     AssignmentDone,
     CommitConsumed,
@@ -296,10 +297,10 @@ class ModelGroup(VirtualTime):
     def _may_commit(self, application: Application) -> bool:
         return application.name in self.members and not self._epoch_moves(application)
 
-    def _commit(self, application: Application, offsets: dict[TopicPartition, tuple[int, int]]) -> None:
+    def _commit(self, application: Application, offsets: dict[TopicPartition, OffsetToCommit]) -> None:
         if self._happens(self.faults.lost) or not application.is_alive or not self._may_commit(application):
             return
-        for place, (offset, _) in offsets.items():
+        for place, (offset, _, _) in offsets.items():
             for earlier in range(self.committed.get(place.partition, 0), offset):
                 assert (place.partition, earlier) in self.dealt_with, (
                     f"{place} was committed up to {offset}, but nobody dealt with {earlier}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from tidelog.client.core.consumed_partition import ConsumedPartition
+from tidelog.client.core.consumed_partition import ConsumedPartition, OffsetToCommit
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.membership import ConsumerMembership
 from tidelog.client.core.partition_queue import PartitionQueue
@@ -107,7 +107,7 @@ def commit_before_delivery() -> Iterator[None]:
 
     def commitable(
         core: ConsumerCore, places: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, tuple[int, int]]:
+    ) -> dict[TopicPartition, OffsetToCommit]:
         core.finish_delivered()
         return original(core, places)
 

@@ -11,12 +11,13 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
-from tidelog.aio import Consumer, DeserializationError, Producer, TopicPartition
+from tidelog.aio import Admin, Consumer, DeserializationError, Producer, TopicPartition
 from tidelog.client import Consumer as ThreadConsumer
 from tidelog.client.core.consumer import EpochEnd
 from tidelog.client.exceptions import OffsetOutOfRangeError, StaleMemberError
 from tidelog.client.serializers import json_deserializer
 from tidelog.client.shell.group_calls import GroupCalls
+from tidelog.model.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.integration
 EARLIEST = {"auto.offset.reset": "earliest"}
@@ -60,6 +61,58 @@ def test_a_group_reads_commits_and_continues(served: str, served_topic: Callable
         async with Consumer[bytes, bytes](served, settings) as consumer:
             consumer.subscribe([topic])
             assert await read(consumer, 1) == [b"new"]
+
+    asyncio.run(consume())
+
+
+@pytest.mark.parametrize("kind", ["assigned", "consumer", "classic", "pattern"])
+def test_a_topic_created_again(served: str, served_topic: Callable[..., str], kind: str) -> None:
+    """All its records arrive, although the earlier position exists in it, too."""
+    topic = served_topic(1)
+    place = TopicPartition(topic, 0)
+    settings: dict[str, Any] = {
+        **EARLIEST,
+        "allow.auto.create.topics": False,
+        "metadata.max.age.ms": 1_000,
+        "auto.commit.interval.ms": 50,
+    }
+    if kind != "assigned":
+        settings |= {"group.id": topic, "group.protocol": "classic" if kind == "classic" else "consumer"}
+
+    async def consume() -> None:
+        async with Admin(served) as admin, Consumer[bytes, bytes](served, settings) as consumer:
+            if kind == "assigned":
+                consumer.assign([place])
+            elif kind == "pattern":
+                consumer.subscribe(pattern=f"{topic}.*")
+            else:
+                consumer.subscribe([topic])
+            await send(10, "first")
+            assert len(await read(consumer, 10)) == 10
+            await admin.delete_topic(topic)
+            await created_again(admin)
+            await send(20, "next")
+            found: list[bytes] = []
+            deadline = time.monotonic() + DEADLINE_S
+            while len(found) < 20:
+                assert time.monotonic() < deadline, (found, consumer.health(), consumer.positions())
+                found += [record.value for record in await consumer.poll(0.2)]
+            assert found == [b"next-%d" % number for number in range(20)]
+
+    async def created_again(admin: Admin) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                try:
+                    await admin.create_topic(topic)
+                    return
+                except KafkaError as error:  # the deletion may be under way
+                    assert error.code == ErrorCode.TOPIC_ALREADY_EXISTS, error
+                await asyncio.sleep(0.1)
+
+    async def send(count: int, text: str) -> None:
+        async with Producer[bytes, bytes](served) as producer:
+            for number in range(count):
+                await producer.send_and_wait(topic, f"{text}-{number}".encode())
 
     asyncio.run(consume())
 

@@ -19,6 +19,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import (
     FULL_POLL_EACH_MS,
     AssignmentDone,
@@ -31,7 +32,7 @@ from tidelog.client.core.consumer import (
     SendFetch,
 )
 from tidelog.client.core.consumer_protocol import encode_assignment
-from tidelog.client.core.delivery_errors import StaleMemberError
+from tidelog.client.core.delivery_errors import StaleMemberError, UnknownTopicError
 from tidelog.client.core.membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -288,7 +289,48 @@ def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(pr
     cast("Any", consumer)._calls.coordinator = coordinator
     asyncio.run(consumer.commit({PLACE: 5}))
     assert len(coordinator.commits) == 1
-    assert core.commitable() == {PLACE: (5, -1)}
+    assert core.commitable() == {PLACE: OffsetToCommit(5)}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("is_created_again", [True, False])
+def test_an_offset_of_a_deleted_topic_is_not_committed(is_created_again: bool, is_known: bool) -> None:
+    """The next topic of the name would begin there. The offsets of other topics are committed."""
+    consumer, core = member("consumer")
+    shell: Any = consumer
+    other, other_id = TopicPartition("u", 0), uuid.UUID(int=3)
+    code = ErrorCode.NONE if is_created_again else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    after = TopicView("t", uuid.UUID(int=2), (PartitionLeader(1, 0),) * is_created_again, code)
+    nodes = (Node(1, "h", 1),)
+    asked: list[list[uuid.UUID]] = []
+
+    class Informed(Coordinator):
+        async def call(self, request: OffsetCommitRequest, timeout_s: float, **versions: int) -> Any:
+            assert versions.get("at_most") is None, "it does not name ids"
+            asked.append([topic.topic_id for topic in request.topics])
+            topics = [
+                OffsetCommitResponseTopic(topic_id=topic.topic_id, partitions=[row])
+                for topic in request.topics
+                for code in (ErrorCode.NONE if topic.topic_id == other_id else ErrorCode.UNKNOWN_TOPIC_ID,)
+                for row in (OffsetCommitResponsePartition(0, code),)
+            ]
+            return OffsetCommitResponse(0, topics)
+
+        def check(self, code: int, subject: str) -> None:
+            if code:
+                raise KafkaError(ErrorCode(code), subject)
+
+    async def metadata(topics: object) -> MetadataReceived:
+        return MetadataReceived(nodes, (after,))
+
+    shell._calls.coordinator, shell._network.metadata = Informed(lambda: None), metadata
+    core.view.update(MetadataReceived(nodes, (TopicView("u", other_id, (PartitionLeader(1, 0),)),)))
+    if is_known:
+        core.view.update(MetadataReceived(nodes, (after,)))
+    offsets = {PLACE: OffsetToCommit(5, topic_id=TOPIC_ID), other: OffsetToCommit(6)}
+    with pytest.raises(UnknownTopicError, match="t-0 was deleted"):
+        asyncio.run(shell._commit(offsets))
+    assert asked[-1] == [other_id]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 NO_LEADER: Final = -1
 NO_LEADER_EPOCH: Final = -1
@@ -62,6 +62,8 @@ class ClusterView:
         """The number of topics that the view has forgotten. It forgets those that were deleted or replaced by
         others of their names, and those for which a leader answered ListOffsets with an error.
         """
+        self.found_topics: int = 0
+        """The number of topics that the view has learned, also as successors of topics of their names."""
 
     def update(self, received: MetadataReceived) -> None:
         self.nodes = {node.node_id: node for node in received.nodes}
@@ -83,6 +85,8 @@ class ClusterView:
                 topic = topic._replace(partitions=_newer_leaders(known.partitions, topic.partitions))
             elif known is not None:
                 self.forget(topic.name)
+            if topic.name not in self.topics:
+                self.found_topics += 1
             self.topics[topic.name] = topic
             self.names_by_id[topic.topic_id] = topic.name
 
@@ -91,6 +95,11 @@ class ClusterView:
         if known is not None:
             self.names_by_id.pop(known.topic_id, None)
             self.ended_topics += 1
+
+    def topic_id(self, name: str) -> UUID | None:
+        """Returns the id of a topic, None if the topic is unknown or an old broker named no id."""
+        topic = self.topics.get(name)
+        return None if topic is None or topic.topic_id == ZERO_TOPIC_ID else topic.topic_id
 
     def racks(self, name: str) -> dict[TopicPartition, frozenset[str]]:
         """Returns the racks of the replicas of each partition of a topic."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
@@ -28,6 +29,17 @@ class PositionState(Enum):
     KNOWN = "known"
     FAILED = "failed"
     """The next poll raises `error`; then the partition returns to its former state."""
+
+
+class OffsetToCommit(NamedTuple):
+    """An offset to commit, the leader epoch of the record before it, and the id of its topic.
+
+    Without an id, the offset is one of the topic that has the name at present.
+    """
+
+    offset: int
+    leader_epoch: int = UNKNOWN_EPOCH
+    topic_id: UUID | None = None
 
 
 class FetchedBatches:
@@ -141,6 +153,7 @@ class ConsumedPartition:
         "checked_epoch",
         "consumed",
         "consumed_epoch",
+        "delivered_topic_id",
         "error",
         "failed_state",
         "fetch_epoch",
@@ -164,12 +177,18 @@ class ConsumedPartition:
         "preferred_until_ms",
         "reset_timestamp",
         "state",
+        "topic_id",
     )
 
     def __init__(self, place: TopicPartition, generations: Iterator[int]) -> None:
         """`generations` gives each number once, for all partitions of a consumer."""
         self.place: TopicPartition = place
         self.state: PositionState = PositionState.UNKNOWN
+        self.topic_id: UUID | None = None
+        """The id of the topic in which the position was found. None if the application has set the position,
+        until a fetch from there succeeds, and if the brokers name no ids."""
+        self.delivered_topic_id: UUID | None = None
+        """The id of the topic whose records the application got last. It may have been replaced since."""
         self.position: int = 0
         self.consumed: int = 0
         self.fetch_offset: int = 0
@@ -203,8 +222,12 @@ class ConsumedPartition:
         self.failed_state: PositionState = PositionState.UNKNOWN
         """The state to which a FAILED partition returns."""
 
-    def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
+    def seek(self, offset: int, epoch: int = UNKNOWN_EPOCH, topic_id: UUID | None = None) -> None:
+        """Sets the position. Without `topic_id`, the application has chosen it."""
         self._forget()
+        self.topic_id = topic_id
+        if topic_id is None:
+            self.delivered_topic_id = None
         self.state = PositionState.KNOWN
         self.position = self.consumed = self.fetch_offset = offset
         self.position_epoch = self.consumed_epoch = self.fetch_epoch = epoch
@@ -212,13 +235,27 @@ class ConsumedPartition:
     def reset(self, timestamp: int) -> None:
         """Looks up the position of a time, or of -1 (the end) or -2 (the beginning)."""
         self._forget()
+        self.topic_id = None
         self.state = PositionState.RESETTING
         self.reset_timestamp = timestamp
 
-    def read_again(self, offset: int) -> None:
-        """Sets the position to a record that was delivered in vain. `consumed` does not change."""
+    def replace_topic(self) -> None:
+        """Forgets the position, because another topic has the name now."""
         self._forget()
-        self.state = PositionState.KNOWN
+        self.topic_id = None
+        self.preferred_replica = -1
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = None
+        if self.state is not PositionState.RESETTING:
+            self.state = PositionState.UNKNOWN
+
+    def read_again(self, offset: int) -> None:
+        """Sets the position to a record that was delivered in vain, if the topic is still the same.
+        `consumed` does not change.
+        """
+        is_sought = self.state in (PositionState.UNKNOWN, PositionState.RESETTING)
+        if is_sought or self.topic_id != self.delivered_topic_id:
+            return
+        self._forget()
         self.position = self.fetch_offset = offset
         self.position_epoch = self.fetch_epoch = UNKNOWN_EPOCH
 
@@ -272,6 +309,7 @@ class ConsumedPartition:
         Raises ValueError for damaged bytes.
         """
         if self.fetched:
+            self.delivered_topic_id = self.topic_id
             current = self.fetched[0]
             records = current.take(most)
             if records:
@@ -297,6 +335,7 @@ class ConsumedPartition:
         damaged bytes.
         """
         if self.fetched:
+            self.delivered_topic_id = self.topic_id
             current = self.fetched[0]
             batch = current.take_rest(self.position)
             self._pass(current)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from tidelog.client.core.classic_membership import (
     ClassicMembership,
@@ -24,6 +25,7 @@ from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataRec
 from tidelog.client.core.consumed_partition import (
     ConsumedPartition,
     FetchedBatches,
+    OffsetToCommit,
     PositionState,
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
@@ -44,7 +46,7 @@ from tidelog.client.core.metadata_schedule import MetadataSchedule
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import NO_SESSION
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import iterate_headers
 
 T = TypeVar("T")
@@ -65,6 +67,7 @@ _METADATA_ERRORS: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
         ErrorCode.REPLICA_NOT_AVAILABLE,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -252,9 +255,15 @@ class SendGroupRequest(NamedTuple):
 
 
 class CommitConsumed(NamedTuple):
-    """Commit these offsets and leader epochs. The commit is an automatic one."""
+    """Commit these offsets. The commit is an automatic one."""
 
-    offsets: Mapping[TopicPartition, tuple[int, int]]
+    offsets: Mapping[TopicPartition, OffsetToCommit]
+
+
+class TopicReplaced(NamedTuple):
+    """The topic was deleted, and another one has its name. The positions in it are looked up again."""
+
+    topic: str
 
 
 class RevokePartitions(NamedTuple):
@@ -290,6 +299,7 @@ Effect = (
     | LookUpOffsets
     | CheckPositions
     | TruncationFound
+    | TopicReplaced
     | RequestMetadata
     | SendGroupRequest
     | CommitConsumed
@@ -328,9 +338,11 @@ class ConsumerCore:
         self._last_step = 0
         self.last_poll_ms: int = 0
         self._next_full_poll_ms = 0
-        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int], int]] = {}
-        """The broker of each fetch in flight, the generations of its partitions, and the view's
-        `ended_topics` when it was sent."""
+        self._fetches: dict[int, tuple[int, dict[ConsumedPartition, int], int, Mapping[str, UUID]]] = {}
+        """The broker of each fetch in flight, the generations of its partitions, the view's `ended_topics`
+        when it was sent, and the ids of its topics."""
+        self._found_topics = 0
+        """The view's `found_topics` when the core last compared the ids of topics."""
         self._busy_nodes: set[int] = set()
         self._last_request_id = 0
         self._sessions: dict[int, FetchSession] = {}
@@ -462,20 +474,32 @@ class ConsumerCore:
 
     def commitable(
         self, places: Iterable[TopicPartition] | None = None
-    ) -> dict[TopicPartition, tuple[int, int]]:
-        """Returns the offsets and leader epochs up to which records are processed but not committed."""
+    ) -> dict[TopicPartition, OffsetToCommit]:
+        """Returns the offsets up to which records are processed but not committed."""
         chosen = self.partitions.values() if places is None else self._known(places)
         return {
-            partition.place: (partition.consumed, partition.consumed_epoch)
+            partition.place: OffsetToCommit(partition.consumed, partition.consumed_epoch, partition.topic_id)
             for partition in chosen
             if partition.state is PositionState.KNOWN
             and self._committed.get(partition.place) != partition.consumed
         }
 
-    def committed(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    def chosen_to_commit(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetToCommit]:
+        """Returns the offsets that the application wants to commit, as ones of the topics whose records it
+        got.
+        """
+        topic_ids = {
+            partition.place: partition.delivered_topic_id or partition.topic_id
+            for partition in self._known(offsets)
+        }
+        return {
+            place: OffsetToCommit(offset, topic_id=topic_ids.get(place)) for place, offset in offsets.items()
+        }
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
         """A commit was stored."""
-        for place, (offset, _) in offsets.items():
-            if place in self.partitions:
+        for place, (offset, _, topic_id) in offsets.items():
+            if place in self.partitions and topic_id in (None, self.partitions[place].topic_id):
                 self._committed[place] = offset
 
     def pause(self, places: Iterable[TopicPartition]) -> None:
@@ -522,6 +546,7 @@ class ConsumerCore:
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         """Takes an event and returns what follows."""
         effects: list[Effect] = []
+        self._compare_topics(effects)
         match event:
             case FetchAnswered():
                 self._fetched(event, now_ms, effects)
@@ -531,7 +556,7 @@ class ConsumerCore:
                 self._found_committed(event, effects)
             case OffsetsFound(request, found):
                 for partition in self._unchanged(request.generations):
-                    partition.seek(found[partition.place])
+                    partition.seek(found[partition.place], topic_id=partition.topic_id)
             case PositionsChecked():
                 self._checked(event, now_ms, effects)
             case LookupFailed():
@@ -558,11 +583,11 @@ class ConsumerCore:
         return effects + self.poll(now_ms)
 
     def _fetched(self, event: FetchAnswered, now_ms: int, effects: list[Effect]) -> None:
-        node_id, generations, ended_topics = self._fetches.pop(event.request_id)
+        node_id, generations, ended_topics, topic_ids = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         if event.error_code:
             self._sessions[node_id].refused(event.error_code)
-            self._metadata.is_needed |= event.error_code not in _SESSION_ERRORS
+            self._metadata.is_needed |= event.error_code not in _SESSION_ERRORS - _METADATA_ERRORS
         else:
             self._sessions[node_id].answered(event.session_id)
         has_news = False
@@ -580,6 +605,11 @@ class ConsumerCore:
                 continue
             if answer.leader is not None:
                 self.view.learn_leader(place, answer.leader, ended_topics)
+            topic_id = topic_ids.get(place.topic)
+            if place.topic in self.view.topics and self.view.topics[place.topic].topic_id != topic_id:
+                continue  # the answer is about an earlier topic of the name
+            if not answer.error_code and topic_id != ZERO_TOPIC_ID:
+                partition.topic_id = topic_id
             has_news |= self._take_answer(partition, answer, node_id, now_ms)
         if has_news:
             effects.append(RecordsReady())
@@ -670,7 +700,7 @@ class ConsumerCore:
         if end_offset is None:
             self._reset_by_policy(partition)
         else:
-            partition.seek(end_offset, end.epoch)
+            partition.seek(end_offset, end.epoch, partition.topic_id)
             partition.checked_epoch = check.leader_epoch
 
     def _reset_by_policy(self, partition: ConsumedPartition) -> bool:
@@ -689,7 +719,7 @@ class ConsumerCore:
         return False
 
     def _fetch_failed(self, event: FetchFailed, now_ms: int) -> None:
-        node_id, generations, _ = self._fetches.pop(event.request_id)
+        node_id, generations, _, _ = self._fetches.pop(event.request_id)
         self._busy_nodes.discard(node_id)
         self._sessions[node_id].failed()
         self._metadata.is_needed = True
@@ -703,7 +733,7 @@ class ConsumerCore:
             place = partition.place
             offset, epoch = event.offsets[place]
             if offset >= 0:
-                partition.seek(offset, epoch)
+                partition.seek(offset, epoch, partition.topic_id)
                 self._committed[place] = offset
             elif self._reset_by_policy(partition):
                 effects.append(RecordsReady())
@@ -729,6 +759,32 @@ class ConsumerCore:
             is_incomplete |= self.membership.took_metadata(self.view, now_ms)
         self._metadata.received(is_incomplete, now_ms)
 
+    def _compare_topics(self, effects: list[Effect]) -> None:
+        """Looks up the positions of topics again that were deleted and created again under their names.
+
+        A group of KIP-848 assigns partitions by the ids of topics. There, another member may get the
+        partitions of the new topic, so nothing is read until the group has assigned them.
+        """
+        view = self.view
+        if self._found_topics == view.found_topics:
+            return
+        self._found_topics = view.found_topics
+        assigned = {place: topic_id for (topic_id, _), place in self._assigned.items()}
+        replaced: dict[str, None] = {}
+        for place, partition in self.partitions.items():
+            topic_id, given_id = view.topic_id(place.topic), assigned.get(place)
+            is_by_id = isinstance(given_id, UUID)
+            former_id = given_id if is_by_id else partition.topic_id
+            if topic_id is None or former_id is None or former_id == topic_id:
+                continue
+            replaced[place.topic] = None
+            partition.replace_topic()
+            partition.is_revoked |= is_by_id
+            self._committed.pop(place, None)
+            if partition in self._turn:
+                self._turn.remove(partition)
+        effects += [TopicReplaced(topic) for topic in replaced]
+
     def _revocation_done(self, event: RevocationDone, now_ms: int) -> None:
         revocation = self._revocation
         if revocation is None or revocation.step != event.step:
@@ -737,7 +793,11 @@ class ConsumerCore:
         for partition in self._known(revocation.partitions):
             if partition.is_revoked:  # else the application has assigned it by hand since it was lost
                 self._remove(partition.place)
-        self._assigned = {each: place for each, place in self._assigned.items() if place in self.partitions}
+        self._assigned = {
+            each: place
+            for each, place in self._assigned.items()
+            if place in self.partitions and not revocation.is_lost
+        }
         membership = self.membership
         if membership is None:
             return
@@ -756,6 +816,7 @@ class ConsumerCore:
         """Returns the effects that are due at `now_ms`. `next_wake_ms` tells when to call it again."""
         self.is_drained = False
         effects: list[Effect] = []
+        self._compare_topics(effects)
         if self.membership is not None and self.membership.state is not MemberState.OUTSIDE:
             self._keep_membership(self.membership, now_ms, effects)
         self._look_up(now_ms, effects)
@@ -861,15 +922,17 @@ class ConsumerCore:
         """Ends the membership, and with it the step that the application is being told of."""
         membership.leave()
         self._revocation = None
+        self._assigned = {}
 
     def _look_up(self, now_ms: int, effects: list[Effect]) -> None:
         committed: dict[TopicPartition, int] = {}
         resetting: dict[TopicPartition, int] = {}
         timestamps: dict[TopicPartition, int] = {}
         for place, partition in self.partitions.items():
-            if partition.is_looked_up or now_ms < partition.not_before_ms:
+            if partition.is_looked_up or partition.is_revoked or now_ms < partition.not_before_ms:
                 continue
             if partition.state is PositionState.UNKNOWN:
+                partition.topic_id = self.view.topic_id(place.topic)
                 if self.settings.group_id is None:
                     self._reset_by_policy(partition)
                 else:
@@ -880,6 +943,7 @@ class ConsumerCore:
                     self._metadata.is_needed = True
                 else:
                     partition.is_looked_up = True
+                    partition.topic_id = self.view.topic_id(place.topic)
                     resetting[place] = partition.generation
                     timestamps[place] = partition.reset_timestamp
         if committed:
@@ -924,15 +988,16 @@ class ConsumerCore:
         }
         for node_id, offsets in by_node.items():
             self._last_request_id += 1
+            session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)
             for place in offsets:
                 self.partitions[place].is_fetching = True
             self._fetches[self._last_request_id] = (
                 node_id,
                 {self.partitions[place]: self.partitions[place].generation for place in offsets},
                 self.view.ended_topics,
+                session.topic_ids,
             )
             self._busy_nodes.add(node_id)
-            session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)
             effects.append(SendFetch(self._last_request_id, node_id, offsets, session))
 
     def _commit(self, now_ms: int, effects: list[Effect]) -> None:

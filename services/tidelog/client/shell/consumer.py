@@ -23,7 +23,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
-from tidelog.client.core.consumed_partition import PositionState
+from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -52,6 +52,7 @@ from tidelog.client.core.consumer import (
     RevokePartitions,
     SendFetch,
     SendGroupRequest,
+    TopicReplaced,
     TruncationFound,
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
@@ -355,7 +356,8 @@ class Consumer(Generic[K, V]):
         """Commits the next offset to read of each partition; by default the positions of all partitions.
 
         The positions include all records that the application got. Raises KafkaError; StaleMemberError if
-        the group has given a partition to another member.
+        the group has given a partition to another member; UnknownTopicError if a topic was deleted since
+        the application got its records, also if another topic has its name now.
         """
         if self.settings.group_id is None:
             raise ValueError("commit needs the setting group.id")
@@ -363,7 +365,7 @@ class Consumer(Generic[K, V]):
             self._core.finish_delivered()
             rows = self._core.commitable()
         else:
-            rows = {place: (offset, -1) for place, offset in offsets.items()}
+            rows = self._core.chosen_to_commit(offsets)
         if rows:
             await self._commit(rows)
 
@@ -642,6 +644,12 @@ class Consumer(Generic[K, V]):
                         position,
                         "the reset position" if end_offset is None else end_offset,
                     )
+                case TopicReplaced(topic):
+                    logger.warning(
+                        "topic '%s' was deleted and created again; its records are read from the committed "
+                        "offsets of the new topic, or from auto.offset.reset",
+                        topic,
+                    )
                 case CommitConsumed(offsets):
                     self._tasks.spawn(self._commit_quietly(offsets))
                 case RevokePartitions():
@@ -793,7 +801,7 @@ class Consumer(Generic[K, V]):
                 "present"
             )
 
-    async def _commit(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
         self._check_member("commit")
         member = self._member()
         async with self._commit_lock:  # a later commit must not overtake an earlier one
@@ -802,7 +810,7 @@ class Consumer(Generic[K, V]):
         if self._member().departures == member.departures:  # else another member may have committed since
             self._core.committed(offsets)
 
-    async def _commit_quietly(self, offsets: Mapping[TopicPartition, tuple[int, int]]) -> None:
+    async def _commit_quietly(self, offsets: Mapping[TopicPartition, OffsetToCommit]) -> None:
         if not offsets:
             return
         try:

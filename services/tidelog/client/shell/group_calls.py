@@ -21,6 +21,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
+from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import EpochEnd, PositionCheck
 from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.core.consumer_settings import ConsumerSettings
@@ -28,6 +29,7 @@ from tidelog.client.core.delivery_errors import (
     NetworkError,
     RequestTimeoutError,
     StaleMemberError,
+    UnknownTopicError,
     request_error,
 )
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
@@ -43,7 +45,7 @@ from tidelog.client.errors import (
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -105,6 +107,7 @@ _MEMBER_ERRORS: Final = frozenset(
         ErrorCode.FENCED_INSTANCE_ID,
     }
 )
+_DELETED: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 T = TypeVar("T")
 
 
@@ -343,21 +346,28 @@ class GroupCalls:
 
     # -- committed offsets
 
-    async def commit(self, offsets: Mapping[TopicPartition, tuple[int, int]], owner: Member) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetToCommit], owner: Member) -> None:
         """Commits offsets with the epochs of the records before them. `owner` is the member that chose them.
 
         A repetition names the member as it is then, with its new epoch. Raises KafkaError, ClientError;
-        StaleMemberError if the member was removed in the meantime: another member may have committed more.
+        StaleMemberError if the member was removed in the meantime: another member may have committed more;
+        UnknownTopicError if a topic was deleted, after the others were committed.
         """
+        subject = f"commit for group '{self.group_id}'"
+        deleted: set[TopicPartition] = set()
 
         async def ask() -> None:
-            rows = {
-                name: [
-                    OffsetCommitRequestPartition(index, *offsets[TopicPartition(name, index)], "")
-                    for index in indexes
-                ]
-                for name, indexes in partitions_by_topic(offsets).items()
-            }
+            rows: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
+            for place, (offset, epoch, known_id) in offsets.items():
+                topic_id = known_id or self._view.topic_id(place.topic) or ZERO_TOPIC_ID
+                if known_id is not None and self._view.topic_id(place.topic) not in (None, known_id):
+                    deleted.add(place)  # another topic has the name
+                if place not in deleted:
+                    asked = OffsetCommitRequestPartition(place.partition, offset, epoch, "")
+                    rows.setdefault((place.topic, topic_id), []).append(asked)
+            if not rows:
+                return
+            names = {topic_id: name for name, topic_id in rows}
             member = self.member()
             is_member = member.epoch != NO_MEMBER_EPOCH
             if member.departures != owner.departures or is_member != (owner.epoch != NO_MEMBER_EPOCH):
@@ -370,15 +380,23 @@ class GroupCalls:
                 member.epoch,
                 member.member_id,
                 self._settings.group_instance_id if is_member else None,
-                topics=[OffsetCommitRequestTopic(name, partitions=found) for name, found in rows.items()],
+                topics=[OffsetCommitRequestTopic(*topic, found) for topic, found in rows.items()],
             )
             connection = await self.coordinator.connection()
             answer: OffsetCommitResponse = await connection.call(
-                request, self._network.timeout_s, at_least=6, at_most=_LAST_BY_NAME
+                request,
+                self._network.timeout_s,
+                at_least=6,
+                at_most=_LAST_BY_NAME if ZERO_TOPIC_ID in names else None,
             )
             for topic in answer.topics:
                 for row in topic.partitions:
-                    subject = f"commit of {topic.name}-{row.partition_index} for group '{self.group_id}'"
+                    place = TopicPartition(topic.name or names[topic.topic_id], row.partition_index)
+                    subject = f"commit of {place} for group '{self.group_id}'"
+                    if row.error_code in _DELETED:
+                        await self._learn_topics({place.topic})
+                        if place.topic not in self._view.topics:
+                            deleted.add(place)
                     if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and member.epoch > 0:
                         # A heartbeat brings the new epoch, or says that the member is out.
                         raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
@@ -388,7 +406,13 @@ class GroupCalls:
                         raise StaleMemberError(f"{subject}: the group gave the partition to another member")
                     self.coordinator.check(row.error_code, subject)
 
-        await self._until_answered(f"commit for group '{self.group_id}'", ask)
+        await self._until_answered(subject, ask)
+        if deleted:
+            text = "was deleted, so its offset was not committed"
+            raise UnknownTopicError(f"{subject}: the topic of {', '.join(map(str, sorted(deleted)))} {text}")
+
+    async def _learn_topics(self, topics: Collection[str]) -> None:
+        self._view.update(await self._network.metadata(topics))
 
     def _waits_for_generation(self, member: Member, code: int) -> bool:
         """Whether a member of a classic group commits again after the rebalance, with its new generation."""
@@ -406,7 +430,11 @@ class GroupCalls:
         wanted = partitions_by_topic(places)
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
-            topics = [OffsetFetchRequestTopics(name, partition_indexes=rows) for name, rows in wanted.items()]
+            names = {self._view.topic_id(name) or ZERO_TOPIC_ID: name for name in wanted}
+            topics = [
+                OffsetFetchRequestTopics(name, self._view.topic_id(name) or ZERO_TOPIC_ID, rows)
+                for name, rows in wanted.items()
+            ]
             member = self.member()
             if member.is_classic or member.epoch == NO_MEMBER_EPOCH:
                 group = OffsetFetchRequestGroup(self.group_id, None, NO_MEMBER_EPOCH, topics=topics)
@@ -415,7 +443,10 @@ class GroupCalls:
             request = OffsetFetchRequest(groups=[group], require_stable=True)
             connection = await self.coordinator.connection()
             answer: OffsetFetchResponse = await connection.call(
-                request, self._network.timeout_s, at_least=8, at_most=_LAST_BY_NAME
+                request,
+                self._network.timeout_s,
+                at_least=8,
+                at_most=_LAST_BY_NAME if ZERO_TOPIC_ID in names else None,
             )
             found = answer.groups[0]
             subject = f"committed offsets of group '{self.group_id}'"
@@ -425,8 +456,11 @@ class GroupCalls:
             offsets: dict[TopicPartition, tuple[int, int]] = {}
             for topic in found.topics:
                 for row in topic.partitions:
-                    self.coordinator.check(row.error_code, f"{subject}, {topic.name}-{row.partition_index}")
-                    offsets[TopicPartition(topic.name, row.partition_index)] = (
+                    place = TopicPartition(topic.name or names[topic.topic_id], row.partition_index)
+                    if row.error_code in _DELETED:
+                        await self._learn_topics({place.topic})
+                    self.coordinator.check(row.error_code, f"{subject}, {place}")
+                    offsets[place] = (
                         row.committed_offset,
                         row.committed_leader_epoch,
                     )
@@ -447,7 +481,7 @@ class GroupCalls:
         async def ask() -> dict[TopicPartition, int]:
             left = {place: timestamp for place, timestamp in timestamps.items() if place not in found}
             if any(self._view.leader(place).leader < 0 for place in left):
-                self._view.update(await self._network.metadata({place.topic for place in left}))
+                await self._learn_topics({place.topic for place in left})
             by_node: dict[int, list[TopicPartition]] = {}
             for place in left:
                 leader = self._view.leader(place).leader

@@ -20,7 +20,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumed_partition import PositionState
+from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
     FULL_POLL_EACH_MS,
@@ -45,6 +45,7 @@ from tidelog.client.core.consumer import (
     RevokePartitions,
     SendFetch,
     SendGroupRequest,
+    TopicReplaced,
     TruncationFound,
 )
 from tidelog.client.core.consumer_protocol import decode_subscription, encode_assignment
@@ -345,7 +346,7 @@ def test_a_reset_policy_goes_on_where_the_logs_diverge() -> None:
     assert TruncationFound(PLACE, 2, 1) in effects
     (fetch,) = fetches(effects)
     assert fetch.offsets[PLACE][0] == 1
-    assert core.commitable() == {PLACE: (1, 0)}
+    assert core.commitable() == {PLACE: OffsetToCommit(1, 0, TOPIC_ID)}
 
 
 def test_a_log_without_the_epoch_is_read_from_the_reset_position() -> None:
@@ -427,7 +428,7 @@ def test_a_position_behind_a_marker_has_its_epoch(in_batches: bool) -> None:
             core.take_batch()
         else:
             core.take(500)
-    assert core.commitable() == {PLACE: (11, 2)}
+    assert core.commitable() == {PLACE: OffsetToCommit(11, 2, TOPIC_ID)}
 
 
 def test_a_damaged_length_fails_only_its_partition() -> None:
@@ -523,3 +524,147 @@ def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() 
     moved = answer(ErrorCode.NOT_LEADER_OR_FOLLOWER, memoryview(b""))._replace(leader=PartitionLeader(3, 9))
     core.step(FetchAnswered(fetch.request_id, 0, {PLACE: moved}), 202)
     assert core.view.leader(PLACE) == PartitionLeader(2, 0)
+
+
+# -- a topic that is deleted and created again under its name
+
+NEXT_ID = uuid.UUID(int=2)
+REPLACED = MetadataReceived(NODES, (TopicView("t", NEXT_ID, (PartitionLeader(1, 0),) * 2),))
+
+
+def read_two(settings: ConsumerSettings) -> tuple[ConsumerCore, SendFetch]:
+    """Returns a consumer whose application got two records of a topic, and its next fetch. Two further
+    records wait for the application.
+    """
+    core = ConsumerCore(settings, jitter=lambda: 0.5)
+    core.assign([PLACE])
+    effects = [*core.begin_poll(0), *core.step(METADATA, 0)]
+    if settings.group_id is not None:
+        (lookup,) = committed_lookups(effects)
+        effects = core.step(CommittedFound(lookup, {PLACE: (0, -1)}), 200)
+    else:
+        (reset,) = lookups(effects)
+        effects = core.step(OffsetsFound(reset, {PLACE: 0}), 200)
+    (fetch,) = fetches(effects)
+    (fetch,) = fetches(
+        core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer(records=numbered(0, 4))}), 201)
+    )
+    assert [record.offset for record in core.take(2) or []] == [0, 1]
+    return core, fetch
+
+
+@pytest.mark.parametrize("policy", ["earliest", "latest"])
+def test_a_topic_that_was_created_again_is_read_from_the_reset_position(policy: str) -> None:
+    """Its records before the position in the earlier topic would be skipped."""
+    core, fetch = read_two(ConsumerSettings(auto_offset_reset=policy))
+    effects = core.step(REPLACED, 202)
+    (reset,) = lookups(effects)
+    assert reset.timestamps == {PLACE: EARLIEST_TIMESTAMP if policy == "earliest" else LATEST_TIMESTAMP}
+    assert TopicReplaced("t") in effects
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer(records=numbered(4, 4))}), 203)
+    core.begin_poll(204)
+    assert core.take(10) is None, "it delivers records of the deleted topic"
+    (again,) = fetches(core.step(OffsetsFound(reset, {PLACE: 0}), 205))
+    assert again.offsets[PLACE][0] == 0
+    assert again.session.topic_ids == {"t": NEXT_ID}
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_committed_offset() -> None:
+    core, fetch = read_two(ConsumerSettings(group_id="g"))
+    assert core.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
+    core.begin_poll(202)
+    earlier = core.commitable()
+    assert earlier == {PLACE: OffsetToCommit(2, 0, TOPIC_ID)}
+    (lookup,) = committed_lookups(core.step(REPLACED, 203))
+    core.committed(earlier)
+    assert not core.commitable(), "an offset of the deleted topic would be committed for the new one"
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 204)
+    (again,) = fetches(core.step(CommittedFound(lookup, {PLACE: (7, -1)}), 205))
+    assert again.offsets[PLACE][0] == 7
+    core.partitions[PLACE].read_again(1)
+    assert core.partitions[PLACE].position == 7, "it goes back to a record of the deleted topic"
+    assert core.chosen_to_commit({PLACE: 2}) == {PLACE: OffsetToCommit(2, topic_id=TOPIC_ID)}
+    core.partitions[PLACE].seek(2)
+    assert core.commitable() == {PLACE: OffsetToCommit(2)}, "an earlier commit does not stand for this one"
+
+
+def test_the_lack_of_a_committed_offset_in_the_next_topic_is_an_error_if_the_policy_is_none() -> None:
+    core, _ = read_two(ConsumerSettings(group_id="g", auto_offset_reset="none"))
+    (lookup,) = committed_lookups(core.step(REPLACED, 202))
+    core.step(CommittedFound(lookup, {PLACE: (-1, -1)}), 203)
+    core.begin_poll(204)
+    with pytest.raises(KafkaError, match="t-0 has no committed offset"):
+        core.take(10)
+
+
+def test_a_topic_that_is_gone_for_a_while_is_recognized_as_another_one() -> None:
+    core, _ = read_two(ConsumerSettings(auto_offset_reset="earliest"))
+    deleted = TopicView("t", TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert not lookups(core.step(MetadataReceived(NODES, (deleted,)), 202))
+    assert lookups(core.step(REPLACED, 1_000))
+
+
+def test_a_topic_without_ids_keeps_its_position() -> None:
+    """Brokers before Kafka 2.8 name no ids, and a cluster may be in the middle of an upgrade."""
+    core, _ = read_two(ConsumerSettings(auto_offset_reset="earliest"))
+    (without,) = REPLACED.topics
+    core.step(MetadataReceived(NODES, (without._replace(topic_id=uuid.UUID(int=0)),)), 202)
+    effects = core.step(METADATA, 203)
+    assert not lookups(effects) and core.partitions[PLACE].position == 2
+
+
+@pytest.mark.parametrize("is_answered_before", [False, True])
+def test_a_sought_position_belongs_to_the_topic_of_the_first_fetch(is_answered_before: bool) -> None:
+    """An application may know of the new topic before the consumer does."""
+    core, _ = read_two(ConsumerSettings(auto_offset_reset="earliest"))
+    core.partitions[PLACE].seek(1)
+    deleted = answer(ErrorCode.UNKNOWN_TOPIC_ID)
+    (fetch,) = fetches(core.step(FetchAnswered(core._last_request_id, 0, {}), 202))
+    late = FetchAnswered(fetch.request_id, 0, {PLACE: answer()})
+    if is_answered_before:
+        core.step(FetchAnswered(fetch.request_id, 0, {PLACE: deleted}), 203)
+    effects = core.step(REPLACED, 204)
+    assert not lookups(effects)
+    if not is_answered_before:
+        effects = core.step(late, 205)
+        core.begin_poll(206)
+        assert core.take(10) is None, "it delivers records of the deleted topic"
+    (again,) = fetches(effects) or fetches(core.poll(1_000))
+    assert again.offsets[PLACE][0] == 1 and again.session.topic_ids == {"t": NEXT_ID}
+
+
+def test_a_group_of_kip_848_reads_the_next_topic_when_it_has_assigned_it() -> None:
+    """The coordinator may give the new partition to another member."""
+    core = member()
+    (lookup,) = committed_lookups(core.poll(3)) or [
+        LookUpCommitted({PLACE: core.partitions[PLACE].generation})
+    ]
+    (fetch,) = fetches(core.step(CommittedFound(lookup, {PLACE: (0, -1)}), 4))
+    core.step(FetchAnswered(fetch.request_id, 0, {PLACE: answer()}), 5)
+    effects = core.step(REPLACED, 6)
+    assert not fetches(effects) and not committed_lookups(effects)
+    core.begin_poll(7)
+    assert core.take(10) is None
+    assert not core.commitable()
+    effects = core.poll(6_000)
+    (revocation,) = revocations(core.step(heartbeat_answered(2, {(NEXT_ID, 0)}), 6_001))
+    assert revocation.partitions == (PLACE,)
+    effects = core.step(RevocationDone(revocation.step), 6_002)
+    assert PartitionsAssigned((PLACE,)) in effects
+    assert committed_lookups(effects)
+
+
+def test_partitions_of_an_earlier_subscription_say_nothing_about_ids() -> None:
+    core = member()
+    core.unsubscribe()
+    core.assign([PLACE])
+    (lookup,) = committed_lookups(core.poll(3))
+    core.step(REPLACED, 4)
+    (lookup,) = committed_lookups(core.poll(5)) or [lookup]
+    assert not core.partitions[PLACE].is_revoked
+
+
+def test_an_error_of_a_session_that_names_topics_otherwise_asks_for_metadata() -> None:
+    core, fetch = reader(PLACE)
+    effects = core.step(FetchAnswered(fetch.request_id, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, {}), 1_000)
+    assert [effect for effect in effects if isinstance(effect, RequestMetadata)]
