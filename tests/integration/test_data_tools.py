@@ -15,9 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.command_line import InProcessTools
+from brokerlab.raw_client import RawClient
 from tidelog.client import Producer
 from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import NO_LEADER
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration
@@ -137,6 +140,15 @@ def test_a_wrong_time_or_partition_deletes_nothing(cluster: Cluster, tools: InPr
     at = ("--to-datetime", "2100-01-31T08:00:00")
     assert "whole-7 does not exist" in tools.refusal("delete-records", "whole", "--partition", 7, *at)
     assert tools.rows("delete-records", "whole", *at)[1:] == [["whole", "0", "1", ""]]
+
+
+def test_records_without_a_time_are_not_deleted_by_time(cluster: Cluster, tools: InProcessTools) -> None:
+    cluster.create_topic("timeless")
+    at = ("delete-records", "timeless", "--to-datetime", "2020-01-31T08:00:00")
+    assert tools.rows(*at)[1:] == [["timeless", "0", "0", ""]], "no record is there"
+    with RawClient(cluster.bootstrap.split(",")[cluster.leader("timeless") - 1]) as client:
+        client.produce("timeless", bytes(build_batch([Record(0, -1, b"k", b"v")])))
+    assert "the records of timeless-0 have no known time" in tools.refusal(*at)
 
 
 def test_the_preferred_leader_returns(cluster: Cluster, tools: InProcessTools) -> None:

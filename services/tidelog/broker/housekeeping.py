@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from tidelog.broker.log.errors import TornLogError
+from tidelog.broker.log.retention import segments_with_unread_times
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.model.errors import KafkaError
 
@@ -120,7 +122,13 @@ class Housekeeping:
         await self._each(self._retain)
 
     async def _retain(self, replica: Replica) -> None:
-        deleted = replica.delete_old_segments(self._steady_clock.earlier_ms())
+        now_ms = self._steady_clock.earlier_ms()
+        for segment in segments_with_unread_times(replica.log.segments, replica.log.config, now_ms):
+            try:
+                segment.learn_unknown_times(await asyncio.to_thread(segment.read_unknown_times))
+            except TornLogError as error:  # then its last append counts
+                _log.error("the times of a segment cannot be read", segment=segment.path, reason=str(error))
+        deleted = replica.delete_old_segments(now_ms)
         if deleted:
             _log.info(
                 "segments deleted by retention", partition=str(replica.topic_partition), segments=deleted

@@ -32,6 +32,7 @@ from tidelog.broker.log.segment import Segment
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import known_max_timestamp
 from tidelog.settings.setting import LONG_MAX
 
 if TYPE_CHECKING:
@@ -361,4 +362,4 @@ def _read_first_timestamps(segments: list[Segment]) -> None:
     for segment in segments:
         with segment.own_descriptor() as fd:
             _, header, _ = next(scan_headers(fd, 0, segment.size_bytes))
-        segment.first_timestamp = header.max_timestamp
+        segment.first_timestamp = known_max_timestamp(header)

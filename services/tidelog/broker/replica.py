@@ -207,7 +207,11 @@ class Replica:
             header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
         else:
             records, header = walked
-        if walked is None and self._may_need_records and rules.needs_records(header):
+        if (
+            walked is None
+            and (self._may_need_records or header[8] <= 0 or header[8] < header[7])  # max and base timestamp
+            and rules.needs_records(header)
+        ):
             records, header = validate_records(
                 records, header, rules=rules, now_ms=now_ms, most_bytes=most_bytes_to_walk
             )
@@ -544,7 +548,7 @@ class Replica:
         """Applies the topic's settings, at the start and after each change."""
         self.settings = settings
         self.append_rules = append_rules(settings)
-        self._may_need_records = self.append_rules.may_need_records
+        self._may_need_records = self.append_rules.needs_records_of_sound_batches
         self.log.config = log_config(settings)
         self.step(MinInSyncReplicasChanged(settings.min_insync_replicas))
         self.step(FlushMessagesChanged(settings.flush_messages))

@@ -21,7 +21,9 @@ from tidelog.cli.tool_command import (
     topic_option,
 )
 from tidelog.client.admin import (
+    EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
     UP_TO_HIGH_WATERMARK,
     delete_records,
     list_offsets,
@@ -124,7 +126,8 @@ def _offsets_at(
     cluster: Cluster, name: str, partition: int | None, time_ms: int
 ) -> dict[TopicPartition, int]:
     """Returns the offset of the first record at or after a time, by partition. Where there is none, it is the
-    end, as it was before the search, so that no newer record is deleted. Raises KafkaError, ClientError.
+    end, as it was before the search, so that no newer record is deleted. Raises KafkaError, ClientError, and
+    ToolError if no record of a partition has a known time: they are not older than any time.
     """
     if partition is not None:
         places_by_leader(cluster, [TopicPartition(name, partition)])  # raises KafkaError if it does not exist
@@ -132,6 +135,16 @@ def _offsets_at(
     wanted = None if partition is None else [partition]
     ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=wanted)
     found = list_offsets(cluster, topic, time_ms, partitions=wanted)
+    older = [index for index in ends if found[index].offset < 0]
+    if older:
+        newest = list_offsets(cluster, topic, MAX_TIMESTAMP, partitions=older)
+        starts = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, partitions=older)
+        timeless = [i for i in older if newest[i].timestamp < 0 and starts[i].offset < ends[i].offset]
+        if timeless:
+            raise ToolError(
+                f"the records of {name}-{timeless[0]} have no known time, so it is unknown which of them are "
+                "older; nothing was deleted. Give --partition and --offset instead."
+            )
     return {
         TopicPartition(name, index): end.offset if found[index].offset < 0 else found[index].offset
         for index, end in ends.items()

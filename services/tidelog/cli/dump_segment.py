@@ -11,6 +11,7 @@ from tidelog.cli.dump_line import OMITTED_HEADERS, DumpLine
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
+    DELETE_HORIZON_BIT,
     LOG_OVERHEAD_BYTES,
     NO_PRODUCER_ID,
     BatchHeader,
@@ -19,9 +20,6 @@ from tidelog.records.batch import (
 )
 from tidelog.records.compression import Compression
 from tidelog.records.record import end_transaction_marker, iterate_records
-
-DELETE_HORIZON_BIT: Final = 0x40
-"""The attribute that makes the base timestamp the deletion time of compacted tombstones (KIP-534)."""
 
 MAX_PRINTED_HEADERS: Final = 1_000
 """The number of header keys of a record that are printed."""

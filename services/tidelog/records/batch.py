@@ -29,6 +29,9 @@ COMPRESSION_MASK: Final = 0x07
 TIMESTAMP_TYPE_BIT: Final = 0x08
 TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
+DELETE_HORIZON_BIT: Final = 0x40
+"""The base timestamp is the time from which the tombstones of a compacted batch, or its marker, may be
+removed (KIP-534)."""
 
 NO_LEADER_EPOCH: Final = -1
 NO_PRODUCER_ID: Final = -1
@@ -44,6 +47,7 @@ _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
 _ATTRIBUTES_OFFSET: Final = 21
 _MAX_TIMESTAMP_OFFSET: Final = 35
+_BASE_IS_NO_RECORD_TIME: Final = TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT
 
 Buffer = bytes | bytearray | memoryview
 
@@ -170,6 +174,24 @@ def wrap_records(
         record_count=record_count,
     )
     return assemble_batch(header, *body)
+
+
+def known_max_timestamp(header: BatchHeader) -> int:
+    """Returns `max_timestamp`, or NO_TIMESTAMP if it is none or cannot be that of the records.
+
+    Some clients set only `base_timestamp` (Sarama up to 1.45). Leaders correct such a header when they append
+    the batch, but older brokers stored it. An unknown time must never count as an old one.
+    """
+    max_timestamp = header.max_timestamp
+    if max_timestamp < header.base_timestamp and not header.attributes & _BASE_IS_NO_RECORD_TIME:
+        return NO_TIMESTAMP
+    return max_timestamp
+
+
+def may_reach(header: BatchHeader, timestamp: int) -> bool:
+    """Returns False if no record of the batch has a time at or after `timestamp`."""
+    known = known_max_timestamp(header)
+    return known >= timestamp or known < 0 <= header.base_timestamp
 
 
 def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:

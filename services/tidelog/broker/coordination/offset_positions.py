@@ -83,7 +83,8 @@ def _timestamps(places: list[tuple[FileRange, int]]) -> list[int]:
             if header.is_control and header.last_offset + 1 >= last_stable_offset:
                 timestamps.append(UNKNOWN)
                 continue
-            timestamps.append(header.max_timestamp if header.is_log_append_time else header.base_timestamp)
+            first_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+            timestamps.append(first_ms if first_ms > 0 else UNKNOWN)
         except (OSError, ValueError):
             timestamps.append(UNKNOWN)
     return timestamps

@@ -35,7 +35,7 @@ from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, Lea
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
+from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, known_max_timestamp
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
@@ -234,8 +234,9 @@ def _load_indexes(segment: Segment) -> bool:
         if relative_offset <= 0 or not 0 <= position < segment.size_bytes:
             return False
     timestamp, offset = segment.time_index.last()
-    if segment.size_bytes and (timestamp < 0 or offset < segment.base_offset):
-        # A finished segment ends its time index, unless its batches have no timestamps.
+    if segment.size_bytes and (timestamp <= 0 or offset < segment.base_offset):
+        # A finished segment ends its time index, unless its batches have no timestamps. Older brokers also
+        # noted times of 0 from headers that state no right time.
         return False
     segment.time_index.load_last()
     segment.max_timestamp, segment.offset_of_max_timestamp = timestamp, offset
@@ -254,11 +255,11 @@ def _load_end(segment: Segment) -> bool:
     try:
         for _, header, _ in scan_headers(fd, segment.offset_index.last_position(), segment.size_bytes):
             segment.next_offset = header.last_offset + 1
-            segment.note_timestamp(header.max_timestamp, header.last_offset)
+            segment.note_times(header)
         _, first, _ = next(scan_headers(fd, 0, segment.size_bytes))
     except TornLogError:
         return False
-    segment.first_timestamp = first.max_timestamp
+    segment.first_timestamp = known_max_timestamp(first)
     return True
 
 
@@ -272,6 +273,7 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
     segment.time_index.reset()
     segment.transaction_index.reset()
     segment.max_timestamp, segment.offset_of_max_timestamp = -1, segment.base_offset
+    segment.has_unknown_times = False
     segment.next_offset = segment.base_offset
     segment.bytes_since_index_entry = 0
     end, cut, has_markers = 0, None, False
@@ -298,8 +300,8 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
 def _take_in(segment: Segment, header: BatchHeader, position: int, config: LogConfig) -> None:
     """Updates indexes and offsets for a batch, as an append does."""
     if not position:
-        segment.first_timestamp = header.max_timestamp
-    segment.note_timestamp(header.max_timestamp, header.last_offset)
+        segment.first_timestamp = known_max_timestamp(header)
+    segment.note_times(header)
     if segment.bytes_since_index_entry > config.index_interval_bytes:
         segment.add_index_entries(header.last_offset, position)
         segment.bytes_since_index_entry = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import Segment
@@ -48,6 +49,20 @@ def segments_to_delete(
             lambda at: now_ms - segments[at].largest_timestamp > config.retention_ms,
         )
     return count
+
+
+def segments_with_unread_times(
+    segments: Sequence[Segment], config: LogConfig, now_ms: WallMs
+) -> list[Segment]:
+    """Returns the oldest segments that are over `retention.ms` by their time index, but not by their last
+    append, and whose batch headers nobody has read since the start. Only the headers tell whether each batch
+    has a time (`Segment.read_unknown_times`); `segments_to_delete` keeps the segments until then.
+    """
+    if not config.is_delete_policy or config.retention_ms < 0:
+        return []
+    youngest_ms = now_ms - config.retention_ms
+    over = takewhile(lambda segment: 0 <= segment.max_timestamp < youngest_ms, segments)
+    return [s for s in over if s.has_unknown_times is None and s.last_append_ms >= youngest_ms]
 
 
 def _count_while(segments: Sequence[Segment], start: int, holds: Callable[[int], bool]) -> int:

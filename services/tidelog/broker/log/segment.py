@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.batch_scan import locate
+from tidelog.broker.log.batch_scan import locate, scan_headers
 from tidelog.broker.log.partition_directory import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -23,7 +23,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import NO_TIMESTAMP
+from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, known_max_timestamp
 
 NOT_OPEN: Final = -1
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
@@ -82,6 +82,8 @@ class Segment:
 
     `next_offset` is the offset after the last record. `max_timestamp` is the greatest timestamp of all
     batches (-1: none), and `offset_of_max_timestamp` the last offset of the batch that has it.
+    `has_unknown_times` says whether batches have no known time, and is None while only the indexes of the
+    segment have been read. `has_wrong_times` says that some of these have records with times.
     `first_timestamp` is the greatest timestamp of the first batch (-1: unknown). `references` counts the
     file ranges that are being sent; the file stays open while there are any.
     """
@@ -93,6 +95,8 @@ class Segment:
         "directory",
         "fd",
         "first_timestamp",
+        "has_unknown_times",
+        "has_wrong_times",
         "is_deleted",
         "is_moving",
         "is_renamed",
@@ -130,6 +134,8 @@ class Segment:
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
         self.first_timestamp = NO_TIMESTAMP
+        self.has_unknown_times: bool | None = False if not size_bytes else None
+        self.has_wrong_times = False
         self.created_ms = created_ms
         self.last_append_ms = created_ms  # only kept up to date for batches without timestamps
         self.bytes_since_index_entry = 0
@@ -149,8 +155,12 @@ class Segment:
 
     @property
     def largest_timestamp(self) -> int:
-        """The greatest timestamp of the batches or, if they have none, the time of the last append."""
-        return self.max_timestamp if self.max_timestamp >= 0 else self.last_append_ms
+        """The greatest timestamp of the batches. If the time of some may be unknown, they count as written by
+        the last append.
+        """
+        if self.max_timestamp < 0 or self.has_unknown_times is not False:
+            return max(self.max_timestamp, self.last_append_ms)
+        return self.max_timestamp
 
     # -- files
 
@@ -221,11 +231,40 @@ class Segment:
 
     # -- changes
 
-    def note_timestamp(self, timestamp: int, last_offset: int) -> None:
-        """Takes a batch's greatest timestamp into account; `last_offset` is the batch's last offset."""
-        if timestamp > self.max_timestamp:
+    def note_times(self, header: BatchHeader) -> None:
+        """Takes a batch's greatest timestamp into account."""
+        timestamp = known_max_timestamp(header)
+        if timestamp < 0:
+            self.note_unknown_times(header)
+        elif timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-            self.offset_of_max_timestamp = last_offset
+            self.offset_of_max_timestamp = header.last_offset
+
+    def note_unknown_times(self, header: BatchHeader) -> None:
+        """Takes into account that a batch has no known time."""
+        self.has_unknown_times = True
+        if header.base_timestamp >= 0:
+            self.has_wrong_times = True
+
+    def read_unknown_times(self) -> list[BatchHeader]:
+        """Returns the headers of batches without a known time, at most one of each kind (see
+        `has_wrong_times`). Any thread may call it. Raises OSError, TornLogError.
+        """
+        found: dict[bool, BatchHeader] = {}
+        size_bytes = self.size_bytes
+        with self.own_descriptor() as fd:
+            if self.is_deleted:  # the file opened by name may belong to the segment that replaced it
+                return []
+            for _, header, _ in scan_headers(fd, 0, size_bytes):
+                if known_max_timestamp(header) < 0:
+                    found.setdefault(header.base_timestamp >= 0, header)
+        return list(found.values())
+
+    def learn_unknown_times(self, found: Sequence[BatchHeader]) -> None:
+        """Takes in what `read_unknown_times` found. Batches may have been appended meanwhile."""
+        self.has_unknown_times = self.has_unknown_times is True
+        for header in found:
+            self.note_unknown_times(header)
 
     def add_index_entries(self, last_offset: int, position: int) -> None:
         """Adds an entry for the batch at `position` to both indexes."""

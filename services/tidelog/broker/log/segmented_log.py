@@ -40,7 +40,7 @@ from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
+from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, known_max_timestamp
 
 PLACES_REMEMBERED: Final = 64
 """The number of sequential readers of a partition whose next position the log remembers."""
@@ -128,6 +128,8 @@ class SegmentedLog:
         size = len(batch)
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
+        if timestamp < header.base_timestamp:
+            timestamp = known_max_timestamp(header)
         segment = self._active
         position = segment.size_bytes
         config = self._config
@@ -139,6 +141,7 @@ class SegmentedLog:
             self._begin(segment, timestamp)
         if timestamp < 0:
             segment.last_append_ms = now_ms
+            segment.note_unknown_times(header)
         self._write(segment, batch, size, position)
         # The size first: what another thread then learns of times and index entries is within it.
         segment.size_bytes = position + size
@@ -165,21 +168,21 @@ class SegmentedLog:
         segment = self._active
         begin, first_entry = segment.size_bytes, segment.offset_index.entry_count
         first = headers[0]
-        if self._must_roll(
-            begin, first_entry, first.size_bytes, first.last_offset, first.max_timestamp, now_ms
-        ):
+        first_ms = known_max_timestamp(first)
+        if self._must_roll(begin, first_entry, first.size_bytes, first.last_offset, first_ms, now_ms):
             return 0
         if not begin:
-            self._begin(segment, first.max_timestamp)
-        if first.max_timestamp < 0:
-            segment.last_append_ms = now_ms
+            self._begin(segment, first_ms)
         interval_bytes = self._config.index_interval_bytes
         max_timestamp, offset_of_max = segment.max_timestamp, segment.offset_of_max_timestamp
         unindexed = segment.bytes_since_index_entry
         entries: list[tuple[int, int, int, int]] = []
         count = size = last_offset = 0
-        for base_offset, length, _, _, _, _, last_delta, _, timestamp, _, _, _, _ in headers:
+        for header in headers:
+            base_offset, length, _, _, _, _, last_delta, base_timestamp, timestamp, _, _, _, _ = header
             batch_bytes = length + LOG_OVERHEAD_BYTES
+            if timestamp < base_timestamp:
+                timestamp = known_max_timestamp(header)
             if count and self._must_roll(
                 begin + size,
                 first_entry + len(entries),
@@ -190,6 +193,9 @@ class SegmentedLog:
             ):
                 break
             last_offset = base_offset + last_delta
+            if timestamp < 0:
+                segment.last_append_ms = now_ms
+                segment.note_unknown_times(header)
             if timestamp > max_timestamp:
                 max_timestamp, offset_of_max = timestamp, last_offset
             if unindexed > interval_bytes:

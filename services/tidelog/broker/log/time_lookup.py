@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.segment import Segment
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import BatchHeader, known_max_timestamp, may_reach
 from tidelog.records.record import records_of, scan_records
 
 _BASE_OFFSET: Final = attrgetter("base_offset")
@@ -39,7 +39,8 @@ def first_at_or_after(
     Raises OSError, TornLogError.
     """
     for segment in segments:
-        if segment.max_timestamp >= timestamp and segment.next_offset > min_offset:
+        may_have_it = segment.max_timestamp >= timestamp or segment.has_wrong_times
+        if may_have_it and segment.next_offset > min_offset:
             found = _first_in(segment, timestamp, min_offset)
             if found is not None:
                 return found
@@ -74,7 +75,7 @@ def of_offset(segments: Sequence[Segment], offset: int) -> TimestampedOffset | N
             for _, header, _ in scan_headers(fd, start, size_bytes):
                 if header.last_offset >= offset:
                     return TimestampedOffset(
-                        header.last_offset, header.max_timestamp, header.partition_leader_epoch
+                        header.last_offset, known_max_timestamp(header), header.partition_leader_epoch
                     )
     return None
 
@@ -83,7 +84,9 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
     size_bytes = segment.size_bytes  # read before the indexes, so that their entries are within this size
     time_index, offset_index = segment.time_index.reader(), segment.offset_index.reader()
     try:
-        start_offset = max(time_index.offset_for(timestamp), min_offset)
+        start_offset = min_offset
+        if not segment.has_wrong_times:
+            start_offset = max(time_index.offset_for(timestamp), min_offset)
         _, start = offset_index.position_for(start_offset)
     finally:
         time_index.close()
@@ -92,7 +95,7 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
         if segment.is_deleted:  # the files opened by name may belong to the segment that replaced it
             raise FileNotFoundError(segment.path)
         for position, header, _ in scan_headers(fd, start, size_bytes):
-            if header.max_timestamp >= timestamp and header.last_offset >= min_offset:
+            if header.last_offset >= min_offset and may_reach(header, timestamp):
                 found = _record_at_or_after(fd, position, header, timestamp, min_offset)
                 if found is not None:
                     return found

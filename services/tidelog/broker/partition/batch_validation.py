@@ -3,8 +3,9 @@
 `validate_batches` checks a client's batch by the 61 bytes of its header and the CRC. Kafka walks all records
 here. This broker walks them (`validate_records`, a microsecond per record) only if the topic needs it:
 compacted topics (each record has a key), topics with a codec of their own, topics with
-`tidelog.validate.records`, and short batches with a timestamp out of range, to name the records. So if a
-header misstates its records, only the reader notices. The event loop walks at most WALK_ON_LOOP_BYTES; a
+`tidelog.validate.records`, batches whose greatest timestamp cannot be right, and short batches with a
+timestamp out of range, to name the records. So if a header misstates its records otherwise, only the reader
+notices. The event loop walks at most WALK_ON_LOOP_BYTES; a
 worker walks more, and no walk may exceed MAX_WALK_RATIO times `max.message.bytes`. Rules and error codes are
 those of Kafka 4.3's `ProduceRequest`, `UnifiedLog` and `LogValidator`, in the order in which Kafka applies
 them.
@@ -97,8 +98,8 @@ class AppendRules:
     validates_records: bool = False  # tidelog.validate.records
 
     @property
-    def may_need_records(self) -> bool:
-        """Whether `needs_records` can be True for some batch."""
+    def needs_records_of_sound_batches(self) -> bool:
+        """Whether `needs_records` can be True for a batch with plausible times."""
         return self.is_compacted or self.validates_records or self.target_compression is not None
 
     def needs_records(self, header: BatchHeader) -> bool:
@@ -107,6 +108,16 @@ class AppendRules:
             self.is_compacted
             or self.validates_records
             or (self.target_compression is not None and self.target_compression != header.compression)
+            or self.doubts_times(header)
+        )
+
+    def doubts_times(self, header: BatchHeader) -> bool:
+        """Returns whether the header's greatest timestamp may be wrong, so that only the records tell it.
+
+        Some clients leave the field at 0 or -1 (Sarama up to 1.45), and Kafka sets it itself.
+        """
+        return not self.is_log_append_time and (
+            header.max_timestamp <= 0 or header.max_timestamp < header.base_timestamp
         )
 
     def takes_timestamp(self, timestamp_ms: int, now_ms: WallMs) -> bool:
@@ -348,6 +359,8 @@ def _check_timestamp_fields(
     if header.is_log_append_time:
         # With CreateTime, Kafka accepts the batch and clears the attribute. No client sends this.
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "Only the broker may mark a batch with LogAppendTime")
+    if rules.doubts_times(header):
+        return  # `validate_records` checks the times of the records themselves
     if not (
         rules.takes_timestamp(header.base_timestamp, now_ms)
         and rules.takes_timestamp(header.max_timestamp, now_ms)

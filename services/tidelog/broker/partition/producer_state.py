@@ -335,7 +335,7 @@ class ProducerState:
         elif len(batches) == MAX_BATCHES_REMEMBERED:
             del batches[0]
         batches.append(((sequence + delta) & _SEQUENCE_MASK, last_offset, delta, max_timestamp))
-        producer.last_timestamp = max_timestamp
+        producer.last_timestamp = max_timestamp if max_timestamp > 0 else now_ms
         producer.seen_ms = now_ms
         if attributes & TRANSACTIONAL_BIT:
             self._verifications.end(producer_id)

@@ -21,6 +21,7 @@ from tidelog.records.batch import (
     LOG_OVERHEAD_BYTES,
     BatchHeader,
     crc_matches,
+    may_reach,
     parse_header,
 )
 from tidelog.records.columns.arrow import ColumnarDecoder
@@ -140,7 +141,7 @@ class _SliceWalk:
             header.last_offset >= self._bounds.start_offset
             and not header.is_control
             and header not in self._aborted
-            and (first_us is None or header.max_timestamp * _US_PER_MS >= first_us)
+            and (first_us is None or may_reach(header, first_us // _US_PER_MS))
         )
 
     def _check_end(self) -> None:

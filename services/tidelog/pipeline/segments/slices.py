@@ -76,9 +76,10 @@ class SegmentPlanner:
             return segment.base_offset
         data = self._read_index(segment.time_index_path)
         timestamps, offsets = time_entries(data, segment.base_offset)
-        # An entry means that no batch up to its offset has a later timestamp.
+        # An entry means that no batch up to its offset has a later timestamp. An entry of 0 can come from a
+        # header without a right time.
         older = int((timestamps * _US_PER_MS < first_timestamp_us).sum())
-        return int(offsets[older - 1]) + 1 if older else segment.base_offset
+        return int(offsets[older - 1]) + 1 if older and timestamps[older - 1] > 0 else segment.base_offset
 
     def _read_index(self, path: str) -> bytes:
         try:

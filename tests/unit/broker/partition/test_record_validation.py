@@ -240,3 +240,30 @@ def test_random_bodies_are_refused_or_accepted(body: bytes, count: int, codec: C
             ErrorCode.INVALID_TIMESTAMP,
             ErrorCode.MESSAGE_TOO_LARGE,
         }
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+@pytest.mark.parametrize("wrong", [-1, 0, NOW_MS - 51])
+def test_a_greatest_timestamp_that_cannot_be_right_is_computed_from_the_records(
+    codec: Compression, wrong: int
+) -> None:
+    """Sarama up to 1.45 sends -1. The broker stored that, and then deleted the records as old ones."""
+    records = [Record(0, NOW_MS - 50, b"k", b"v"), Record(1, NOW_MS, None, b"v")]
+    batch = build_batch(records, compression=codec)
+    sent = assemble_batch(parse_header(batch)._replace(max_timestamp=wrong), bytes(batch[61:]))
+    stored, header = validate(sent, AppendRules(timestamp_before_max_ms=1_000))
+    assert header.max_timestamp == NOW_MS
+    assert stored == batch
+    assert crc_matches(header, stored)
+    assert not AppendRules(is_log_append_time=True).needs_records(parse_header(sent))
+
+
+def test_records_without_times_stay_without() -> None:
+    batch = build_batch([Record(0, -1, b"k", b"v"), Record(1, -1, b"k", b"v")])
+    assert validate(batch, AppendRules(timestamp_before_max_ms=1_000))[0] == batch
+
+
+def test_a_header_without_times_hides_no_time_out_of_range() -> None:
+    batch = build_batch([Record(0, NOW_MS - 5_000, b"k", b"v")])
+    sent = assemble_batch(parse_header(batch)._replace(max_timestamp=-1), bytes(batch[61:]))
+    assert code_of(sent, AppendRules(timestamp_before_max_ms=1_000)) == ErrorCode.INVALID_TIMESTAMP

@@ -15,6 +15,7 @@ from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError, 
 from tidelog.pipeline.segments.slice_reader import SliceReader
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, tasks
 from tidelog.pipeline.segments.storage import Storage
+from tidelog.records.batch import BATCH_HEADER_BYTES, assemble_batch, iterate_headers
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.columns.rows import ALL_ROWS, RowBounds
 from tidelog.records.control import EndTransactionMarker
@@ -140,6 +141,21 @@ def test_the_indexes_save_reading(tmp_path: Path) -> None:
     assert planned(start_offset=300, end_offset=310) < 2_000
     assert planned(first_timestamp_us=files.rows[-20][1] * MS) < total / 5
     assert planned(first_timestamp_us=10**12) < 1_500, "no more than each segment's last batches"
+
+
+@pytest.mark.parametrize("wrong", [-1, 0])
+def test_batches_whose_header_states_no_right_time_are_read(tmp_path: Path, wrong: int) -> None:
+    files = LogFiles(tmp_path, [6])
+    path = Path(files.segments[0].log_path)
+    data = b""
+    for at, header in iterate_headers(path.read_bytes()):
+        body = path.read_bytes()[at + BATCH_HEADER_BYTES : at + header.size_bytes]
+        data += assemble_batch(header._replace(max_timestamp=wrong), body)
+    path.write_bytes(data)
+    path.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 0, 2) if wrong == 0 else b"")
+    since = files.rows[4][1]
+    bounds = RowBounds(first_timestamp_us=since * MS)
+    assert read(files.log(), bounds) == [row for row in files.rows if row[1] >= since]
 
 
 def test_large_segments_are_split_and_small_ones_share(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tidelog.records.batch import (
     CRC_COVERS_FROM,
     CRC_OFFSET,
     CURRENT_MAGIC,
+    DELETE_HORIZON_BIT,
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
@@ -44,8 +45,6 @@ from tidelog.records.compression import compress, decompress
 from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import append_varint, continue_varint
 
-DELETE_HORIZON_BIT: Final = 0x40
-"""The base timestamp is the time from which the tombstones of the batch, or the marker, may be removed."""
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 # base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count

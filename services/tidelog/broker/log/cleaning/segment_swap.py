@@ -52,6 +52,9 @@ class SegmentSwap:
         segment.offset_of_max_timestamp = cleaned.offset_of_max_timestamp
         segment.first_timestamp = cleaned.first_timestamp
         segment.last_append_ms = self._sources[-1].last_append_ms
+        if all(source.has_unknown_times is False for source in self._sources):
+            segment.has_unknown_times = False
+        segment.has_wrong_times = any(source.has_wrong_times for source in self._sources)
         segment.is_moving = True
         return segment
 
