@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +18,7 @@ from tidelog.cli.rpc_door import open_rpc_door
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
-from tidelog.metadata.cluster_identity import ensure_cluster_id
-from tidelog.metadata.entries import CLUSTER_ID_KEY, encode_uuid
+from tidelog.metadata.cluster_identity import stored_cluster_id
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import host_and_port
@@ -31,6 +29,7 @@ from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService
 
 LOCK_POLL_MS: Final = 100
+CLUSTER_ID_POLL_MS: Final = 200
 
 _log = structlog.get_logger(__name__)
 
@@ -51,7 +50,7 @@ async def _start(around: Surroundings) -> Started:
     around.metrics.register(metrics)
     around.metrics.register(ControllerMetrics())
     directory = Path(settings.data_dirs[0])
-    cluster_id = await _cluster_id(store, directory)
+    cluster_id = await _cluster_id(around, store, directory)
     controller = RemoteController(store, around.tls)
     controller.start()
     stack.push_async_callback(controller.stop)
@@ -69,20 +68,21 @@ async def _start(around: Surroundings) -> Started:
     )
 
 
-async def _cluster_id(store: MetadataStore, directory: Path) -> str:
-    """Returns the cluster id, and creates it if the cluster has none and the directory is new.
+async def _cluster_id(around: Surroundings, store: MetadataStore, directory: Path) -> str:
+    """Returns the cluster id. If the directory is new, waits until a controller has created it.
 
-    Raises KafkaError if the directory belongs to a cluster that etcd does not know.
+    Raises CorruptFileError if the directory belongs to a cluster that etcd does not know.
     """
     meta = await asyncio.to_thread(read_meta_properties, directory)
-    if meta is None:
-        return await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
-    if await store.get(CLUSTER_ID_KEY) is None:
-        raise CorruptFileError(
-            f"log.dirs: {directory} belongs to cluster {meta.cluster_id}, but etcd holds no cluster. "
-            "If etcd's data was lost, 'tidelog cluster recover' rebuilds it from the brokers' directories"
-        )
-    return await ensure_cluster_id(store, meta.cluster_id)
+    while (cluster_id := await stored_cluster_id(store)) is None:
+        if meta is not None:
+            raise CorruptFileError(
+                f"log.dirs: {directory} belongs to cluster {meta.cluster_id}, but etcd holds no cluster. "
+                "If etcd's data was lost, 'tidelog cluster recover' rebuilds it from the brokers' directories"
+            )
+        around.health.not_ready("waiting for a controller to create the cluster id")
+        await asyncio.sleep(CLUSTER_ID_POLL_MS / 1000)
+    return cluster_id
 
 
 async def _open_when_free(

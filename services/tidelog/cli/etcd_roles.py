@@ -44,18 +44,17 @@ _WRITTEN: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
 }
 """The prefixes of the keys that each kind of service reads and writes."""
 _FIRST_KEYS: Final = (CLUSTER_ID_KEY, SCHEMA_VERSION_KEY)
-"""The keys that the first service of a cluster writes, whatever its kind, and that all of them read."""
+"""The keys that the first controller of a cluster writes, and that all services read."""
 
 
 def etcd_role(kind: ServiceRole) -> Role:
     """Returns the role of a kind of service. Its user has the same name, such as `broker.tidelog`."""
-    written = (
-        *(KeyRange(prefix) for prefix in _WRITTEN[kind]),
+    read = (
+        *(KeyRange(prefix) for prefix in _READ[kind]),
         *(KeyRange(key, is_prefix=False) for key in _FIRST_KEYS),
     )
-    return Role(
-        role_name(kind, DEFAULT_SERVER_NAME), tuple(KeyRange(prefix) for prefix in _READ[kind]), written
-    )
+    written = tuple(KeyRange(prefix) for prefix in _WRITTEN[kind])
+    return Role(role_name(kind, DEFAULT_SERVER_NAME), read, written)
 
 
 def service_users(password_of: Callable[[ServiceRole], str]) -> list[EtcdUser]:

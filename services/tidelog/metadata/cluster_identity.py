@@ -6,7 +6,7 @@ import json
 from typing import Final
 
 from tidelog.metadata.entries import CLUSTER_ID_KEY, SCHEMA_VERSION_KEY
-from tidelog.metadata.store import Compare, Get, MetadataStore, Put, StoreError
+from tidelog.metadata.store import Compare, Get, KeyValue, MetadataStore, Put, StoreError
 
 SCHEMA_VERSION: Final = 1
 
@@ -16,7 +16,8 @@ class SchemaVersionError(StoreError):
 
 
 async def ensure_cluster_id(store: MetadataStore, proposed: str) -> str:
-    """Returns the cluster id in the store. If the store is new, writes `proposed` and returns it.
+    """Returns the cluster id in the store. If the store is new, writes `proposed` and returns it. Only
+    controllers, and those who build a cluster anew, may write it in etcd.
 
     Raises SchemaVersionError and StoreUnavailableError.
     """
@@ -26,13 +27,24 @@ async def ensure_cluster_id(store: MetadataStore, proposed: str) -> str:
         [Put(CLUSTER_ID_KEY, value), Put(SCHEMA_VERSION_KEY, b"%d" % SCHEMA_VERSION)],
         [Get(CLUSTER_ID_KEY), Get(SCHEMA_VERSION_KEY)],
     )
-    if result.succeeded:
-        return proposed
-    cluster, schema = result.reads
+    return proposed if result.succeeded else _checked_id(*result.reads)
+
+
+async def stored_cluster_id(store: MetadataStore) -> str | None:
+    """Returns the cluster id in the store, or None if the store is new.
+
+    Raises SchemaVersionError and StoreUnavailableError.
+    """
+    cluster = await store.get(CLUSTER_ID_KEY)
+    # One transaction writes both keys, so the version is there if the id is.
+    return None if cluster is None else _checked_id(cluster, await store.get(SCHEMA_VERSION_KEY))
+
+
+def _checked_id(cluster: KeyValue | None, schema: KeyValue | None) -> str:
     found = int(schema.value) if schema is not None else 0
     if found != SCHEMA_VERSION:
         raise SchemaVersionError(
             f"the metadata store has layout {found}; this version of tidelog needs {SCHEMA_VERSION}"
         )
-    assert cluster is not None, "the compare failed, so the key exists"
+    assert cluster is not None, "the store has a layout, so it has an id"
     return str(json.loads(cluster.value)["id"])

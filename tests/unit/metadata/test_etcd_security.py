@@ -301,6 +301,10 @@ def test_a_user_reaches_only_the_keys_of_its_role(
         watch = store.watch("/a/", 1)
         assert (await asyncio.wait_for(anext(watch), 10)).events[0].key == "/a/1"
         await watch.aclose()
+        # Until the end of an upgrade, services of the earlier version need what they had.
+        await create_users(root, [ADMINISTRATOR, _reader("first", "/c/")])
+        assert await store.get("/a/1") is not None
+        assert await store.get("/c/1") is not None
         # The role now has other permissions, and the user another password.
         await require_users(root, [ADMINISTRATOR, _reader("second", "/c/")])
         with pytest.raises(StoreRefusedError):

@@ -31,7 +31,7 @@ def test_text_logs_escape_names() -> None:
         log.exception("failed")
     text = output.getvalue()
     assert text.replace("\n", "").isprintable()
-    assert "short=evil\\x1b[2J " in text
+    assert " short=evil\\x1b[2J" in text
     assert not any(line.startswith("fake line") for line in text.splitlines())
 
 

@@ -51,20 +51,22 @@ class EtcdUser(NamedTuple):
 
 
 async def create_users(options: EtcdOptions, users: Sequence[EtcdUser]) -> None:
-    """Creates the users and their roles. If they exist, sets their passwords and the permissions of their
-    roles.
+    """Creates the users and their roles. If they exist, sets their passwords and adds permissions to their
+    roles. It takes no permission away, because services of an earlier version may still need it.
 
     A user of ROOT_ROLE keeps its password if etcd requires users, because the options then contain it. Raises
     StoreError; StoreRefusedError if etcd rejects the user of the options.
     """
-    await _change(options, lambda writer: writer.create_users(users))
+    await _change(options, lambda writer: writer.create_users(users, takes_away=False))
 
 
 async def require_users(options: EtcdOptions, users: Sequence[EtcdUser]) -> None:
-    """Creates the users as `create_users` does, and enables authentication. One of them must be `root`."""
+    """Creates the users, gives their roles exactly the permissions that are named, and enables
+    authentication. One of the users must be `root`.
+    """
 
     async def change(writer: _UserWriter) -> None:
-        await writer.create_users(users)
+        await writer.create_users(users, takes_away=True)
         enable = pb.AuthEnableRequest()
         await writer.call(lambda c, t, m: c.auth.AuthEnable(enable, timeout=t, metadata=m))
 
@@ -104,10 +106,10 @@ class _UserWriter:
         self._options = options
         self._names = KeyNames(options.prefix)
 
-    async def create_users(self, users: Iterable[EtcdUser]) -> None:
+    async def create_users(self, users: Iterable[EtcdUser], *, takes_away: bool) -> None:
         for user in users:
             if user.role != ROOT_ROLE:
-                await self._set_role(user.role)
+                await self._set_role(user.role, takes_away=takes_away)
             await self._set_user(user)
 
     async def has_token(self) -> bool:
@@ -122,7 +124,7 @@ class _UserWriter:
 
         return await self._connections.call(invoke, may_repeat=True)
 
-    async def _set_role(self, role: Role) -> None:
+    async def _set_role(self, role: Role, *, takes_away: bool) -> None:
         get, add = pb.AuthRoleGetRequest(role=role.name), pb.AuthRoleAddRequest(name=role.name)
         found = await self._find(lambda c, t, m: c.auth.RoleGet(get, timeout=t, metadata=m))
         if found is None:
@@ -130,10 +132,11 @@ class _UserWriter:
         wanted = self._permissions(role)
         there = {(p.key, p.range_end): p.permType for p in found.perm} if found is not None else {}
         for (key, end), kind in wanted.items():
-            if there.get((key, end)) != kind:
+            has = there.get((key, end))
+            if has != kind and (takes_away or has != pb.Permission.READWRITE):
                 permission = pb.Permission(permType=kind, key=key, range_end=end)
                 await self._grant(pb.AuthRoleGrantPermissionRequest(name=role.name, perm=permission))
-        for key, end in there.keys() - wanted.keys():
+        for key, end in there.keys() - wanted.keys() if takes_away else ():
             await self._revoke(pb.AuthRoleRevokePermissionRequest(role=role.name, key=key, range_end=end))
 
     async def _grant(self, request: pb.AuthRoleGrantPermissionRequest) -> None:
