@@ -47,6 +47,8 @@ all brokers have the other listener.
 {{- define "tidelog.pipeline.sparkConf" -}}
 {{- $pipeline := .Values.pipeline -}}
 {{- $executors := $pipeline.executors -}}
+{{- /* Driver and executors prove to each other that they know a secret, which Spark makes for each run and gives executors in
+their environment. They encrypt what they send each other, and what they write to local disks. */ -}}
 {{- $conf := dict
   "spark.kubernetes.namespace" .Release.Namespace
   "spark.kubernetes.container.image" (include "tidelog.pipeline.image" .)
@@ -62,6 +64,10 @@ all brokers have the other listener.
   "spark.driver.memory" $pipeline.driver.memory
   "spark.driver.port" 7078
   "spark.blockManager.port" 7079
+  "spark.authenticate" true
+  "spark.network.crypto.enabled" true
+  "spark.network.crypto.cipher" "AES/GCM/NoPadding"
+  "spark.io.encryption.enabled" true
   "spark.ui.enabled" false
   "spark.ui.showConsoleProgress" false
   "spark.sql.shuffle.partitions" (mul $executors.count $executors.cores)
