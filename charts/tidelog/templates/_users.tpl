@@ -47,6 +47,29 @@ the users of `users:`, their Secrets and their ACLs (ADR 0036). It logs in as th
 {{- toJson (uniq $names) -}}
 {{- end -}}
 
+{{/*
+An object that a Job fills: (dict "root" $ "kind" "Secret" "name" "n" "component" "users"). The chart makes it empty, because
+Kubernetes cannot restrict the creation of objects by name, so a Job that may create one Secret may create all of them. It is
+a hook, so Helm neither changes nor deletes it later. An existing object is not rendered again.
+*/}}
+{{- define "tidelog.filledByJob" -}}
+{{- if not (lookup "v1" .kind .root.Release.Namespace .name) }}
+---
+apiVersion: v1
+kind: {{ .kind }}
+metadata:
+  name: {{ .name }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "tidelog.labels" (dict "root" .root "component" .component) | nindent 4 }}
+  annotations:
+    helm.sh/hook: pre-install,pre-upgrade
+    helm.sh/hook-weight: "-15"
+    helm.sh/hook-delete-policy: hook-failed
+    helm.sh/resource-policy: keep
+{{- end }}
+{{- end -}}
+
 {{/* What the Job creates, as JSON for `tidelog kubernetes users`. It contains no passwords. */}}
 {{- define "tidelog.users.wanted" -}}
 {{- $users := list -}}

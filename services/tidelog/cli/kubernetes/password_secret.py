@@ -50,13 +50,18 @@ def _name_and_username(text: str) -> tuple[str, str]:
 
 
 def ensure_secret(server: ApiServer, release: str, namespace: str, name: str, username: str) -> str:
-    """Returns what was done. Raises ToolError."""
+    """Fills a Secret that does not exist, or that the chart has made empty, because Kubernetes can't restrict
+    by name who creates Secrets. Returns what was done. Raises ToolError.
+    """
+    texts = {"username": username, "password": secrets.token_urlsafe(PASSWORD_BYTES)}
     try:
-        server.call(server.core.read_namespaced_secret, name, namespace)
+        found = server.call(server.core.read_namespaced_secret, name, namespace)
     except NotFoundError:
         labels = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/instance": release}
-        texts = {"username": username, "password": secrets.token_urlsafe(PASSWORD_BYTES)}
         body = {"metadata": {"name": name, "labels": labels}, "stringData": texts}
         server.call(server.core.create_namespaced_secret, namespace, body)
-        return f"Secret {name} contains a new password of {username}"
-    return f"Secret {name} exists"
+    else:
+        if (found.data or {}).get("password"):
+            return f"Secret {name} exists"
+        server.call(server.core.patch_namespaced_secret, name, namespace, {"stringData": texts})
+    return f"Secret {name} contains a new password of {username}"

@@ -11,9 +11,9 @@ import asyncio
 import json
 import secrets
 from base64 import b64decode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -128,17 +128,19 @@ class UserObjects:
         self._wanted = wanted
         self._authority = authority
 
-    def secret(self, name: str) -> Mapping[str, str] | None:
-        """Returns the Secret's texts, or None if it does not exist. Raises ToolError."""
+    def secret(self, name: str) -> Mapping[str, str]:
+        """Returns the Secret's texts; none if it does not exist, or is as the chart makes it. Raises
+        ToolError.
+        """
         core = self._server.core
         try:
             found = self._server.call(core.read_namespaced_secret, name, self._namespace)
         except NotFoundError:
-            return None
+            return {}
         return {key: b64decode(value).decode() for key, value in (found.data or {}).items()}
 
-    def write_secret(self, name: str, user: str, password: str, existing: Mapping[str, str] | None) -> None:
-        """Creates the Secret, or brings what depends on the release up to date. Raises ToolError."""
+    def write_secret(self, name: str, user: str, password: str, existing: Mapping[str, str]) -> None:
+        """Fills the Secret, or brings what depends on the release up to date. Raises ToolError."""
         texts = {
             "username": user,
             "password": password,
@@ -148,14 +150,10 @@ class UserObjects:
         }
         if self._authority:
             texts["ca.crt"] = self._authority
-        if existing == texts:
-            return
-        core = self._server.core
-        if existing is not None:
-            self._server.call(core.patch_namespaced_secret, name, self._namespace, {"stringData": texts})
-            return
-        body = {"metadata": {"name": name, "labels": self._labels}, "stringData": texts}
-        self._server.call(core.create_namespaced_secret, self._namespace, body)
+        if existing != texts:
+            core = self._server.core
+            write = core.patch_namespaced_secret, core.create_namespaced_secret
+            self._write(name, {"stringData": texts}, *write)
 
     def record(self) -> Record | None:
         """Returns what was created before, or None if nothing is recorded. Raises ToolError."""
@@ -164,17 +162,26 @@ class UserObjects:
             found = self._server.call(core.read_namespaced_config_map, self._wanted.record, self._namespace)
         except NotFoundError:
             return None
-        return Record.decode(json.loads((found.data or {})[_RECORD_KEY]))
+        text = (found.data or {}).get(_RECORD_KEY)
+        return None if text is None else Record.decode(json.loads(text))
 
-    def write_record(self, record: Record, *, exists: bool) -> None:
-        data = {"data": {_RECORD_KEY: json.dumps(record.encode())}}
+    def write_record(self, record: Record) -> None:
         core = self._server.core
-        name = self._wanted.record
-        if exists:
-            self._server.call(core.patch_namespaced_config_map, name, self._namespace, data)
-        else:
-            body = {"metadata": {"name": name, "labels": self._labels}, **data}
-            self._server.call(core.create_namespaced_config_map, self._namespace, body)
+        data = {"data": {_RECORD_KEY: json.dumps(record.encode())}}
+        write = core.patch_namespaced_config_map, core.create_namespaced_config_map
+        self._write(self._wanted.record, data, *write)
+
+    def _write(
+        self, name: str, body: dict[str, Any], patch: Callable[..., object], create: Callable[..., object]
+    ) -> None:
+        """Changes an object, which the chart has made empty: Kubernetes can't restrict by name who creates
+        objects, so the chart's Job may not. Creates the object if somebody has deleted it.
+        """
+        try:
+            self._server.call(patch, name, self._namespace, body)
+        except NotFoundError:
+            metadata = {"name": name, "labels": self._labels}
+            self._server.call(create, self._namespace, {"metadata": metadata, **body})
 
 
 def ensure_admin(objects: UserObjects, wanted: Wanted, progress: Progress) -> str:
@@ -183,10 +190,11 @@ def ensure_admin(objects: UserObjects, wanted: Wanted, progress: Progress) -> st
     The credentials are written first: if the Secret is missing, the next run sets another password.
     """
     existing = objects.secret(wanted.admin_secret)
-    password = secrets.token_urlsafe(PASSWORD_BYTES) if existing is None else existing["password"]
+    known = existing.get("password")
+    password = known or secrets.token_urlsafe(PASSWORD_BYTES)
     while True:
         try:
-            written = asyncio.run(_write_admin(password, wanted, replaces=existing is None))
+            written = asyncio.run(_write_admin(password, wanted, replaces=known is None))
             break
         except (StoreError, OSError) as error:
             progress.wait(f"etcd does not answer: {error}")
@@ -245,15 +253,16 @@ def ensure_user(
     ToolError, KafkaError, ClientError.
     """
     existing = objects.secret(user.secret)
-    if user.is_given and not (existing or {}).get("password"):
+    known = existing.get("password")
+    if user.is_given and not known:
         raise ToolError(f"users: Secret {user.secret} of user {user.name} has no key `password`; create it")
-    password = existing["password"] if existing else secrets.token_urlsafe(PASSWORD_BYTES)
+    password = known or secrets.token_urlsafe(PASSWORD_BYTES)
     check_unchanged_by_saslprep(f"the password in Secret {user.secret}", password)
     mechanisms = [MECHANISM_BY_NAME[name] for name in wanted.mechanisms]
     set_password(cluster, user.name, password, mechanisms, MIN_ITERATIONS)
     if not user.is_given:
         objects.write_secret(user.secret, user.name, password, existing)
-    if existing is None:
+    if known is None:
         progress.tell(f"user {user.name}: its password is in Secret {user.secret}")
 
 
@@ -268,7 +277,7 @@ def apply_record(cluster: Cluster, objects: UserObjects, wanted: Wanted, progres
         record.acls | wanted.acls if wanted.has_authorizer else record.acls,
     )
     if found != created:
-        objects.write_record(created, exists=found is not None)
+        objects.write_record(created)
     gone = leaving(wanted, record)
     if wanted.has_authorizer:
         if wanted.acls:
@@ -283,7 +292,7 @@ def apply_record(cluster: Cluster, objects: UserObjects, wanted: Wanted, progres
     kept_acls = created.acls - gone.acls if wanted.has_authorizer else created.acls
     final = Record(created.users - gone.users, kept_acls)
     if final != created:
-        objects.write_record(final, exists=True)
+        objects.write_record(final)
 
 
 def _delete_user(cluster: Cluster, name: str) -> None:

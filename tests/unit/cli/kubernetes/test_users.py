@@ -113,7 +113,6 @@ def test_a_user_gets_a_random_password_once(api: ScriptedApiServer, brokers: Bro
     wanted = wanted_of({"name": "alice", "acls": [READ]})
     run(api, wanted)
     first = objects_of(api, wanted).secret("s-alice")
-    assert first is not None
     assert len(first["password"]) >= 32
     assert brokers.passwords == {"alice": first["password"]}
     assert first["ca.crt"] == "AUTHORITY\n"
@@ -162,7 +161,8 @@ def test_the_first_user_is_replaced_only_if_its_secret_is_missing(
     written: list[tuple[str, bool]] = []
 
     async def note(password: str, wanted: Wanted, *, replaces: bool) -> bool:
-        assert replaces == (f"{SECRETS}/s-admin" not in api.objects), "etcd is written first"
+        has_password = "data" in api.objects.get(f"{SECRETS}/s-admin", {})
+        assert replaces == (not has_password), "etcd is written first"
         written.append((password, replaces))
         return replaces
 
@@ -170,10 +170,28 @@ def test_the_first_user_is_replaced_only_if_its_secret_is_missing(
     wanted = wanted_of()
     first = ensure_admin(objects_of(api, wanted), wanted, Progress(1))
     assert ensure_admin(objects_of(api, wanted), wanted, Progress(1)) == first
-    del api.objects[f"{SECRETS}/s-admin"]
+    api.put(f"{SECRETS}/s-admin")  # deleted, and made again by the chart
     second = ensure_admin(objects_of(api, wanted), wanted, Progress(1))
     assert second != first
     assert written == [(first, True), (first, False), (second, True)]
+
+
+def test_objects_that_the_chart_made_are_filled_without_creating_any(
+    api: ScriptedApiServer, brokers: Brokers
+) -> None:
+    """Who may create Secrets may create any, so the chart's Job may not."""
+    api.put(f"{SECRETS}/s-alice")
+    api.put("/api/v1/namespaces/n/configmaps/r")
+    wanted = wanted_of({"name": "alice", "acls": [READ]})
+    run(api, wanted)
+    run(api, wanted)
+    assert {method for method, _, _ in api.writes} == {"PATCH"}
+    assert brokers.passwords == {"alice": objects_of(api, wanted).secret("s-alice")["password"]}
+    api.put(f"{SECRETS}/etcd-user")
+    server = ApiServer(client.ApiClient(client.Configuration(host=api.url)), retry_for_s=0)
+    assert "new password of root" in ensure_secret(server, "r", "n", "etcd-user", "root")
+    assert "exists" in ensure_secret(server, "r", "n", "etcd-user", "root")
+    assert {method for method, _, _ in api.writes} == {"PATCH"}
 
 
 def test_a_password_secret_is_created_once(api: ScriptedApiServer) -> None:
