@@ -28,18 +28,27 @@ Names in the certificate of a broker or of the services of another kind, comma-s
 the second name, such as `broker.tidelog`: the certificate must come from this release's authority, and its holder may run
 anywhere. A service that is called checks the caller's name in the same way. With a name such as `broker-0.tidelog`, a
 broker can speak only for itself.
+
+Clients know a broker by its own Services and those of all brokers. Only its certificate has these names: nobody else,
+neither another broker nor another kind of service, can answer clients in its place.
 */}}
 {{- define "tidelog.tls.serviceDnsNames" -}}
-{{- $svc := printf "%s.svc.%s" .root.Release.Namespace .root.Values.clusterDomain -}}
-{{- $names := list "tidelog" (printf "%s.tidelog" .component) (include "tidelog.fullname" .root) "localhost" -}}
-{{- if hasKey . "id" -}}
-{{- $names = append $names (printf "%s-%d.tidelog" .component (int .id)) -}}
+{{- $names := list "tidelog" (printf "%s.tidelog" .component) "localhost" -}}
+{{- if eq .component "broker" -}}
+{{- $names = append $names (printf "broker-%d.tidelog" (int .id)) -}}
+{{- $services := list (include "tidelog.brokerName" .) (include "tidelog.brokersServiceName" .root) (include "tidelog.bootstrapServiceName" .root) -}}
+{{- if .root.Values.listeners.external.enabled -}}
+{{- $services = concat $services (list (printf "%s-external" (include "tidelog.brokerName" .)) (printf "%s-external" (include "tidelog.bootstrapServiceName" .root))) -}}
 {{- end -}}
-{{- $names = append $names (printf "*.%s" $svc) -}}
-{{- $names = append $names (printf "*.%s.svc" .root.Release.Namespace) -}}
-{{- $names = append $names (printf "*.%s" .root.Release.Namespace) -}}
-{{- $names = append $names (printf "*.%s.%s" (include "tidelog.brokersServiceName" .root) $svc) -}}
-{{- join "," (concat $names .root.Values.tls.extraDnsNames) -}}
+{{- $namespace := .root.Release.Namespace -}}
+{{- $domain := .root.Values.clusterDomain -}}
+{{- range $service := $services -}}
+{{- $names = concat $names (list $service (printf "%s.%s" $service $namespace) (printf "%s.%s.svc" $service $namespace) (printf "%s.%s.svc.%s" $service $namespace $domain)) -}}
+{{- end -}}
+{{- $names = append $names (printf "%s-0.%s.%s.svc.%s" (include "tidelog.brokerName" .) (include "tidelog.brokersServiceName" .root) $namespace $domain) -}}
+{{- $names = concat $names .root.Values.tls.extraDnsNames -}}
+{{- end -}}
+{{- join "," $names -}}
 {{- end -}}
 
 {{/* The certificates of this release, as `certificates:` with the name of the Secret, common name and DNS names of each, and
