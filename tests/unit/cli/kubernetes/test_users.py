@@ -179,7 +179,7 @@ def test_the_first_user_is_replaced_only_if_its_secret_is_missing(
 def test_objects_that_the_chart_made_are_filled_without_creating_any(
     api: ScriptedApiServer, brokers: Brokers
 ) -> None:
-    """Who may create Secrets may create any, so the chart's Job may not."""
+    """The chart's Job may not create Secrets, because it could then create any."""
     api.put(f"{SECRETS}/s-alice")
     api.put("/api/v1/namespaces/n/configmaps/r")
     wanted = wanted_of({"name": "alice", "acls": [READ]})
