@@ -28,6 +28,7 @@ from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_EPOCH_KEY, Entr
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
+from tidelog.settings.topic_settings import are_confirmed
 
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
 """The number of ids above the greatest one in any producer snapshot that later batches may use."""
@@ -79,7 +80,8 @@ def command(
 
     etcd must be empty, and brokers and controllers must be stopped. The command restores topics with their
     ids, partitions and replicas; all records remain. The settings of topics and brokers existed only in etcd
-    and are lost. With --log-dir, the setting tidelog.etcd.endpoints names the etcd (in --config, the
+    and are lost. Nothing is deleted from the topics until 'tidelog topic confirm-settings' confirms their
+    settings. With --log-dir, the setting tidelog.etcd.endpoints names the etcd (in --config, the
     environment or --set).
     """
     if (data_dir is None) == (not log_dirs):
@@ -101,6 +103,12 @@ def command(
         except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
             raise ToolError(str(error)) from error
     _tell(topics)
+    unconfirmed = [topic.entry.name for topic in topics if not are_confirmed(topic.config.configs)]
+    if unconfirmed:
+        note(
+            f"The settings of {counted(len(unconfirmed), 'topic')} are lost. Nothing is deleted from them "
+            "until 'tidelog topic confirm-settings' confirms what applies."
+        )
     say(f"Cluster {found.cluster_id} is restored in etcd; {next_step}.", is_one_of_many=True)
 
 
@@ -194,7 +202,7 @@ async def recover(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
     entries: list[Entry] = [
         ProducerIdBlockEntry(-1, found.greatest_producer_id + 1, PRODUCER_IDS_SKIPPED),
         *(state for topic in topics for state in topic.states),
-        *(topic.config for topic in topics if topic.config is not None),
+        *(topic.config for topic in topics),
         *(topic.entry for topic in topics),
     ]
     for batch in _batches([Put(entry.key, entry.encode()) for entry in entries]):

@@ -3,8 +3,8 @@
 The replica that is furthest ahead becomes the leader, by (leader epoch of its last batch, log end offset). It
 holds all committed records, because every replica that was in sync in that epoch holds them. Replicas with
 the same end are in sync. The others truncate to the leader's log and catch up. The new leader epoch is
-greater than all known epochs. The settings of topics existed only in the lost store, so the defaults apply,
-except that internal topics are compacted.
+greater than all known epochs. The settings of topics existed only in the lost store, so nothing of them is
+deleted until an administrator confirms their settings (ADR 0067).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from tidelog.embedded.found_settings import lost_settings
 from tidelog.embedded.log_survey import NO_EPOCH, FoundReplica
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
-from tidelog.model.topics import INTERNAL_TOPICS
 
 NO_CONTROLLER_EPOCH: Final = 0
 
@@ -30,7 +30,7 @@ class RebuiltTopic(NamedTuple):
 
     entry: TopicEntry
     states: tuple[PartitionStateEntry, ...]
-    config: TopicConfigEntry | None
+    config: TopicConfigEntry
     missing: tuple[int, ...]
     left_out: tuple[int, ...]
 
@@ -73,7 +73,7 @@ def _rebuild(topic: str, by_broker: Mapping[int, list[FoundReplica]], otherwise:
     return RebuiltTopic(
         TopicEntry(topic, topic_id, tuple(assignments)),
         tuple(states),
-        TopicConfigEntry(topic, {"cleanup.policy": "compact"}) if topic in INTERNAL_TOPICS else None,
+        TopicConfigEntry(topic, lost_settings(topic, max(map(len, assignments)))),
         tuple(index for index in range(count) if index not in partitions),
         tuple(sorted(left_out)),
     )

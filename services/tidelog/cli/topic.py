@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import click
 
-from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
+from tidelog.cli.output import (
+    OutputFormat,
+    Shown,
+    counted,
+    note,
+    output_format,
+    print_heading,
+    print_table,
+    say,
+)
 from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
     ToolCommand,
@@ -20,11 +29,21 @@ from tidelog.cli.tool_command import (
 from tidelog.cli.topic_sizes import TOPIC_SIZE_COLUMNS, topic_size_rows
 from tidelog.client.admin import BROKER_DEFAULT, create_partitions, create_topic, delete_topic
 from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
+from tidelog.client.configs import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    alter_configs,
+    describe_configs,
+    describe_topics_setting,
+    unconfirmed_topics,
+)
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
+from tidelog.settings.topic_settings import SETTINGS_CONFIRMED
 
 
 @click.group(cls=SuggestingGroup)
@@ -294,6 +313,67 @@ def alter(
         topic=name,
         partitions=partitions,
     )
+
+
+@command.command(
+    "confirm-settings",
+    cls=ToolCommand,
+    examples=(
+        "tidelog topic confirm-settings",
+        "tidelog topic confirm-settings flights prices",
+        "tidelog topic confirm-settings --all",
+    ),
+)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.option("--all", "takes_all", is_flag=True, help="Confirm the settings of all topics that need it.")
+@cluster_options
+def confirm_settings(
+    names: tuple[str, ...], takes_all: bool, bootstrap_server: str, request_timeout_ms: int
+) -> None:
+    """Confirm the settings of topics whose settings were lost.
+
+    Nothing is deleted from a topic that was recovered without its settings. Once you have confirmed them,
+    retention and compaction follow the settings that the topic has now. Without arguments, the command
+    changes nothing: it lists the topics and these settings. 'tidelog config alter --topic TOPIC' changes
+    them.
+    """
+    if names and takes_all:
+        raise click.UsageError("Give either topics or --all.")
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        unconfirmed = unconfirmed_topics(cluster, cluster.topics(names or None))
+        for name in names:
+            cluster.topic(name)  # reports a missing topic clearly
+        if not names and not takes_all:
+            _list_unconfirmed(cluster, unconfirmed)
+            return
+        change = ConfigChange(SETTINGS_CONFIRMED, ConfigOperation.DELETE)
+        for name in dict.fromkeys(names or unconfirmed):
+            is_unconfirmed = name in unconfirmed
+            if is_unconfirmed:
+                alter_configs(cluster, ConfigResource(ResourceType.TOPIC, name), [change])
+            done = "are confirmed" if is_unconfirmed else "needed no confirmation"
+            say(
+                f"The settings of topic {name} {done}.",
+                is_one_of_many=True,
+                topic=name,
+                changed=is_unconfirmed,
+            )
+    if takes_all and not unconfirmed:
+        note(_ALL_CONFIRMED)
+
+
+_DELETING = ("cleanup.policy", "retention.ms", "retention.bytes")
+_ALL_CONFIRMED = "The settings of all topics are confirmed."
+
+
+def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
+    found = [describe_topics_setting(cluster, unconfirmed, name) if unconfirmed else {} for name in _DELETING]
+    rows = [(topic, *(values.get(topic) for values in found)) for topic in unconfirmed]
+    print_table(("topic", *_DELETING), rows, name="unconfirmed")
+    if unconfirmed:
+        note("Nothing is deleted from these topics. The settings above apply once you have confirmed them.")
+    else:
+        note(_ALL_CONFIRMED)
 
 
 @command.command(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -11,6 +11,7 @@ from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.model.errors import ErrorCode
+from tidelog.settings.topic_settings import NOT_CONFIRMED, SETTINGS_CONFIRMED
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -127,6 +128,15 @@ def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) 
             raise_on_error(result.error_code, f"topic '{result.resource_name}'", result.error_message)
             found[result.resource_name] = next((row.value for row in result.configs), None)
     return found
+
+
+def unconfirmed_topics(cluster: Cluster, topics: Collection[str]) -> list[str]:
+    """Returns the topics whose settings were lost and are not confirmed yet, sorted.
+
+    Raises KafkaError, ClientError.
+    """
+    values = describe_topics_setting(cluster, topics, SETTINGS_CONFIRMED) if topics else {}
+    return sorted(topic for topic, value in values.items() if value == NOT_CONFIRMED[SETTINGS_CONFIRMED])
 
 
 def alter_configs(

@@ -49,7 +49,12 @@ from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, NO_LEADER, Comman
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting import Password, Setting, SettingType
-from tidelog.settings.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
+from tidelog.settings.topic_settings import (
+    TOPIC_SETTINGS,
+    are_confirmed,
+    broker_default,
+    validate_overrides,
+)
 from tidelog.timing.clock import Clock
 from tidelog.timing.slices import run_in_slices
 from tidelog.timing.steps import Steps
@@ -667,7 +672,8 @@ class BrokerSettingRules:
     def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool:
         text = topic_overrides.get(_UNCLEAN_ELECTION)
         if text is None:
-            return bool(broker_default(self._settings, _UNCLEAN_ELECTION))
+            by_default = bool(broker_default(self._settings, _UNCLEAN_ELECTION))
+            return by_default and are_confirmed(topic_overrides)
         return bool(TOPIC_SETTINGS[_UNCLEAN_ELECTION].parse(text))
 
     def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:

@@ -1,8 +1,8 @@
 """Adopts topics that are in the data directory but not in the metadata.
 
 Apache Kafka wrote the directory, or the metadata was lost. The names and ids come from the partitions'
-directories and their `partition.metadata`. The topics' settings were stored elsewhere and are lost, so the
-defaults apply, except that the internal topics are compacted.
+directories and their `partition.metadata`. The topics' settings were stored elsewhere and are lost, so
+nothing of the topics is deleted until an administrator confirms their settings (ADR 0067).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import structlog
 
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.partition_directory import read_topic_id
+from tidelog.embedded.found_settings import lost_settings
 from tidelog.embedded.log_survey import (
     NO_EPOCH,
     greatest_producer_id,
@@ -60,6 +61,13 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
     for topic, partitions in found.items():
         await _adopt(store, topic, partitions, node_id)
         _log.info("topic adopted from the data directory", topic=topic, partitions=len(partitions))
+    unknown = [topic for topic in found if topic not in INTERNAL_TOPICS]
+    if unknown:
+        _log.warning(
+            "nothing is deleted from topics whose settings are lost; `tidelog topic confirm-settings` lists "
+            "them",
+            topics=len(unknown),
+        )
 
 
 async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) -> None:
@@ -97,8 +105,7 @@ async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path
         )
         for index in range(count)
     ]
-    if topic in INTERNAL_TOPICS:
-        entries.append(TopicConfigEntry(topic, {"cleanup.policy": "compact"}))
+    entries.append(TopicConfigEntry(topic, lost_settings(topic, replicas=1)))
     entries.append(TopicEntry(topic, topic_id, tuple((node_id,) for _ in range(count))))
     for start in range(0, len(entries), MAX_TXN_OPERATIONS):
         puts = [Put(entry.key, entry.encode()) for entry in entries[start : start + MAX_TXN_OPERATIONS]]

@@ -277,8 +277,15 @@ def _field(
     return dataclasses.field(default=default, metadata={_METADATA_KEY: definition})
 
 
-def boolean(default: bool, importance: Importance, doc: str, *, mode: UpdateMode = READ_ONLY) -> bool:
-    return cast(bool, _field(SettingType.BOOLEAN, default, importance, doc, (), mode))
+def boolean(
+    default: bool,
+    importance: Importance,
+    doc: str,
+    *,
+    mode: UpdateMode = READ_ONLY,
+    internal: bool = False,
+) -> bool:
+    return cast(bool, _field(SettingType.BOOLEAN, default, importance, doc, (), mode, internal))
 
 
 def integer(

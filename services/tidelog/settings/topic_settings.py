@@ -46,6 +46,10 @@ from tidelog.settings.setting import (
 )
 
 DAY_MS = 24 * HOUR_MS
+SETTINGS_CONFIRMED = "tidelog.settings.confirmed"
+"""The setting that marks topics whose settings were lost (ADR 0067)."""
+NOT_CONFIRMED: Mapping[str, str] = {SETTINGS_CONFIRMED: "false"}
+"""The overrides of a topic about which nothing is known."""
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 
@@ -208,6 +212,14 @@ class TopicSettings:
         "Whether a replica outside the ISR may become leader if no other replica is available. "
         "Records may be lost.",
     )
+    tidelog_settings_confirmed: bool = boolean(
+        True,
+        MEDIUM,
+        "Whether the topic's settings are known. They are not if a recovery did not find them. Then "
+        "neither retention nor compaction removes records, and no replica outside the ISR becomes leader "
+        "unless the topic's own settings allow it.",
+        internal=True,
+    )
     tidelog_validate_records: bool = boolean(
         False,
         LOW,
@@ -217,8 +229,8 @@ class TopicSettings:
 
     @classmethod
     def resolve(cls, broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
-        """Returns the settings of a topic with these `overrides` on this broker. Raises SettingError for the
-        first invalid override.
+        """Returns the settings of a topic with these `overrides` on this broker. If they are not confirmed,
+        the topic has no cleanup policy. Raises SettingError for the first invalid override.
         """
         values: dict[str, Any] = {  # each of the type of its field
             TOPIC_SETTINGS[name].attribute: broker_default(broker, name) for name in BROKER_SYNONYMS
@@ -229,6 +241,8 @@ class TopicSettings:
         internal_segment_bytes = values.get("internal_segment_bytes")
         if internal_segment_bytes is not None:
             values["segment_bytes"] = internal_segment_bytes
+        if not values.get("tidelog_settings_confirmed", True):
+            values["cleanup_policy"] = ()
         return cls(**values)
 
     @property
@@ -290,6 +304,12 @@ def broker_default(broker: BrokerSettings, name: str) -> Value:
         if value is not None:
             return max(value, -1) if name == "retention.ms" and isinstance(value, int) else value
     return TOPIC_SETTINGS[name].default
+
+
+def are_confirmed(overrides: Mapping[str, str]) -> bool:
+    """Returns whether the settings of a topic with these `overrides` are known. Raises SettingError."""
+    text = overrides.get(SETTINGS_CONFIRMED)
+    return text is None or bool(TOPIC_SETTINGS[SETTINGS_CONFIRMED].parse(text))
 
 
 def in_topic_unit(broker_name: str, value: Value) -> Value:

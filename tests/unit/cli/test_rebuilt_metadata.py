@@ -18,10 +18,17 @@ from tidelog.cli.cluster_recover import UNDER_WAY, recover, survey_directories
 from tidelog.cli.rebuilt_metadata import rebuild_topics
 from tidelog.cli.tool_command import ToolError
 from tidelog.embedded.log_survey import FoundReplica, LogEnd
-from tidelog.metadata.entries import CONTROLLER_EPOCH_KEY, PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.entries import (
+    CONTROLLER_EPOCH_KEY,
+    PartitionStateEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Put
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.topic_settings import NOT_CONFIRMED
 
 ID, OLD_ID, SEED = (uuid.UUID(int=number) for number in (1, 2, 3))
 CONFIG = LogConfig()
@@ -40,6 +47,11 @@ def test_the_replica_with_the_longest_log_leads() -> None:
     assert topic.entry == TopicEntry("t", ID, ((1, 2, 3),))
     (state,) = topic.states
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 10)
+
+
+def test_nothing_is_deleted_from_topics_whose_settings_are_lost() -> None:
+    (topic,) = rebuild_topics({1: [replica(0, 1, 7)]}, new_topic_id=SEED)
+    assert topic.config == TopicConfigEntry("t", NOT_CONFIRMED)
 
 
 def test_replicas_with_the_same_end_are_in_sync_and_lead_in_turn() -> None:

@@ -13,9 +13,12 @@ from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet
 from tidelog.controller.core.topic_creation import create_topics
+from tidelog.controller.term import BrokerSettingRules
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.topic_settings import NOT_CONFIRMED
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -308,3 +311,12 @@ def test_a_reassignment_does_not_end_with_a_failed_replica_as_leader(core: MakeC
     cluster.leader_writes("t", (1, 2))
     _fail_replicas(cluster, 2, TopicPartition("t", 0))
     assert not whole(advance_reassignments(cluster.state, cluster.context())).records
+
+
+def test_a_topic_whose_settings_are_lost_does_not_take_over_an_unclean_election() -> None:
+    """The brokers' default may lose records, and the topic's own setting may have forbidden that."""
+    rules = BrokerSettingRules(BrokerSettings.parse({"unclean.leader.election.enable": "true"}))
+    own = {"unclean.leader.election.enable": "true"}
+    assert rules.is_unclean_election_allowed({})
+    assert not rules.is_unclean_election_allowed(NOT_CONFIRMED)
+    assert rules.is_unclean_election_allowed({**own, **NOT_CONFIRMED})

@@ -20,6 +20,7 @@ from tidelog.metadata.entries import (
     decode_entry,
 )
 from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.settings.topic_settings import NOT_CONFIRMED
 
 NODE_ID = 4
 
@@ -65,10 +66,25 @@ def test_names_ids_and_epochs_are_taken_over(tmp_path: Path) -> None:
     ]
 
 
-def test_internal_topics_are_compacted(tmp_path: Path) -> None:
-    partition(tmp_path, "__consumer_offsets-0", uuid.uuid4())
+def test_internal_topics_get_the_settings_of_their_creation(tmp_path: Path) -> None:
+    """The records of share states refer to each other, so compaction would damage them."""
+    for name in ("__consumer_offsets", "__share_group_state", "__transaction_state"):
+        partition(tmp_path, f"{name}-0", uuid.uuid4())
+    configs = {entry.topic: entry.configs for entry in adopt(tmp_path) if isinstance(entry, TopicConfigEntry)}
+    assert configs["__consumer_offsets"]["cleanup.policy"] == "compact"
+    assert configs["__transaction_state"]["cleanup.policy"] == "compact"
+    shares = configs["__share_group_state"]
+    assert (shares["cleanup.policy"], shares["retention.ms"], shares["min.insync.replicas"]) == (
+        "delete",
+        "-1",
+        "1",
+    )
+
+
+def test_nothing_is_deleted_from_topics_whose_settings_are_lost(tmp_path: Path) -> None:
+    partition(tmp_path, "t-0", uuid.uuid4())
     configs = [entry for entry in adopt(tmp_path) if isinstance(entry, TopicConfigEntry)]
-    assert [entry.configs for entry in configs] == [{"cleanup.policy": "compact"}]
+    assert configs == [TopicConfigEntry("t", NOT_CONFIRMED)]
 
 
 def test_other_directories_are_ignored(tmp_path: Path) -> None:

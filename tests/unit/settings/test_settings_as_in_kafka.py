@@ -92,6 +92,7 @@ HIGHER_LEAST = {"max.connections": LEAST_CONNECTIONS, "max.connection.creation.r
 """The settings whose smallest value would keep every client out, also the one that could undo it."""
 OWN_TOPIC_SETTINGS = {
     "errors.deadletterqueue.group.enable",  # in Kafka since 4.4
+    "tidelog.settings.confirmed",
     "tidelog.validate.records",
 }
 ACCEPTS_RANGE = re.compile(r"\[(-?[0-9]+),\.\.\.(?:,([0-9.]+))?\](?: or (-1))?")

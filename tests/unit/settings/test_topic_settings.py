@@ -13,7 +13,14 @@ from tidelog.settings.setting_description import (
     describe_cluster_default,
     describe_topic,
 )
-from tidelog.settings.topic_settings import TOPIC_SETTINGS, TopicSettings, validate_overrides
+from tidelog.settings.topic_settings import (
+    NOT_CONFIRMED,
+    SETTINGS_CONFIRMED,
+    TOPIC_SETTINGS,
+    TopicSettings,
+    are_confirmed,
+    validate_overrides,
+)
 
 
 def test_an_override_wins_over_the_broker() -> None:
@@ -33,6 +40,23 @@ def test_an_override_wins_over_the_broker() -> None:
 
 def test_internal_segment_bytes_may_be_below_the_minimum() -> None:
     assert TopicSettings.resolve(BrokerSettings(), {"internal.segment.bytes": "100"}).segment_bytes == 100
+
+
+def test_unconfirmed_settings_delete_nothing() -> None:
+    """Settings that were lost may have kept all records."""
+    overrides = {"cleanup.policy": "compact,delete", "retention.ms": "1"}
+    assert not are_confirmed({**overrides, **NOT_CONFIRMED})
+    for lost in ({}, overrides):
+        settings = TopicSettings.resolve(BrokerSettings(), {**lost, **NOT_CONFIRMED})
+        assert not settings.is_deleted
+        assert not settings.is_compacted
+    assert TopicSettings.resolve(BrokerSettings(), {SETTINGS_CONFIRMED: "true"}).is_deleted
+
+
+def test_only_topics_that_lack_a_confirmation_show_it() -> None:
+    described = {d.name: d.value for d in describe_topic(BrokerSettings(), NOT_CONFIRMED)}
+    assert described[SETTINGS_CONFIRMED] == "false"
+    assert SETTINGS_CONFIRMED not in {d.name for d in describe_topic(BrokerSettings(), {})}
 
 
 def test_unlimited_broker_retention_reaches_topics_as_minus_one() -> None:
@@ -118,7 +142,7 @@ def test_the_description_of_a_topic_contains_all_synonyms() -> None:
 
 def test_describing_a_default_topic() -> None:
     descriptions = {description.name: description for description in describe_topic(BrokerSettings(), {})}
-    assert set(descriptions) == set(TOPIC_SETTINGS) - {"internal.segment.bytes"}
+    assert set(descriptions) == set(TOPIC_SETTINGS) - {"internal.segment.bytes", SETTINGS_CONFIRMED}
     assert {description.source for description in descriptions.values()} == {ConfigSource.DEFAULT_CONFIG}
     assert not any(description.is_read_only for description in descriptions.values())
     assert descriptions["retention.ms"].value == "604800000"

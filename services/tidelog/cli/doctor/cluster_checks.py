@@ -78,6 +78,7 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_partitions(facts.partitions),
         *check_leaders(facts.partitions),
         *check_settings(facts.settings),
+        *check_confirmed(facts.unconfirmed),
         *check_space(facts.log_directories),
         *check_forecast(facts.log_directories, facts.offsets),
         *check_groups(
@@ -216,6 +217,18 @@ def check_settings(settings: Mapping[int, Mapping[str, str]]) -> list[Finding]:
             check, State.OK, f"{len(names)} settings have the same values on all brokers ({len(settings)})"
         )
     ]
+
+
+def check_confirmed(unconfirmed: Sequence[str] | Unseen) -> list[Finding]:
+    """Looks for topics from which nothing is deleted because their settings were lost."""
+    check = "topic settings"
+    if isinstance(unconfirmed, Unseen):
+        return [not_checked(check, unconfirmed)]
+    if not unconfirmed:
+        return [Finding(check, State.OK, "the settings of all topics are known")]
+    text = f"lost, so nothing is deleted: {counted(len(unconfirmed), 'topic')}, {named(unconfirmed)}"
+    step = "'tidelog topic confirm-settings' shows what would apply; set what they need, then confirm it"
+    return [Finding(check, State.WARN, text, step)]
 
 
 # -- disks

@@ -34,7 +34,13 @@ from tidelog.client.admin import (
 from tidelog.client.availability import PartitionView, named
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.cluster_look import MIN_ISR, merge_views
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs, describe_topics_setting
+from tidelog.client.configs import (
+    ConfigResource,
+    ResourceType,
+    describe_configs,
+    describe_topics_setting,
+    unconfirmed_topics,
+)
 from tidelog.client.coordinators import (
     ANY_DURATION,
     OPEN_STATES,
@@ -96,6 +102,7 @@ class ClusterReader:
         partitions = _seen(lambda: self._partitions(list(views.values())))
         self.tell("settings")
         settings = self._of_each(brokers, silent, self._settings)
+        unconfirmed = _seen(lambda: unconfirmed_topics(self.cluster, topics))
         self.tell("data directories")
         directories = self._of_each(brokers, silent, self._directories)
         self.tell("offsets")
@@ -117,6 +124,7 @@ class ClusterReader:
             silent=silent,
             partitions=partitions,
             settings=settings,
+            unconfirmed=unconfirmed,
             log_directories=[directory for held in directories.values() for directory in held],
             offsets=offsets,
             committed=committed,

@@ -90,6 +90,8 @@ class ClusterFacts:
     partitions: Sequence[PartitionView] | Unseen
     settings: Mapping[int, Mapping[str, str]]
     """The effective settings of each broker, without secrets."""
+    unconfirmed: Sequence[str] | Unseen
+    """The topics whose settings were lost and are not confirmed yet."""
     log_directories: Sequence[LogDir]
     offsets: Mapping[PartitionKey, LogOffsets] | Unseen
     committed: Mapping[str, Mapping[PartitionKey, int]] | Unseen

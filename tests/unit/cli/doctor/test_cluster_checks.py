@@ -12,6 +12,7 @@ from tidelog.cli.doctor.cluster_checks import (
     check_answers,
     check_certificates,
     check_clocks,
+    check_confirmed,
     check_etcd,
     check_forecast,
     check_groups,
@@ -95,6 +96,7 @@ def test_a_check_that_was_not_made_states_its_reason() -> None:
     for findings in (
         check_partitions(silent),
         check_leaders(silent),
+        check_confirmed(silent),
         check_forecast([volume(1)], silent),
         check_groups({}, silent, [], {}, {}),
         check_groups(silent, {}, [], {}, {}),
@@ -327,3 +329,10 @@ def test_findings_of_a_check_are_limited_and_the_worst_come_first() -> None:
     assert len(shown) == SHOWN_OF_A_CHECK + 1
     assert shown[0].text == "worst"
     assert shown[-1].text == "6 more findings are not shown"
+
+
+def test_topics_whose_settings_were_lost_are_named() -> None:
+    assert the(check_confirmed([])).state is State.OK
+    found = the(check_confirmed(["flights", "prices"]))
+    assert (found.state, "flights, prices" in found.text) == (State.WARN, True)
+    assert "tidelog topic confirm-settings" in found.next_step

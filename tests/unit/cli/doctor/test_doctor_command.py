@@ -23,6 +23,7 @@ CHECKS = {
     "replicas",
     "leaders",
     "settings",
+    "topic settings",
     "disk space",
     "disk forecast",
     "groups",
