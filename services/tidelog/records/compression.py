@@ -1,24 +1,31 @@
 """The four compression codecs of record batches, as Kafka's clients write and read them.
 
-- gzip: a gzip stream.
+- gzip: a gzip stream. What follows its last member is ignored.
 - snappy: xerial framing (Java clients) or one raw block (librdkafka). We write xerial framing.
-- lz4: the frame format with independent blocks, because Java's reader accepts no others.
-- zstd: a zstd frame.
+- lz4: the frame format with independent blocks, because Java's reader accepts no others. What follows a frame
+  and is no other frame is ignored.
+- zstd: zstd frames.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
+from collections.abc import Callable
 from enum import IntEnum
 
 import cramjam
 
 from tidelog.records.batch import Buffer
+from tidelog.records.lz4_frame import frame_end
 
 MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024  # a batch of 1 MiB that expands beyond this limit is an attack
 _FIRST_GUESS_BYTES = 64 * 1024
 _GUESSED_RATIO = 4
 
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_GZIP_CHUNK_BYTES = 1024
+_MOST_GZIP_MEMBERS = 1_000
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_HEADER_BYTES = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
@@ -63,6 +70,24 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
         decompress_into = cramjam.zstd.decompress_into
     else:
         raise CompressionDataError(f"unknown compression codec {codec}")
+    try:
+        return _decompress_frames(codec, decompress_into, data, max_bytes)
+    except DecompressedTooLargeError:
+        raise
+    except CompressionDataError:
+        end = len(data)
+        if codec == Compression.LZ4:
+            end = frame_end(memoryview(data), most_blocks=len(data))
+        elif codec == Compression.GZIP:
+            end = _end_of_gzip_members(memoryview(data), max_bytes)
+        if not 0 < end < len(data):
+            raise
+        return _decompress_frames(codec, decompress_into, memoryview(data)[:end], max_bytes)
+
+
+def _decompress_frames(
+    codec: int, decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, max_bytes: int
+) -> memoryview:
     # The frames do not state their decompressed size, and a small frame can expand to gigabytes. So the
     # output grows until the data fits or the limit is exceeded.
     room = min(max_bytes, max(_FIRST_GUESS_BYTES, _GUESSED_RATIO * len(data)))
@@ -76,6 +101,27 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
         if room >= max_bytes:
             raise DecompressedTooLargeError(f"{len(data)} bytes decompress to more than {max_bytes}")
         room = min(max_bytes, 4 * room)
+
+
+def _end_of_gzip_members(data: memoryview, max_bytes: int) -> int:
+    """Returns the position after the whole members at the beginning of `data` if no other member follows,
+    otherwise 0. Java's `GZIPInputStream` ignores such bytes.
+    """
+    position = size = 0
+    for _ in range(_MOST_GZIP_MEMBERS):
+        if data[position : position + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            return position
+        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        while not member.eof:
+            chunk = data[position : position + _GZIP_CHUNK_BYTES]
+            try:
+                size += len(member.decompress(chunk))
+            except zlib.error:
+                return 0
+            position += len(chunk) - len(member.unused_data)
+            if not chunk or size > max_bytes:
+                return 0
+    return 0
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
@@ -106,9 +152,10 @@ def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:
     position = _XERIAL_HEADER_BYTES
     if len(data) < position:
         raise CompressionDataError("snappy: the xerial header is cut off")
-    while position < len(data):
-        if len(data) - position < _BLOCK_LENGTH.size:
-            raise CompressionDataError("snappy: a block length is cut off")
+    while len(data) - position >= _BLOCK_LENGTH.size:  # Java ignores fewer bytes
+        if data[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
+            position += _XERIAL_HEADER_BYTES  # another stream
+            continue
         length = _BLOCK_LENGTH.unpack_from(data, position)[0]
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(data) - position:

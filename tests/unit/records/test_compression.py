@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import struct
+import time
 from contextlib import suppress
 
+import cramjam
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tidelog.records.compression import (
@@ -14,6 +16,7 @@ from tidelog.records.compression import (
     compress,
     decompress,
 )
+from tidelog.records.lz4_frame import LZ4_MAGIC, frame_end, is_readable_frame
 
 CODECS = st.sampled_from(list(Compression))
 COMPRESSING = [codec for codec in Compression if codec is not Compression.NONE]
@@ -84,11 +87,11 @@ def test_snappy_has_the_framing_of_java() -> None:
     )  # a raw block, as librdkafka writes it
 
 
-@pytest.mark.parametrize("cut", range(1, 24))
-def test_a_cut_snappy_frame_is_refused(cut: int) -> None:
+def test_a_cut_snappy_frame_is_refused() -> None:
     framed = bytes(compress(Compression.SNAPPY, b"abc" * 10))
-    with pytest.raises(CompressionDataError):
-        decompress(Compression.SNAPPY, framed[:-cut] if cut < len(framed) - 16 else framed[:15])
+    for size in (10, 15, *range(20, len(framed))):
+        with pytest.raises(CompressionDataError):
+            decompress(Compression.SNAPPY, framed[:size])
 
 
 def test_lz4_blocks_are_independent() -> None:
@@ -104,3 +107,55 @@ def test_unknown_codecs_are_refused(codec: int) -> None:
         decompress(codec, b"x")
     with pytest.raises(CompressionDataError):
         compress(codec, b"x")
+
+
+def lz4_frame(data: bytes, **options: bool) -> bytes:
+    frame = cramjam.lz4.Compressor(**{"block_linked": False, "content_checksum": False} | options)
+    frame.compress(data)
+    return bytes(frame.finish())
+
+
+@given(DATA, st.sampled_from([Compression.LZ4, Compression.GZIP]), st.binary(min_size=1, max_size=60))
+def test_bytes_after_a_stream_are_ignored_as_by_java(data: bytes, codec: Compression, rest: bytes) -> None:
+    stream = bytes(compress(codec, data))
+    assume(not rest.startswith((b"\x1f\x8b\x08", LZ4_MAGIC)))
+    assert decompress(codec, stream + bytes(16)) == data
+    assert decompress(codec, stream + rest) == data
+
+
+def test_streams_that_follow_each_other_are_read() -> None:
+    first, second = b"first " * 9_000, b"second " * 9_000
+    for codec in COMPRESSING:
+        both = bytes(compress(codec, first)) + bytes(compress(codec, second))
+        assert decompress(codec, both) == first + second, codec
+    gzip = bytes(compress(Compression.GZIP, first))
+    assert decompress(Compression.GZIP, gzip + gzip + b"rest") == first + first
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_few_bytes_after_snappy_are_ignored_as_by_java(count: int) -> None:
+    stream = bytes(compress(Compression.SNAPPY, b"data"))
+    assert decompress(Compression.SNAPPY, stream + bytes(count)) == b"data"
+    with pytest.raises(CompressionDataError):
+        decompress(Compression.SNAPPY, stream + bytes(4))
+
+
+def test_many_gzip_members_before_other_bytes_do_not_take_long() -> None:
+    members = bytes(compress(Compression.GZIP, b"")) * 50_000
+    assert decompress(Compression.GZIP, members) == b""
+    began = time.thread_time()
+    with pytest.raises(CompressionDataError):
+        decompress(Compression.GZIP, members + b"rest")
+    assert time.thread_time() - began < 0.5
+
+
+@pytest.mark.parametrize("options", [{}, {"content_checksum": True}])
+@given(data=DATA, rest=st.binary(max_size=8).filter(lambda rest: not rest.startswith(LZ4_MAGIC)))
+def test_the_end_of_an_lz4_frame_is_found(options: dict[str, bool], data: bytes, rest: bytes) -> None:
+    frame = lz4_frame(data, **options)
+    whole = memoryview(frame + rest)
+    assert frame_end(whole, 100) == len(frame)
+    assert is_readable_frame(whole, 100)
+    assert frame_end(whole[: len(frame) - 1], 100) == 0
+    assert not is_readable_frame(memoryview(frame + frame), 100), "Java reads only the first frame"
+    assert not is_readable_frame(memoryview(lz4_frame(data, block_linked=True)), 100)

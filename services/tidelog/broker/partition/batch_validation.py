@@ -37,6 +37,7 @@ from tidelog.records.batch import (
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     CorruptBatchError,
     assemble_batch,
@@ -51,6 +52,7 @@ from tidelog.records.compression import (
     DecompressedTooLargeError,
     compress,
 )
+from tidelog.records.lz4_frame import LZ4_MAGIC, is_readable_frame
 from tidelog.records.record import (
     CorruptRecordError,
     check_headers,
@@ -68,8 +70,12 @@ MAX_RECORD_ERRORS: Final = 1_000  # per batch in a response; Kafka lists all of 
 
 LEAST_RECORD_BYTES: Final = 7
 """The bytes of a record without key, value and headers: seven fields of one byte."""
-_MAGIC_OF_CODEC: Final = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
+_MAGIC_OF_CODEC: Final = (b"", b"\x1f\x8b", b"", LZ4_MAGIC, b"\x28\xb5\x2f\xfd")
 """The first bytes of compressed data by the number of the codec: none, gzip, snappy, lz4, zstd."""
+_SKIPPABLE_MAGIC: Final = b"\x2a\x4d\x18"
+"""The second to fourth byte of a zstd frame without data, whose first byte is 0x50 to 0x5F."""
+MOST_LZ4_BLOCKS: Final = 4_096
+"""The number of LZ4 blocks of a batch that are looked at. They usually have 64 KiB."""
 WALK_ON_LOOP_BYTES: Final = 64 * 1024
 """The most decompressed bytes of records that the event loop walks over. It takes some milliseconds."""
 MAX_WALK_RATIO: Final = 16
@@ -79,7 +85,8 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 _LENGTH = struct.Struct(">i")
 _UNUSUAL_ATTRIBUTES: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
-_ZSTD = Compression.ZSTD.value  # a plain int: comparing enum members is slow
+_LZ4 = Compression.LZ4.value  # a plain int: comparing enum members is slow
+_ZSTD = Compression.ZSTD.value
 _new_header = tuple.__new__
 
 
@@ -200,7 +207,7 @@ def validate_batches(
         or count < 1
         or attributes & _UNUSUAL_ATTRIBUTES
         or attributes & COMPRESSION_MASK >= _ZSTD
-        or (sequence < 0 and producer_id >= 0)
+        or (sequence < 0 if producer_id >= 0 else attributes & TRANSACTIONAL_BIT)
         or (
             count * LEAST_RECORD_BYTES > size - BATCH_HEADER_BYTES
             if not attributes & COMPRESSION_MASK
@@ -238,6 +245,10 @@ def _validate_in_order(
         )
     if crc32c(records[CRC_COVERS_FROM : header.size_bytes]) != header.crc:
         raise _crc_mismatch(header.crc)
+    if header.is_transactional and header.producer_id == NO_PRODUCER_ID:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "The transactional batch has no producer id"
+        )
     if header.compression > _ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Compression codec {header.compression} does not exist"
@@ -343,13 +354,22 @@ def _check_body(records: memoryview, header: BatchHeader) -> None:
             )
     elif not body_bytes or not _begins_as(records, header.compression):
         codec = Compression(header.compression).name.lower()
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"The records of the batch are not compressed by {codec}")
+        problem = f"The records of the batch are not compressed by {codec}"
+        if header.compression == _LZ4:
+            problem += " in one whole frame with independent blocks, the only form that Java clients read"
+        raise KafkaError(ErrorCode.INVALID_RECORD, problem)
 
 
 def _begins_as(records: memoryview, codec: int) -> bool:
-    """Returns whether there are records and they begin with the magic bytes of the codec. Snappy has none."""
-    magic = _MAGIC_OF_CODEC[codec] if codec <= _ZSTD else b""
+    """Returns whether there are records and they begin with the magic bytes of the codec. Snappy has none.
+    For LZ4, the lengths of the blocks must be those of one frame, too.
+    """
     body = records[BATCH_HEADER_BYTES:]
+    if codec == _LZ4:
+        return is_readable_frame(body, MOST_LZ4_BLOCKS)
+    if codec == _ZSTD and bytes(body[1:4]) == _SKIPPABLE_MAGIC and body[0] & 0xF0 == 0x50:
+        return True
+    magic = _MAGIC_OF_CODEC[codec] if codec <= _ZSTD else b""
     return len(body) > 0 and body[: len(magic)] == magic
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import time
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,3 +241,51 @@ def test_the_quick_check_and_the_ordered_checks_agree(
 def test_a_batch_without_the_records_that_it_states_is_refused(compression: Compression) -> None:
     empty = assemble_batch(parse_header(GOOD)._replace(attributes=int(compression)))
     assert code_of(empty) is ErrorCode.INVALID_RECORD
+
+
+def lz4_body(*parts: bytes, **options: bool) -> bytes:
+    """Returns a frame for each part."""
+    frames = b""
+    for part in parts:
+        frame = cramjam.lz4.Compressor(**{"block_linked": False, "content_checksum": False} | options)
+        frame.compress(part)
+        frames += bytes(frame.finish())
+    return frames
+
+
+def with_body(codec: Compression, body: bytes) -> bytearray:
+    return assemble_batch(parse_header(GOOD)._replace(attributes=codec), body)
+
+
+RECORDS = bytes(GOOD[61:])
+SKIPPABLE = struct.pack("<II", 0x184D2A53, 4) + b"skip"
+
+
+def test_lz4_that_java_clients_cannot_read_is_refused_as_by_kafka() -> None:
+    for body in (
+        lz4_body(RECORDS, block_linked=True),
+        lz4_body(RECORDS[:20], RECORDS[20:]),
+        lz4_body(RECORDS)[:-1],
+        SKIPPABLE + lz4_body(RECORDS),
+    ):
+        assert code_of(with_body(Compression.LZ4, body)) is ErrorCode.INVALID_RECORD
+    for body in (lz4_body(RECORDS), lz4_body(RECORDS, content_checksum=True), lz4_body(RECORDS) + bytes(9)):
+        validate(with_body(Compression.LZ4, body))
+
+
+def test_an_lz4_frame_of_very_many_blocks_takes_no_long_look() -> None:
+    body = b"\x04\x22\x4d\x18\x60\x40\x82" + struct.pack("<IB", 1, 0) * 200_000
+    began = time.thread_time()
+    validate(with_body(Compression.LZ4, body), AppendRules(max_message_bytes=2_000_000))
+    assert time.thread_time() - began < 0.1
+
+
+def test_zstd_may_begin_with_a_skippable_frame() -> None:
+    validate(with_body(Compression.ZSTD, SKIPPABLE + bytes(cramjam.zstd.compress(RECORDS))))
+    assert code_of(with_body(Compression.ZSTD, b"\x50\x2a\x4d\x19" + bytes(20))) is ErrorCode.INVALID_RECORD
+
+
+def test_a_transactional_batch_needs_a_producer_id() -> None:
+    batch = with_fields(GOOD, attributes=0x10)
+    assert code_of(batch) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    validate(with_fields(GOOD, attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0))
