@@ -199,6 +199,7 @@ class SimPartitionLog:
         self.cut_at_opening: str | None = None
         self.aborted: list[AbortedTransaction] = []
         self.directory = SimpleNamespace(path="simulated", directory_id=None)
+        self.segments = ()  # no file, so no segment whose times retention has to read
         self.leader_epoch_checkpoint = b""
         self.recovery_point = min(stored.flushed_end_offset, self.log_end_offset)
         self.on_change: Callable[[SimPartitionLog], None] = lambda log: None
