@@ -144,7 +144,7 @@ def test_a_commit_in_an_iteration_covers_only_what_was_yielded(cluster: Cluster)
         assert [record.value for record in consumer.poll(10)] == [b"%d" % number for number in range(1, 10)]
 
 
-def test_a_break_of_an_iteration_counts_no_record_as_dealt_with(cluster: Cluster) -> None:
+def test_a_break_of_an_iteration_counts_only_yielded_records_as_dealt_with(cluster: Cluster) -> None:
     cluster.produce("broken", *map(str, range(10)))
     place = TopicPartition("broken", 0)
     with threads.Consumer[bytes, bytes](cluster.bootstrap, {**EARLIEST, "group.id": "broken"}) as consumer:
@@ -152,7 +152,7 @@ def test_a_break_of_an_iteration_counts_no_record_as_dealt_with(cluster: Cluster
         for _ in consumer:
             break
     with threads.Consumer[bytes, bytes](cluster.bootstrap, {"group.id": "broken"}) as consumer:
-        assert consumer.committed([place])[place] in (None, 0)
+        assert consumer.committed([place]) == {place: 1}
 
 
 def test_a_seek_in_an_iteration_counts_at_once(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,172 @@ def test_a_topic_created_again(served: str, served_topic: Callable[..., str], ki
                 await producer.send_and_wait(topic, f"{text}-{number}".encode())
 
     asyncio.run(consume())
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [("close", 10), ("break", 3), ("cancelled", 10), ("error", 2), ("late", 0)],
+)
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_commit_of_a_clean_stop(
+    served: str, served_topic: Callable[..., str], ending: str, expected: int, is_threaded: bool
+) -> None:
+    """An error may interrupt the application while it deals with the last record of an iteration, or with
+    the records of the last poll. They are read again.
+    """
+    topic = served_topic(1)
+    settings = {**EARLIEST, "group.id": topic, "auto.commit.interval.ms": 3_600_000}
+    produce_values(served, topic, [b"v"] * 10)
+
+    async def consume() -> None:
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            if ending in ("break", "error"):
+                seen = 0
+                async for _ in consumer:
+                    seen += 1
+                    if seen == 3:
+                        assert ending == "break", "the application failed"
+                        break
+                return
+            await read(consumer, 10)
+            assert ending != "late", "the application failed"
+            if ending == "cancelled":
+                asyncio.current_task().cancel()  # type: ignore[union-attr]  # it runs in a task
+                await consumer.poll(DEADLINE_S)
+
+    def consume_in_thread() -> None:
+        with ThreadConsumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic])
+            if ending in ("break", "error"):
+                for seen, _ in enumerate(consumer, 1):
+                    if seen == 3:
+                        assert ending == "break", "the application failed"
+                        break
+                return
+            found = 0
+            while found < 10:
+                found += len(consumer.poll())
+            assert ending != "late", "the application failed"
+            if ending == "cancelled":
+                consumer.poll(0)
+                raise KeyboardInterrupt
+
+    failure = {"cancelled": (asyncio.CancelledError, KeyboardInterrupt)}.get(ending, AssertionError)
+    with contextlib.nullcontext() if ending in ("close", "break") else pytest.raises(failure):
+        if is_threaded:
+            consume_in_thread()
+        else:
+            asyncio.run(consume())
+
+    async def committed() -> int:
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            (found,) = (await consumer.committed([TopicPartition(topic, 0)])).values()
+            return found or 0
+
+    assert asyncio.run(committed()) == expected
+
+
+@pytest.mark.parametrize("ending", ["close", "unsubscribe"])
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_callbacks(
+    served: str, served_topic: Callable[..., str], protocol: str, ending: str, is_threaded: bool
+) -> None:
+    """Rebalance callbacks may seek, pause, ask for positions and commit, also when the consumer leaves."""
+    topic = served_topic(1)
+    place = TopicPartition(topic, 0)
+    settings = {**EARLIEST, "group.id": topic, "group.protocol": protocol, "enable.auto.commit": False}
+    produce_values(served, topic, [b"%d" % number for number in range(10)])
+    told: list[Any] = []
+
+    async def consume() -> None:
+        async def on_assigned(places: list[TopicPartition]) -> None:
+            consumer.seek(place, 5)
+            consumer.pause([place])
+            told.append(("assigned", places, await consumer.position(place), consumer.paused()))
+            consumer.resume([place])
+
+        async def on_revoked(places: list[TopicPartition]) -> None:
+            told.append(("revoked", places, await consumer.position(place)))
+            await consumer.commit({place: 7})
+
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic], on_assigned=on_assigned, on_revoked=on_revoked)
+            assert await read(consumer, 5) == [b"%d" % number for number in range(5, 10)]
+            if ending == "unsubscribe":
+                await consumer.unsubscribe()
+
+    def consume_in_thread() -> None:
+        def on_assigned(places: list[TopicPartition]) -> None:
+            consumer.seek(place, 5)
+            consumer.pause([place])
+            told.append(("assigned", places, consumer.position(place), consumer.paused()))
+            consumer.resume([place])
+
+        def on_revoked(places: list[TopicPartition]) -> None:
+            told.append(("revoked", places, consumer.position(place)))
+            consumer.commit({place: 7})
+
+        with ThreadConsumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic], on_assigned=on_assigned, on_revoked=on_revoked)
+            values: list[bytes] = []
+            deadline = time.monotonic() + DEADLINE_S
+            while len(values) < 5:
+                assert time.monotonic() < deadline, (values, consumer.health())
+                values += [record.value for record in consumer.poll()]
+            assert values == [b"%d" % number for number in range(5, 10)]
+            if ending == "unsubscribe":
+                consumer.unsubscribe()
+
+    async def committed() -> dict[TopicPartition, int | None]:
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            return await consumer.committed([place])
+
+    if is_threaded:
+        consume_in_thread()
+    else:
+        asyncio.run(consume())
+    assert told == [("assigned", [place], 5, [place]), ("revoked", [place], 10)]
+    assert asyncio.run(committed()) == {place: 7}
+
+
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_callback_errors(served: str, served_topic: Callable[..., str], is_threaded: bool) -> None:
+    """The poll after a callback, and `close`, raise its exception. The consumer goes on, and is closed."""
+    topic = served_topic(1)
+    settings = {**EARLIEST, "group.id": topic}
+    produce_values(served, topic, [b"v"])
+
+    def fail(places: list[TopicPartition]) -> None:
+        raise LookupError(f"{len(places)} partitions")
+
+    async def consume() -> None:
+        consumer = Consumer[bytes, bytes](served, settings)
+        await consumer.start()
+        consumer.subscribe([topic], on_assigned=fail, on_revoked=fail)
+        with pytest.raises(LookupError, match="1 partitions"):
+            await consumer.poll(DEADLINE_S)
+        assert await read(consumer, 1) == [b"v"]
+        with pytest.raises(LookupError, match="1 partitions"):
+            await consumer.close()
+        await consumer.close()
+
+    def consume_in_thread() -> None:
+        consumer = ThreadConsumer[bytes, bytes](served, settings)
+        consumer.start()
+        consumer.subscribe([topic], on_assigned=fail, on_revoked=fail)
+        with pytest.raises(LookupError, match="1 partitions"):
+            consumer.poll(DEADLINE_S)
+        assert [record.value for record in consumer.poll(DEADLINE_S)] == [b"v"]
+        with pytest.raises(LookupError, match="1 partitions"):
+            consumer.close()
+        consumer.close()
+
+    if is_threaded:
+        consume_in_thread()
+    else:
+        asyncio.run(consume())
 
 
 def test_assigned_partitions_seek_and_pause(served: str, served_topic: Callable[..., str]) -> None:

@@ -386,6 +386,25 @@ def test_an_answer_without_the_partition_is_asked_for_again_and_then_an_error(wh
     assert silent.requests > 1
 
 
+def test_a_consumer_closes_in_a_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator never answers."""
+    consumer, core = member("consumer")
+    shell: Any = consumer
+
+    async def connection() -> None:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(shell._calls.coordinator, "connection", connection)
+    monkeypatch.setattr(consumer_shell, "CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(consumer_shell, "INTERRUPTED_CLOSE_TIMEOUT_S", 0.01)
+    core.partitions[PLACE].seek(9)
+    asyncio.run(asyncio.wait_for(consumer.close(), 5))
+    assert "could not give up its partitions" in caplog.text
+    assert "could not leave its group" in caplog.text
+
+
 class Line:
     """A connection to a coordinator that writes requests in their order."""
 

@@ -390,6 +390,23 @@ class ConsumerCore:
                 self.is_removed_for_slowness = False
             self._leave(self.membership)
 
+    def partitions_to_leave(self) -> tuple[tuple[TopicPartition, ...], bool]:
+        """Returns the partitions that the application gives up if the consumer leaves its group now, and
+        whether it has lost them already. Partitions of which the application is being told are left out.
+        """
+        membership = self.membership
+        if self.is_removed_for_slowness:
+            return (() if self._is_telling_slowness else self._lost), True
+        if membership is None or membership.state is MemberState.OUTSIDE:
+            return (), False
+        told = frozenset(() if self._revocation is None else self._revocation.partitions)
+        is_lost = membership.state in (MemberState.LOSING, MemberState.FAILED)
+        return tuple(place for place in self.partitions if place not in told), is_lost
+
+    def require_full_poll(self) -> None:
+        """Lets the next poll begin with `begin_poll`."""
+        self._next_full_poll_ms = 0
+
     def begin_poll(self, now_ms: int) -> list[Effect]:
         """The application asks for records."""
         self.is_polling = True

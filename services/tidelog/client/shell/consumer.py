@@ -7,7 +7,7 @@ import inspect
 import logging
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -106,6 +106,10 @@ RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] 
 MISSED_HEARTBEATS: Final = 3
 HEARTBEAT_INTERVAL_MS: Final = 5_000
 POSITION_CHECK_S: Final = 0.01
+CLOSE_TIMEOUT_S: Final = 30.0
+"""The time in which `close` commits and calls `on_revoked`, as in Kafka's consumer."""
+INTERRUPTED_CLOSE_TIMEOUT_S: Final = 5.0
+"""The time for the same after an exception or a cancellation, and for the goodbye to the coordinator."""
 _FETCH_SINCE: Final = 7
 _LAST_FETCH_BY_NAME: Final = 12
 _EMPTY: Final = memoryview(b"")
@@ -140,7 +144,10 @@ class Consumer(Generic[K, V]):
                 print(record.value)
 
     An automatic commit stores the offsets of records that the application has dealt with: it has asked for
-    the next record, or the next poll, since it got them.
+    the next record, or the next poll, since it got them. `close` and the end of `async with` commit all
+    records that the application got. If an exception or a cancellation ends `async with`, the last record of
+    an iteration or the records of the last poll are not committed, because it may have interrupted the
+    application while it dealt with them.
     """
 
     def __init__(
@@ -167,11 +174,16 @@ class Consumer(Generic[K, V]):
         self._calls = GroupCalls(self._network, self.settings, self._core.view)
         self._read_key, self._read_value = key_deserializer, value_deserializer
         self._is_closed = False
+        """Whether the application has closed the consumer, which may still give up its partitions."""
+        self._has_ended = False
         self._tasks = CoreTasks("consumer", self._pump)
         self._ready = asyncio.Event()
         self._on_assigned: RebalanceCallback | None = None
         self._on_revoked: RebalanceCallback | None = None
         self._on_lost: RebalanceCallback | None = None
+        self._callback_lock = asyncio.Lock()
+        self._callback_error: Exception | None = None
+        """The exception of a rebalance callback, for the next poll."""
         self._commit_lock = asyncio.Lock()
         self._record_count = 0
         self._commit_count = 0
@@ -184,7 +196,12 @@ class Consumer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(commits=kind is None)
+        if kind is None:
+            await self.close()
+            return
+        await self._close(commits=True, timeout_s=INTERRUPTED_CLOSE_TIMEOUT_S)
+        if self._callback_error is not None:
+            logger.error("a rebalance callback failed", exc_info=self._callback_error)
 
     async def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
@@ -192,23 +209,49 @@ class Consumer(Generic[K, V]):
         await self._network.start()
 
     async def close(self, *, commits: bool = True) -> None:
-        """Commits what the application has dealt with, if commits are automatic, and leaves the group.
+        """Commits all records that the application got, if commits are automatic, calls `on_revoked`, and
+        leaves the group. All this takes at most 35 s. With `commits` False, nothing is committed.
 
-        The records of the last poll count as dealt with only if another poll has followed.
+        Raises the exception of a rebalance callback, after it has closed the consumer.
         """
+        if commits and not self._is_closed:
+            self._core.finish_delivered()
+        await self._close(commits=commits, timeout_s=CLOSE_TIMEOUT_S)
+        self._raise_callback_error()
+
+    async def _close(self, *, commits: bool, timeout_s: float) -> None:
         if self._is_closed:
             return
         self._is_closed = self._calls.is_closing = True
         self._ready.set()
-        await self._tasks.stop()
         try:
-            if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
-                await self._commit_quietly(self._core.commitable())
+            await self._within(timeout_s, "give up its partitions", self._give_up(commits=commits))
+            self._has_ended = True
+            await self._tasks.stop()
             membership = self._core.membership
             if membership is not None and membership.is_active:
-                await self._say_goodbye(membership.goodbye())
+                goodbye = self._say_goodbye(membership.goodbye())
+                await self._within(INTERRUPTED_CLOSE_TIMEOUT_S, "leave its group", goodbye)
         finally:
+            self._has_ended = True
+            await self._tasks.stop()
             await self._network.close()
+
+    async def _within(self, timeout_s: float, what: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await work
+        except TimeoutError:
+            logger.warning("the consumer could not %s in %g s", what, timeout_s)
+
+    async def _give_up(self, *, commits: bool) -> None:
+        """Commits what is dealt with, if commits are automatic, and tells the application of the partitions
+        that it gives up.
+        """
+        if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
+            await self._commit_quietly(self._core.commitable())
+        places, is_lost = self._core.partitions_to_leave()
+        await self._call_back(self._on_lost if is_lost else self._on_revoked, places)
 
     # -- topics and partitions
 
@@ -227,8 +270,9 @@ class Consumer(Generic[K, V]):
         `classic` the consumer matches the whole name with Python's `re`.
 
         `on_assigned` is awaited before records of its partitions arrive: seek in it. `on_revoked` is awaited
-        before partitions go to another member: commit in it. `on_lost` gets
-        partitions that other members may have already. They run while the application waits for records.
+        before partitions go to another member, also in `unsubscribe` and `close`: commit in it. `on_lost`
+        gets partitions that other members may have already. They run while the application waits for records,
+        one at a time. The next poll raises the exception of a callback; after it, the consumer goes on.
         Raises ValueError without `group.id`, and for a classic group with a wrong pattern or with topics and
         a pattern.
         """
@@ -245,9 +289,11 @@ class Consumer(Generic[K, V]):
         self._pump()
 
     async def unsubscribe(self) -> None:
-        """Commits the processed records, if commits are automatic, and leaves the group."""
-        if self.settings.enable_auto_commit:
-            await self._commit_quietly(self._core.commitable())
+        """Commits all records that the application got, if commits are automatic, calls `on_revoked`, and
+        leaves the group. Raises the exception of a rebalance callback.
+        """
+        self._core.finish_delivered()
+        await self._give_up(commits=True)
         membership = self._core.membership
         if membership is not None and membership.is_active:
             goodbye = membership.goodbye()
@@ -255,10 +301,19 @@ class Consumer(Generic[K, V]):
             if goodbye is not None:
                 await self._calls.leave(goodbye)
         self._core.unsubscribe()
+        self._raise_callback_error()
 
     def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        """Reads these partitions without a group's assignment. `seek` sets their positions."""
-        self._core.assign(TopicPartition(*place) for place in places)
+        """Reads these partitions without a group's assignment. `seek` sets their positions.
+
+        If commits are automatic, it commits the records that the application got of other partitions.
+        """
+        wanted = [TopicPartition(*place) for place in places]
+        self._core.finish_delivered()
+        given_up = self._core.commitable(set(self._core.partitions).difference(wanted))
+        if self.settings.enable_auto_commit and self.settings.group_id is not None and given_up:
+            self._tasks.spawn(self._commit_quietly(given_up))
+        self._core.assign(wanted)
         self._pump()
 
     def assignment(self) -> list[TopicPartition]:
@@ -293,6 +348,10 @@ class Consumer(Generic[K, V]):
             if place in self._core.partitions:
                 self._core.partitions[place].read_again(offset)
         self._pump()
+
+    def finish_delivered(self) -> None:
+        """Counts all records that the application got as dealt with, as the next poll would."""
+        self._core.finish_delivered()
 
     def seek_to_beginning(self, places: Iterable[TopicPartition] | None = None) -> None:
         self._reset(places, EARLIEST_TIMESTAMP)
@@ -492,6 +551,7 @@ class Consumer(Generic[K, V]):
         return records
 
     def _begin_poll(self) -> None:
+        self._raise_callback_error()
         if self._is_closed:
             raise ClosedError("the consumer is closed")
         if self._tasks.loop is None:
@@ -613,11 +673,11 @@ class Consumer(Generic[K, V]):
         )
 
     def _pump(self) -> None:
-        if not self._is_closed and self._tasks.loop is not None:
+        if not self._has_ended and self._tasks.loop is not None:
             self._perform(self._core.poll(now_ms()))
 
     def _step(self, event: Event) -> None:
-        if not self._is_closed:
+        if not self._has_ended:
             self._perform(self._core.step(event, now_ms()))
 
     def _perform(self, effects: list[Effect]) -> None:
@@ -753,18 +813,38 @@ class Consumer(Generic[K, V]):
         self._step(PositionsChecked(effect.checks, ends))
 
     async def _assign(self, places: tuple[TopicPartition, ...]) -> None:
-        if self._on_assigned is not None:
-            await _call_back(self._on_assigned, places)
+        await self._call_back(self._on_assigned, places)
         self._step(AssignmentDone(places))
 
     async def _revoke(self, effect: RevokePartitions) -> None:
         places, is_lost, step = effect
         if not is_lost and self.settings.enable_auto_commit:
             await self._commit_quietly(self._core.commitable(places))
-        callback = self._on_lost if is_lost else self._on_revoked
-        if callback is not None and places:
-            await _call_back(callback, places)
+        await self._call_back(self._on_lost if is_lost else self._on_revoked, places)
         self._step(RevocationDone(step))
+
+    async def _call_back(
+        self, callback: RebalanceCallback | None, places: tuple[TopicPartition, ...]
+    ) -> None:
+        """Tells the application of partitions, if there are some. The next poll raises its exception."""
+        if callback is None or not places:
+            return
+        async with self._callback_lock:
+            try:
+                waiting = callback(list(places))
+                if inspect.isawaitable(waiting):
+                    await waiting
+            except Exception as error:  # the group must go on whatever the application's function raises
+                if self._callback_error is not None:
+                    logger.error("a rebalance callback failed", exc_info=self._callback_error)
+                self._callback_error = error
+                self._core.require_full_poll()
+                self._ready.set()
+
+    def _raise_callback_error(self) -> None:
+        error, self._callback_error = self._callback_error, None
+        if error is not None:
+            raise error
 
     async def _leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest | None) -> None:
         logger.warning(
@@ -817,15 +897,6 @@ class Consumer(Generic[K, V]):
             await self._commit(offsets)
         except (KafkaError, ClientError) as error:
             logger.warning("an automatic commit failed: %s", error)
-
-
-async def _call_back(callback: RebalanceCallback, places: tuple[TopicPartition, ...]) -> None:
-    try:
-        waiting = callback(list(places))
-        if inspect.isawaitable(waiting):
-            await waiting
-    except Exception:  # the group must go on whatever the application's function raises
-        logger.exception("a rebalance callback failed")
 
 
 def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from tidelog.client.address import Address
@@ -31,8 +32,8 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
                 print(record.value)
 
     It has the settings and guarantees of `tidelog.aio.Consumer`, and the same methods without `await`. A
-    thread of the consumer sends the heartbeats. Rebalance callbacks run in that thread, so methods
-    of the consumer raise RuntimeError there: use `tidelog.aio.Consumer` to seek or commit in a callback.
+    thread of the consumer sends the heartbeats. Rebalance callbacks run in the thread of the application, in
+    `poll`, `unsubscribe` and `close`, and may call the other methods of the consumer.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         )
         self._left: deque[ConsumerRecord[K, V]] = deque()
         """The records of the last poll that the iteration has not yielded yet."""
+        self._yielded: ConsumerRecord[K, V] | None = None
+        """The last record that the iteration yielded, if no poll has followed."""
 
     # -- topics and partitions
 
@@ -70,18 +73,43 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         on_lost: asynchronous.RebalanceCallback | None = None,
     ) -> None:
         """Joins the group. See `tidelog.aio.Consumer.subscribe`."""
-        consumer = self._running()
-
-        async def work() -> None:
-            consumer.subscribe(
-                topics, pattern=pattern, on_assigned=on_assigned, on_revoked=on_revoked, on_lost=on_lost
+        self._in_loop(
+            lambda consumer: consumer.subscribe(
+                topics,
+                pattern=pattern,
+                on_assigned=self._in_this_thread(on_assigned),
+                on_revoked=self._in_this_thread(on_revoked),
+                on_lost=self._in_this_thread(on_lost),
             )
+        )
 
-        self._call(work())
+    def _in_this_thread(
+        self, callback: asynchronous.RebalanceCallback | None
+    ) -> asynchronous.RebalanceCallback | None:
+        thread = self._thread
+        if callback is None or thread is None:
+            return None
+        return lambda places: thread.call_back(lambda: callback(places))
 
     def unsubscribe(self) -> None:
-        """Leaves the group."""
-        self._call(self._running().unsubscribe())
+        """Commits and leaves the group. See `tidelog.aio.Consumer.unsubscribe`."""
+        self._call(self._running().unsubscribe(), runs_callbacks=True)
+
+    def _end(self, close: Callable[[asynchronous.Consumer[K, V]], Coroutine[Any, Any, None]]) -> None:
+        if self._left and self._thread is not None:
+            self._give_back()
+        super()._end(close)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        yielded = self._yielded
+        if kind is not None and yielded is not None and self._thread is not None:
+            # The exception may have interrupted the work on this record, but not on those before it.
+            self._left.appendleft(yielded)
+            self._give_back()
+            self._in_loop(lambda consumer: consumer.finish_delivered())
+        super().__exit__(kind, error, trace)
 
     def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Reads these partitions without a group's assignment."""
@@ -165,6 +193,7 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
 
     def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord[K, V]]:
         """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.Consumer.poll`."""
+        self._yielded = None
         return self._poll(
             lambda consumer: consumer.poll(timeout_s, max_records=max_records),
             lambda consumer, records: consumer.read_again(_first_offsets(records)),
@@ -172,6 +201,7 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
 
     def poll_batch(self, timeout_s: float | None = 1.0) -> ConsumerBatch[K, V] | None:
         """Returns the records of one fetch in one piece. See `tidelog.aio.Consumer.poll_batch`."""
+        self._yielded = None
         return self._poll(lambda consumer: consumer.poll_batch(timeout_s), _give_back_batch)
 
     def batches(self) -> Iterator[ConsumerBatch[K, V]]:
@@ -183,14 +213,15 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
 
     def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         """Yields records for ever. An automatic commit stores only what was yielded before the last poll:
-        the records of a poll count as dealt with when the next poll begins. After a `break`, the next poll
-        returns the record after the last yielded one.
+        the records of a poll count as dealt with when the next poll begins, or when the consumer is closed.
+        After a `break`, the next poll returns the record after the last yielded one.
         """
         while self._thread is not None:
             self._left = left = deque(self.poll())
             try:
                 while left:
-                    yield left.popleft()
+                    self._yielded = record = left.popleft()
+                    yield record
             finally:
                 if self._left is left and left and self._thread is not None:
                     self._give_back()
@@ -210,6 +241,8 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         kept = [record for record in self._left if chosen is not None and record.place not in chosen]
         self._left.clear()
         self._left.extend(kept)
+        if self._yielded is not None and (chosen is None or self._yielded.place in chosen):
+            self._yielded = None
 
     def health(self, *, lagging_records: int = 10_000) -> asynchronous.ConsumerHealth:
         """Returns whether the consumer has joined, is lagging, or is stuck, and why."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
@@ -21,6 +24,10 @@ class AsyncConsumer(Protocol):
 
     async def close(self, *, commits: bool) -> None: ...
 
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
 
 T = TypeVar("T")
 C = TypeVar("C", bound=AsyncConsumer)
@@ -34,6 +41,9 @@ class LoopThread:
         self._is_stopped = False
         self._lock = threading.RLock()
         """Held while work is given to the loop, so that none comes after the last round of the loop."""
+        self._changed = threading.Condition()
+        """Notified when a call ends, and when a callback waits."""
+        self._callbacks: deque[tuple[Callable[[], object], Future[object]]] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -47,8 +57,9 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.wait(pending, timeout=CANCEL_TIMEOUT_S))
         self.loop.close()
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the loop and returns its result. The calling thread waits.
+    def call(self, work: Coroutine[Any, Any, T], *, runs_callbacks: bool = False) -> T:
+        """Runs a coroutine in the loop and returns its result. The calling thread waits, and meanwhile runs
+        the callbacks of `call_back` if `runs_callbacks` is True.
 
         Raises RuntimeError in the thread of the loop, which would wait for itself, and ClosedError after
         `stop`.
@@ -63,10 +74,49 @@ class LoopThread:
             work.close()
             raise
         try:
+            if runs_callbacks:
+                self._run_callbacks(done)
             return done.result()
         except BaseException:
             done.cancel()  # without effect unless the wait was interrupted
             raise
+
+    def _run_callbacks(self, done: Future[T]) -> None:
+        """Runs callbacks in this thread until `done` is done."""
+
+        def notify(_: Future[T]) -> None:
+            with self._changed:
+                self._changed.notify_all()
+
+        done.add_done_callback(notify)
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._callbacks or done.done())
+                if not self._callbacks:
+                    return
+                callback, result = self._callbacks.popleft()
+            if not result.set_running_or_notify_cancel():
+                continue
+            try:
+                result.set_result(callback())
+            except BaseException as error:
+                if not isinstance(error, Exception):
+                    result.set_exception(RuntimeError("a rebalance callback was interrupted"))
+                    raise
+                result.set_exception(error)
+
+    async def call_back(self, callback: Callable[[], object]) -> None:
+        """Runs a function, or a coroutine function, on behalf of a thread that is or will be in a `call` with
+        `runs_callbacks`. The function runs in that thread, which may make other calls then; a coroutine runs
+        in the loop.
+        """
+        result: Future[object] = Future()
+        with self._changed:
+            self._callbacks.append((callback, result))
+            self._changed.notify_all()
+        waiting = await asyncio.wrap_future(result)
+        if inspect.isawaitable(waiting):
+            await waiting
 
     def check_caller(self) -> None:
         """Raises RuntimeError in the thread of the loop."""
@@ -92,6 +142,7 @@ class ThreadedConsumer(Generic[C]):
         self._make = make
         self._consumer: C | None = None
         self._thread: LoopThread | None = None
+        self._is_ending = False
 
     def __enter__(self) -> Self:
         self.start()
@@ -100,7 +151,7 @@ class ThreadedConsumer(Generic[C]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(commits=kind is None)
+        self._end(lambda consumer: consumer.__aexit__(kind, error, trace))
 
     def start(self) -> None:
         """Connects to a broker. Raises ClientError, SettingsError."""
@@ -118,15 +169,21 @@ class ThreadedConsumer(Generic[C]):
 
     def close(self, *, commits: bool = True) -> None:
         """Commits and leaves the group, as `close` of the consumer on asyncio does."""
+        self._end(lambda consumer: consumer.close(commits=commits))
+
+    def _end(self, close: Callable[[C], Coroutine[Any, Any, None]]) -> None:
         thread = self._thread
-        if thread is not None:
-            thread.check_caller()
+        if thread is None or self._is_ending:
+            return
+        thread.check_caller()
+        self._is_ending = True
+        try:
+            if self._consumer is not None:
+                thread.call(close(self._consumer), runs_callbacks=True)
+        finally:
             self._thread = None
-            try:
-                if self._consumer is not None:
-                    thread.call(self._consumer.close(commits=commits))
-            finally:
-                thread.stop()
+            self._is_ending = False
+            thread.stop()
 
     def _running(self) -> C:
         if self._thread is None or self._consumer is None:
@@ -135,9 +192,9 @@ class ThreadedConsumer(Generic[C]):
             )
         return self._consumer
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+    def _call(self, work: Coroutine[Any, Any, T], *, runs_callbacks: bool = False) -> T:
         assert self._thread is not None
-        return self._thread.call(work)
+        return self._thread.call(work, runs_callbacks=runs_callbacks)
 
     def _poll(self, poll: Callable[[C], Coroutine[Any, Any, T]], give_back: Callable[[C, T], None]) -> T:
         """Returns what a poll of the consumer returns. If an exception interrupts the wait for it, as Ctrl-C
@@ -157,7 +214,7 @@ class ThreadedConsumer(Generic[C]):
                 give_back(consumer, each)
 
         try:
-            return self._call(work())
+            return self._call(work(), runs_callbacks=True)
         except BaseException:
             if self._thread is not None:
                 self._call(undo())  # an interrupted poll has been cancelled, and ends first

@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.threads.consumer import Consumer
+from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.client.threads.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 
@@ -46,6 +47,8 @@ class Polled:
 
     async def close(self, *, commits: bool) -> None: ...
 
+    async def __aexit__(self, *error: object) -> None: ...
+
     async def poll(self, timeout_s: float, *, max_records: int | None) -> list[Any]:
         return await self.work()
 
@@ -58,14 +61,14 @@ class Polled:
 
 def interrupt_after(wait_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupts the next wait for a result."""
-    wait = Future.result
+    wait = LoopThread._run_callbacks
 
-    def interrupted(self: Future[Any], timeout: float | None = None) -> Any:
-        monkeypatch.setattr(Future, "result", wait)
+    def interrupted(self: LoopThread, done: Future[Any]) -> Any:
+        monkeypatch.setattr(LoopThread, "_run_callbacks", wait)
         time.sleep(wait_s)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Future, "result", interrupted)
+    monkeypatch.setattr(LoopThread, "_run_callbacks", interrupted)
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
