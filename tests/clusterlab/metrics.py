@@ -48,7 +48,12 @@ def _serves_metrics(url: str) -> bool:
 
 def unlabelled(url: str) -> dict[str, float]:
     """Returns name -> value of all samples without labels."""
+    return {name: value for name, value in scrape(url).items() if "{" not in name}
+
+
+def scrape(url: str) -> dict[str, float]:
+    """Returns the values of all samples by name and labels, as they are in the text."""
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
         text = answer.read().decode()
-    samples = (line.split(" ") for line in text.splitlines() if not line.startswith("#") and "{" not in line)
-    return {name: float(value) for name, value, *_ in samples}
+    samples = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in samples}

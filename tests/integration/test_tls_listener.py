@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Producer
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.certificates import Authority, new_authority, put_identity
 from brokerlab.raw_client import request_header
+from clusterlab.metrics import METRICS_LISTENER, metrics_url, scrape
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
@@ -175,8 +176,12 @@ def test_the_clients_certificate_names_the_principal(
             ssl_principal_mapping_rules=r"RULE:^CN=(\w+)$/$1-user/U,DEFAULT",
             authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             super_users="User:ALICE-USER",
+            **METRICS_LISTENER,
         )
     )
+    url = metrics_url(broker.pid)
+    before = scrape(url)
+    prefix, labels = "kafka_server_socketservermetrics", '{listener="PLAINTEXT",networkProcessor="0"}'
     errors = {}
     for name in ("alice", "mallory"):
         identity = {
@@ -192,6 +197,14 @@ def test_the_clients_certificate_names_the_principal(
         certificates.context().wrap_socket(plain) as anonymous,
     ):
         metadata(anonymous)
+    samples = before
+    until = time.monotonic() + 10
+    while samples == before and time.monotonic() < until:  # a scrape may return the body of the previous one
+        samples = scrape(url)
+    assert samples[f"{prefix}_successful_authentication_total{labels}"] >= 2
+    failed = f"{prefix}_failed_authentication_total{labels}"
+    assert samples[failed] - before.get(failed, 0) == 1
+    assert samples['tidelog_denied_accesses_total{operation="DESCRIBE",resource_type="TOPIC"}'] >= 1
 
 
 def test_renewed_certificates_are_used_without_a_restart(

@@ -25,6 +25,7 @@ from tidelog.group_coordinator.metrics import (
 )
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.certificates import CertificateExpiry
+from tidelog.metrics.container_memory import ContainerMemory
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
@@ -123,6 +124,7 @@ def controller_view() -> Any:
         queued_items=6,
         queued_commands={1: 7, 2: 8},
         controller_epoch=9,
+        absent_brokers=[3],
     )
     counts = ControllerCounts()
     counts.is_active = True
@@ -171,6 +173,7 @@ def full_metrics() -> ProcessMetrics:
     metrics = ProcessMetrics("dev", 1)
     metrics.loop = loop
     metrics.lease = SimpleNamespace(lease_renewed_s=0.0, leases_lost=1)
+    metrics.read_memory = lambda: ContainerMemory(300, 1000)
     metrics.spans = SimpleNamespace(ended_total=100, dropped_total=2)
     produce = telemetry.request_metrics("Produce", 12)
     produce.observe(0.004, 100)
@@ -178,6 +181,9 @@ def full_metrics() -> ProcessMetrics:
     telemetry.produce_failed("t", ErrorCode.NOT_LEADER_OR_FOLLOWER)
     telemetry.topic("t").produced(3, 300)
     telemetry.connection_opened("INTERNAL")
+    telemetry.login_ended("INTERNAL", succeeded=True)
+    telemetry.login_ended("INTERNAL", succeeded=False)
+    telemetry.access_denied("WRITE", "TOPIC")
     telemetry.broker_state = BROKER_RUNNING
     telemetry.log_flushes.took(0.02)
     broker_metrics = BrokerMetrics(telemetry, loop)

@@ -51,6 +51,9 @@ class SimListener:
         self.connections[connection] = None
         return True
 
+    def login_ended(self, succeeded: bool) -> None:
+        pass
+
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
 

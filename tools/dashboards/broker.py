@@ -225,6 +225,23 @@ _NETWORK = Row(
             unit="ops",
         ),
         graph(
+            "Logins",
+            {
+                "{{broker}} {{listener}} failed": f"sum by (broker, listener) (rate(kafka_server_socketservermetrics_failed_authentication_total{{{_OF}}}{_RATE}))",
+                "{{broker}} {{listener}} succeeded": f"sum by (broker, listener) (rate(kafka_server_socketservermetrics_successful_authentication_total{{{_OF}}}{_RATE}))",
+            },
+            "Per second, by SASL or a client certificate. The audit log names the users",
+            unit="ops",
+        ),
+        graph(
+            "Denied accesses",
+            {
+                "{{operation}} {{resource_type}}": f"sum by (operation, resource_type) (rate(tidelog_denied_accesses_total{{{_OF}}}{_RATE}))"
+            },
+            "Per second. The audit log names the users and resources",
+            unit="ops",
+        ),
+        graph(
             "Requests in progress",
             {
                 "broker {{broker}}": f"sum by (broker) (kafka_network_requestchannel_requestqueuesize{{{_OF}}})"
@@ -390,6 +407,14 @@ _PROCESS = Row(
             {"broker {{broker}}": f"sum by (broker) (process_resident_memory_bytes{{{_OF}}})"},
             "Resident",
             unit="bytes",
+        ),
+        graph(
+            "Memory relative to the limit",
+            {
+                "broker {{broker}}": f"max by (broker) (tidelog_container_memory_used_bytes{{{_OF}}} / tidelog_container_memory_limit_bytes{{{_OF}}})"
+            },
+            "Of the container, without page cache. At 1, the kernel ends the process. Empty without a limit",
+            unit="percentunit",
         ),
         graph(
             "Open files",

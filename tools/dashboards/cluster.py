@@ -16,6 +16,17 @@ _ISR_STATE = (
     f"max by (topic, partition) ({_PARTITION}_underreplicated{{{_OF}}} * (1 + {_PARTITION}_atminisr{{{_OF}}})"
     f" + 3 * {_PARTITION}_underminisr{{{_OF}}})"
 )
+_USERS_TOPICS = 'SEL,topic=~"$topic",topic!~"__.+"'
+
+
+def _troubled_first(expression: str) -> str:
+    """Returns the values of an expression for topics of users, and for internal topics only if they are not
+    0. Sound partitions of internal topics would otherwise fill a list of the worst partitions.
+    """
+    return f"({expression} > 0 or {expression.replace(_OF, _USERS_TOPICS)})"
+
+
+_WORST_STATE = f"max_over_time({_ISR_STATE}[$__range:] @ end())"
 _ISR_STATES = {
     "0": "in sync",
     "1": "replicas missing",
@@ -25,11 +36,18 @@ _ISR_STATES = {
     "5": "under min ISR",
 }
 _SHOWN_PARTITIONS = 20
+_REGISTERED = "max by (broker_id) (tidelog_controller_broker_registered{SEL})"
 
 _GLANCE = Row(
     "At a glance",
     [
-        number("Brokers", "sum(kafka_brokers{SEL})", "Live brokers, as the controller counts them"),
+        number("Brokers", "sum(kafka_brokers{SEL})", "Registered, as the controller counts them", width=2),
+        number(
+            "Brokers missing",
+            f"count({_REGISTERED} == 0) or vector(0)",
+            "Brokers that have replicas and are not registered; Brokers by id names them",
+            bad_from=1,
+        ),
         number(
             "Active controllers",
             f'sum({_CONTROLLER}_activecontrollercount{{SEL,component!="broker"}})',
@@ -37,8 +55,13 @@ _GLANCE = Row(
             good_from=1,
             bad_from=2,
         ),
-        number("Topics", f"sum({_CONTROLLER}_globaltopiccount{{SEL}})", "Topics of the cluster"),
-        number("Partitions", f"sum({_CONTROLLER}_globalpartitioncount{{SEL}})", "Partitions of the cluster"),
+        number("Topics", f"sum({_CONTROLLER}_globaltopiccount{{SEL}})", "Topics of the cluster", width=2),
+        number(
+            "Partitions",
+            f"sum({_CONTROLLER}_globalpartitioncount{{SEL}})",
+            "Partitions of the cluster",
+            width=2,
+        ),
         number(
             "Offline partitions",
             f"sum({_CONTROLLER}_offlinepartitionscount{{SEL}})",
@@ -62,6 +85,16 @@ _GLANCE = Row(
             "sum(increase(kafka_controller_controllerstats_uncleanleaderelections_total{SEL}[$__range]))",
             "Leaders elected from outside the ISR in this time range; acknowledged records may be lost",
             bad_from=1,
+        ),
+        states(
+            "Brokers by id",
+            f"1 - {_REGISTERED}",
+            "broker {{broker_id}}",
+            "A broker is missing if it has replicas and is not registered at the controller",
+            {"0": "registered", "1": "missing"},
+            warn_from=1,
+            bad_from=1,
+            height=6,
         ),
     ],
 )
@@ -97,11 +130,11 @@ _ISR = Row(
         table(
             "Most under-replicated partitions",
             {
-                "Replicas missing": f"topk(20, {_MISSING})",
+                "Replicas missing": f"topk(20, {_troubled_first(_MISSING)})",
                 "In sync": f"sum by (topic, partition) ({_PARTITION}_insyncreplicascount{{{_OF}}})"
-                f" and on (topic, partition) topk(20, {_MISSING})",
+                f" and on (topic, partition) topk(20, {_troubled_first(_MISSING)})",
             },
-            "0 missing: all replicas are in sync",
+            "0 missing: all replicas are in sync. Internal topics are shown if they lack replicas",
             {"Replicas missing": Column(warn_from=1, bad_from=2), "In sync": Column()},
             width=8,
         ),
@@ -124,10 +157,10 @@ _ISR = Row(
         states(
             "ISR by partition",
             f"{_ISR_STATE} and on (topic, partition) "
-            f"topk({_SHOWN_PARTITIONS}, max_over_time({_ISR_STATE}[$__range:] @ end()))",
+            f"topk({_SHOWN_PARTITIONS}, {_troubled_first(_WORST_STATE)})",
             "{{topic}}-{{partition}}",
             f"The {_SHOWN_PARTITIONS} partitions with the worst state in this time range. At min ISR, the loss of one more"
-            " replica makes the partition refuse acks=all",
+            " replica makes the partition refuse acks=all. Internal topics are shown if they lacked replicas",
             _ISR_STATES,
             warn_from=1,
             bad_from=3,

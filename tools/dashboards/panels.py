@@ -163,11 +163,12 @@ def states(
     warn_from: float,
     bad_from: float,
     width: int = 24,
+    height: int = 14,
 ) -> Panel:
     """Returns a panel with one line for each series, whose colour is its state over time."""
     steps = _steps(warn_from, bad_from, None)
     return Panel(
-        "state-timeline", title, about, {legend: expression}, "short", width, 14, steps, mappings=mappings
+        "state-timeline", title, about, {legend: expression}, "short", width, height, steps, mappings=mappings
     )
 
 

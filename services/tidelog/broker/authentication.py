@@ -463,6 +463,7 @@ class ConnectionAuthentication:
         connection = self._connection
         peer = connection.peer
         listener = self._authenticator.listener_name
+        connection.listener.login_ended(failure is None)
         AUDIT.login(connection.principal, connection.peer_host, self.mechanism, failure)
         if failure is None:
             _log.debug(

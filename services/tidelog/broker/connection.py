@@ -87,6 +87,10 @@ class ConnectionOwner(Protocol):
         """Removes a connection that has ended."""
         ...
 
+    def login_ended(self, succeeded: bool) -> None:
+        """Counts a login or a failed one."""
+        ...
+
 
 class Dispatch(Protocol):
     """Starts the request in a frame, which is only valid during the call. Raises ClosedByProtocolError or

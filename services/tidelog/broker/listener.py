@@ -224,6 +224,7 @@ class Listener:
                 self._certificates,
                 self._handshakes,
                 self._new_connection,
+                self.login_ended,
                 is_authenticating=self._authenticator is None,
             )
             self._acceptor.start(backlog)
@@ -234,6 +235,10 @@ class Listener:
         if self._authenticator is not None:
             self._authenticator.guard(connection)
         return connection
+
+    def login_ended(self, succeeded: bool) -> None:
+        """Counts a login or a failed one."""
+        self._telemetry.login_ended(self.name, succeeded=succeeded)
 
     def load(self) -> ConnectionLoad:
         """Returns what the connections have in progress. Any thread may call it."""

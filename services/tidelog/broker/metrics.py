@@ -256,6 +256,13 @@ def _add_connections(families: Families, telemetry: Telemetry) -> None:
         accepted, closed = connections.accepted_total, connections.closed_total
         families.counter(f"{prefix}_connection_creation", "Connections accepted", accepted, **labels)
         families.counter(f"{prefix}_connection_close", "Connections closed", closed, **labels)
+        logins, failed = connections.logins, connections.failed_logins
+        families.counter(f"{prefix}_successful_authentication", "Logins", logins, **labels)
+        families.counter(f"{prefix}_failed_authentication", "Failed logins", failed, **labels)
+    for (operation, resource_type), count in sorted(telemetry.denials.items()):
+        doc = "Accesses that clients asked for and that no ACL allows"
+        labels = {"operation": operation, "resource_type": resource_type}
+        families.counter("tidelog_denied_accesses", doc, count, **labels)
 
 
 def _add_load(families: Families, loads: list[ConnectionLoad]) -> None:

@@ -75,7 +75,9 @@ if TYPE_CHECKING:
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
+    from tidelog.broker.request import RequestContext
     from tidelog.broker.share.share_partitions import SharePartitions
+    from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
@@ -141,7 +143,7 @@ class BrokerParts:
         self.clock = clock
         self.timer = timer
         settings = self.current_settings.broker
-        self.authorizer = _authorizer(settings, self.metadata)
+        self.authorizer = _authorizer(settings, self.metadata, telemetry)
         self.quotas = RequestQuotas(
             ClientQuotas(Samples.of_clients(settings), Samples.of_mutations(settings))
         )
@@ -566,17 +568,23 @@ class BrokerServer:
             listener.close()
 
 
-def _authorizer(settings: BrokerSettings, metadata: MetadataView) -> Authorizer | None:
+def _authorizer(settings: BrokerSettings, metadata: MetadataView, telemetry: Telemetry) -> Authorizer | None:
     if not settings.authorizer_class_name:
         return None
     from tidelog.broker.audit import AUDIT
     from tidelog.broker.authorization.authorizer import Authorizer
 
+    def on_denied(
+        context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> None:
+        telemetry.access_denied(operation.name, resource_type.name)
+        AUDIT.denied(context, operation, resource_type, name)
+
     return Authorizer(
         metadata,
         parse_principals(settings.super_users),
         allow_if_no_acl=settings.allow_everyone_if_no_acl_found,
-        on_denied=AUDIT.denied,
+        on_denied=on_denied,
     )
 
 

@@ -489,15 +489,19 @@ class TlsAcceptor:
         certificates: ServerCertificates,
         handshakes: Executor,
         new_connection: Callable[[], Connection],
+        login_ended: Callable[[bool], None],
         *,
         is_authenticating: bool,
     ) -> None:
-        """`is_authenticating` means that the client's certificate decides about its principal."""
+        """`is_authenticating` means that the client's certificate decides about its principal. `login_ended`
+        receives whether a certificate was accepted.
+        """
         self._loop = loop
         self._listening = listening
         self._certificates = certificates
         self._handshakes = handshakes
         self._new_connection = new_connection
+        self._login_ended = login_ended
         self._is_authenticating = is_authenticating
         self._in_progress: dict[asyncio.Task[None], str] = {}
         """The handshakes with the addresses of their clients, the oldest first."""
@@ -571,6 +575,8 @@ class TlsAcceptor:
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "reason", None) or str(error) or "it took too long"
             CLIENT_LOG.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                self._login_ended(False)  # a probe that only connects is no login
             accepted.close()
             return
         except BaseException:
@@ -586,6 +592,9 @@ class TlsAcceptor:
                     peer=f"{peername[0]}:{peername[1]}",
                     reason=str(error),
                 )
+                self._login_ended(False)
                 accepted.close()
                 return
+            if connection.principal != ANONYMOUS:
+                self._login_ended(True)
         TlsTransport(self._loop, session, peername).begin(connection)

@@ -32,7 +32,7 @@ class Overview(NamedTuple):
     """The cluster as the active controller knows it, at one moment.
 
     `queued_commands` counts the commands that wait to be sent, by broker; `failed_replicas` counts the
-    replicas that a broker cannot open or write.
+    replicas that a broker cannot open or write; `absent_brokers` have replicas and are not registered.
     """
 
     brokers: Sequence[BrokerInfo] = ()
@@ -44,6 +44,7 @@ class Overview(NamedTuple):
     queued_items: int = 0
     queued_commands: Mapping[int, int] = {}
     controller_epoch: int = 0
+    absent_brokers: Sequence[int] = ()
 
 
 class ControllerView(Protocol):
@@ -100,6 +101,11 @@ def _add_cluster(families: Families, counts: ControllerCounts, seen: Overview) -
     for broker in seen.brokers:
         labels = {"id": str(broker.broker_id), "address": broker.address, "rack": broker.rack}
         families.gauge("kafka_broker_info", "A live broker and its first address", 1, **labels)
+    doc = "1 if a broker is registered, 0 if it has replicas and is not registered"
+    registered = {broker.broker_id: 1 for broker in seen.brokers} | dict.fromkeys(seen.absent_brokers, 0)
+    for broker_id, is_registered in sorted(registered.items()):
+        name = "tidelog_controller_broker_registered"
+        families.gauge(name, doc, is_registered, broker_id=str(broker_id))
     for topic, count in sorted(seen.partition_counts.items()):
         families.gauge("kafka_topic_partitions", "Partitions of a topic", count, topic=topic)
 

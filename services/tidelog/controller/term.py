@@ -190,6 +190,7 @@ class Term:
             self._inbox.qsize(),
             self._pushes.queue_lengths(),
             self.controller_epoch,
+            census.absent_brokers,
         )
 
     async def begin(self) -> None:

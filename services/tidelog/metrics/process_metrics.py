@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from tidelog.metrics.container_memory import ContainerMemory, read_container_memory
 from tidelog.metrics.loop_watch import LoopWatch
 from tidelog.process.build import tidelog_version
 from tidelog.settings.setting import SettingError
@@ -76,6 +77,7 @@ class ProcessMetrics:
         """The watch of the event loop, after `watch_loop`."""
         self.lease: LeaseView | None = None
         self.spans: SpanCounts | None = None
+        self.read_memory: Callable[[], ContainerMemory | None] = read_container_memory
         self.collectors: list[Collector] = [self]
         self._health = health
         self._monotonic_s = monotonic_s
@@ -135,6 +137,12 @@ class ProcessMetrics:
             _add_loop(families, self.loop)
         if self.lease is not None:
             _add_lease(families, self.lease, self._monotonic_s())
+        memory = self.read_memory()
+        if memory is not None:
+            doc = "Memory of the container without page cache"
+            families.gauge("tidelog_container_memory_used_bytes", doc, memory.used_bytes)
+            doc = "Memory at which the kernel ends a process of the container"
+            families.gauge("tidelog_container_memory_limit_bytes", doc, memory.limit_bytes)
         spans = self.spans
         if spans is not None:
             families.counter("tidelog_trace_spans", "Spans of sampled requests", spans.ended_total)

@@ -146,13 +146,15 @@ class TopicTraffic:
 
 
 class ListenerConnections:
-    """Counts the connections of one listener."""
+    """Counts the connections of one listener and their logins."""
 
-    __slots__ = ("accepted_total", "closed_total")
+    __slots__ = ("accepted_total", "closed_total", "failed_logins", "logins")
 
     def __init__(self) -> None:
         self.accepted_total = 0
         self.closed_total = 0
+        self.logins = 0
+        self.failed_logins = 0
 
     @property
     def open_count(self) -> int:
@@ -174,6 +176,8 @@ class Telemetry:
         self.broker_traffic = TopicTraffic()
         """Traffic that is counted by request, and the counts of forgotten topics."""
         self.listeners: dict[str, ListenerConnections] = {}
+        self.denials: dict[tuple[str, str], int] = {}
+        """Denied accesses, by operation and type of resource."""
         self.isr_shrinks = 0
         self.isr_expands = 0
         self.failed_isr_updates = 0
@@ -235,14 +239,31 @@ class Telemetry:
 
     def connection_opened(self, listener_name: str) -> None:
         """Counts a connection that was accepted."""
-        connections = self.listeners.get(listener_name)
-        if connections is None:
-            connections = self.listeners[listener_name] = ListenerConnections()
-        connections.accepted_total += 1
+        self._listener(listener_name).accepted_total += 1
 
     def connection_closed(self, listener_name: str) -> None:
         """Counts a connection that was closed."""
         self.listeners[listener_name].closed_total += 1
+
+    def login_ended(self, listener_name: str, *, succeeded: bool) -> None:
+        """Counts a login by SASL or by a client certificate. A handshake may fail before its connection is
+        accepted.
+        """
+        connections = self._listener(listener_name)
+        if succeeded:
+            connections.logins += 1
+        else:
+            connections.failed_logins += 1
+
+    def access_denied(self, operation: str, resource_type: str) -> None:
+        """Counts an access that a client asked for and did not get."""
+        self.denials[operation, resource_type] = self.denials.get((operation, resource_type), 0) + 1
+
+    def _listener(self, name: str) -> ListenerConnections:
+        connections = self.listeners.get(name)
+        if connections is None:
+            connections = self.listeners[name] = ListenerConnections()
+        return connections
 
 
 # -- for scrapes

@@ -11,7 +11,7 @@ from controllerlab import Core, whole
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
-from tidelog.controller.core.state import ChangeSet
+from tidelog.controller.core.state import ChangeSet, take_census
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.controller.term import BrokerSettingRules
 from tidelog.model.errors import ErrorCode
@@ -53,6 +53,15 @@ def test_the_next_replica_in_order_leads(core: MakeCore) -> None:
     cluster.death(1)
     state = cluster.partition("t")
     assert (state.leader, state.isr, state.leader_epoch) == (3, (3,), 1)
+
+
+def test_a_dead_broker_with_replicas_is_absent(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [2, 1])
+    cluster.death(3)
+    assert take_census(cluster.state).absent_brokers == ()
+    cluster.death(2)
+    assert take_census(cluster.state).absent_brokers == (2,)
 
 
 def test_the_last_isr_is_kept_and_only_its_members_may_lead(core: MakeCore) -> None:

@@ -572,13 +572,15 @@ def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
 
 class Census(NamedTuple):
     """The cluster in numbers. `partition_counts` is by topic. `preferred_replica_imbalance_count` counts the
-    partitions whose leader is not their first replica.
+    partitions whose leader is not their first replica. `absent_brokers` are those that have replicas and are
+    not registered.
     """
 
     partition_counts: dict[str, int]
     offline_partition_count: int
     preferred_replica_imbalance_count: int
     reassigning_partition_count: int
+    absent_brokers: tuple[int, ...]
 
 
 def take_census(state: ClusterState) -> Census:
@@ -586,11 +588,13 @@ def take_census(state: ClusterState) -> Census:
     brokers = set(state.brokers)
     offline = imbalanced = reassigning = 0
     counts: dict[str, int] = {}
+    assigned: set[int] = set()
     for topic in list(state.topics.values()):
         counts[topic.name] = len(topic.assignments)
         reassigning += len(topic.adding.keys() | topic.removing.keys())
         stored = dict(state.partitions.get(topic.name, {}))
         for index, replicas in enumerate(topic.assignments):
+            assigned.update(replicas)
             if index not in stored:
                 continue
             leader = stored[index].state.leader
@@ -598,4 +602,4 @@ def take_census(state: ClusterState) -> Census:
                 offline += 1
             if leader != replicas[0]:
                 imbalanced += 1
-    return Census(counts, offline, imbalanced, reassigning)
+    return Census(counts, offline, imbalanced, reassigning, tuple(sorted(assigned - brokers)))

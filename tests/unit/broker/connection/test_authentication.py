@@ -179,13 +179,15 @@ def test_the_number_of_iterations_does_not_tell_whether_a_user_or_token_exists(l
 
 
 def connection_of_client() -> Any:
+    ended: list[bool] = []
     connection = SimpleNamespace(
         principal=ANONYMOUS,
         peer_host="127.0.0.1",
         peer="127.0.0.1:1",
         gate=None,
         is_closed=False,
-        listener=SimpleNamespace(max_request_bytes=1000),
+        listener=SimpleNamespace(max_request_bytes=1000, login_ended=ended.append),
+        ended=ended,
         limit_frames=lambda size: None,
         loop=asyncio.new_event_loop(),
     )
@@ -203,6 +205,16 @@ def test_the_end_of_a_login_does_not_open_a_closed_connection(lab: Lab, password
     with contextlib.suppress(AuthenticationError):
         session.take(b"\0alice\0" + password)
     assert connection.gate is CLOSED_GATE
+
+
+@pytest.mark.parametrize("password", [b"secret", b"false"])
+def test_each_login_is_counted_once(lab: Lab, password: bytes) -> None:
+    connection = connection_of_client()
+    session = ConnectionAuthentication(lab.authenticator, connection)
+    session.choose("PLAIN", is_raw=False)
+    with contextlib.suppress(AuthenticationError):
+        session.take(b"\0alice\0" + password)
+    assert connection.ended == [password == b"secret"]
 
 
 def test_a_client_does_not_authenticate_again_with_a_mechanism_that_was_disabled(
