@@ -13,6 +13,16 @@ Deserializer: TypeAlias = Callable[[str, bytes | None], T]
 """Takes the topic and the bytes of a key or value, None for a null."""
 
 
+def bytes_of(field: str, content: object, topic: str) -> bytes:
+    """Returns a copy of bytes-like content for a record's `field`. Raises TypeError for anything else."""
+    if isinstance(content, (bytes, bytearray, memoryview)):
+        return bytes(content)
+    raise TypeError(
+        f"the {field} of a record for topic '{topic}' is of type {type(content).__name__}: give bytes, or "
+        f"give the producer a {field}_serializer that returns bytes"
+    )
+
+
 def text_serializer(topic: str, text: str | None) -> bytes | None:
     """Encodes text in UTF-8."""
     return None if text is None else text.encode()

@@ -260,3 +260,60 @@ def test_batches_that_end_while_they_wait_for_a_connection_are_not_written(
         await shell._tasks.stop()
 
     asyncio.run(scenario())
+
+
+def started_producer(**serializers: Any) -> Producer[Any, Any]:
+    """Returns a producer that knows the topic `t` and whose pump does not run."""
+    producer = Producer[Any, Any]("127.0.0.1:1", **serializers)
+    shell = cast("Any", producer)
+    topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
+    shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+    shell._is_pump_scheduled = True
+    return producer
+
+
+def records_of(producer: Producer[Any, Any]) -> list[tuple[bytes | None, bytes | None]]:
+    found = []
+    for batch in cast("Any", producer)._core.pending_batches():
+        batch.close()
+        encoded = batch.encode(is_transactional=False)
+        found += [(record.key, record.value) for record in iterate_records(encoded)]
+    return found
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_bytes_like_keys_and_values_are_sent(kind: Any) -> None:
+    """The compiled client refused them."""
+    producer = started_producer()
+
+    async def scenario() -> None:
+        await producer.send("t", kind(b"v1"), key=kind(b"k1"))
+        await producer.send_batch("t", [kind(b"v2"), None])
+        await producer.send_batch("t", [b"v3"], keys=[kind(b"k3")])
+
+    asyncio.run(scenario())
+    assert records_of(producer) == [(b"k1", b"v1"), (None, b"v2"), (None, None), (b"k3", b"v3")]
+    keys, values, _ = producer.serialize_batch("t", [kind(b"k")], [kind(b"v")], None)
+    assert keys is not None
+    assert {type(keys[0]), type(values[0])} == {bytes}, "the compiled core takes nothing else"
+
+
+@pytest.mark.parametrize("field", ["key", "value"])
+def test_a_wrong_type_is_refused_by_the_name_of_its_field(field: str) -> None:
+    async def scenario(producer: Producer[Any, Any], content: Any, *, is_batch: bool) -> None:
+        key, value = (content, b"v") if field == "key" else (b"k", content)
+        if is_batch:
+            await producer.send_batch("t", [value], keys=[key])
+        else:
+            await producer.send("t", value, key=key)
+
+    def same(_topic: str, content: Any) -> Any:
+        return content
+
+    for producer in (started_producer(), started_producer(key_serializer=same, value_serializer=same)):
+        for is_batch in (False, True):
+            with pytest.raises(
+                TypeError, match=f"the {field} of a record for topic 't' is of type str: give"
+            ):
+                asyncio.run(scenario(producer, "text", is_batch=is_batch))
+        assert records_of(producer) == []

@@ -20,8 +20,9 @@ class DeserializationError(ValueError):
 class ConsumerRecord(Generic[K, V]):
     """A record. `timestamp` is in milliseconds since 1970.
 
-    `key` and `value` raise DeserializationError if their deserializer failed, so a bad record does not hide
-    the good ones beside it. `error` is that exception, or None.
+    `key` and `value` are None if the record has none: a null value deletes its key in a compacted topic. They
+    raise DeserializationError if their deserializer failed, so a bad record does not hide the good ones
+    beside it. `error` is that exception, or None.
     """
 
     __slots__ = (
@@ -70,16 +71,16 @@ class ConsumerRecord(Generic[K, V]):
         return self.place.partition
 
     @property
-    def key(self) -> K:
+    def key(self) -> K | None:
         if self.error is not None:
             raise self.error
-        return cast("K", self._key)
+        return cast("K | None", self._key)
 
     @property
-    def value(self) -> V:
+    def value(self) -> V | None:
         if self.error is not None:
             raise self.error
-        return cast("V", self._value)
+        return cast("V | None", self._value)
 
 
 class SharedRecord(ConsumerRecord[K, V]):

@@ -45,7 +45,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.handshake import Reply
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity, parse_security
-from tidelog.client.serializers import Serializer
+from tidelog.client.serializers import Serializer, bytes_of
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
@@ -81,6 +81,16 @@ _PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
 _LAST_PRODUCE_BY_NAME: Final = 12
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+
+
+_BYTES_OR_NONE: Final = frozenset({bytes, type(None)})
+
+
+def _all_bytes(field: str, contents: Sequence[object] | None, topic: str) -> Sequence[bytes | None] | None:
+    """Returns the keys or values of records as bytes. Raises TypeError."""
+    if contents is None or _BYTES_OR_NONE.issuperset(map(type, contents)):
+        return cast("Sequence[bytes | None] | None", contents)
+    return [None if content is None else bytes_of(field, content, topic) for content in contents]
 
 
 class ProducerInterceptor(Protocol):
@@ -444,7 +454,7 @@ class Producer(Generic[K, V]):
             raise ValueError(f"there are headers of {len(headers)} records for {len(values)} values")
         given = None if headers is None else [tuple(pairs) for pairs in headers]
         if self.sends_bytes:
-            return cast("EncodedRows", (keys, values, given))
+            return _all_bytes("key", keys, topic), _all_bytes("value", values, topic) or (), given
         rows = [
             self.serialize(
                 topic,
@@ -455,7 +465,9 @@ class Producer(Generic[K, V]):
             for index, value in enumerate(values)
         ]
         has_keys = any(key is not None for key, _ in rows)
-        return [key for key, _ in rows] if has_keys else None, [value for _, value in rows], given
+        written_keys = [key for key, _ in rows] if has_keys else None
+        written_values = [value for _, value in rows]
+        return _all_bytes("key", written_keys, topic), _all_bytes("value", written_values, topic) or (), given
 
     def append_batch(
         self,
@@ -561,6 +573,10 @@ class Producer(Generic[K, V]):
         headers: tuple[Header, ...],
     ) -> Delivery | None:
         """Adds a record, or returns None if it has to wait. This is the hot path."""
+        if key.__class__ is not bytes and key is not None:
+            key = bytes_of("key", key, topic)
+        if value.__class__ is not bytes and value is not None:
+            value = bytes_of("value", value, topic)
         core = self._core
         at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
