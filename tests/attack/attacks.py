@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from confluent_kafka.admin import NewTopic
@@ -33,11 +33,14 @@ TARGET: Final = "target"
 
 
 class Target(NamedTuple):
-    """The attacked broker. `scale` reduces the number of elements for a short run."""
+    """The attacked broker. `scale` reduces the number of elements for a short run. Users log in at
+    `sasl_address` if the attack fills a limit.
+    """
 
     broker: BrokerProcess
     metrics_address: str
     scale: float
+    sasl_address: str = ""
 
     def count(self, number: int) -> int:
         return max(int(number * self.scale), 1)
@@ -51,6 +54,10 @@ class Attack(NamedTuple):
     """The longest wait of another client that is accepted."""
     bound_mb: float = 200.0
     """The growth of the broker's memory that is accepted."""
+    fills: bool = False
+    """Whether the attack fills a limit that clients share, while the bystander works."""
+    settings: Mapping[str, str] = {}
+    """More settings of the broker."""
 
 
 def _unsigned_varint(value: int) -> bytes:
@@ -272,7 +279,7 @@ def incomplete_scrapes(target: Target) -> str:
 # -- groups
 
 
-def _await_coordinator(target: Target, group_id: str) -> None:
+def await_coordinator(target: Target, group_id: str) -> None:
     """Waits until the coordinator of the group has loaded its shard."""
     until = time.monotonic() + ANSWER_TIMEOUT_S
     with RawClient(target.broker.bootstrap, ANSWER_TIMEOUT_S) as client:
@@ -289,7 +296,7 @@ def _await_coordinator(target: Target, group_id: str) -> None:
 
 def join_with_large_metadata(target: Target) -> str:
     members, size = 20, target.count(7_000_000)
-    _await_coordinator(target, "large")
+    await_coordinator(target, "large")
     answered = []
     body = _string("large") + struct.pack(">ii", 30_000, 30_000) + _string("") + _string("consumer")
     body += struct.pack(">i", 1) + _string("range") + struct.pack(">i", size) + bytes(size)
@@ -319,7 +326,7 @@ def expensive_pattern(target: Target) -> str:
     topics = [NewTopic(f"{n:03}" + "a" * 240, 1) for n in range(400)]
     for future in admin.create_topics(topics).values():
         future.result(30)
-    _await_coordinator(target, "group")
+    await_coordinator(target, "group")
     body = (
         _compact("group") + _compact("m" * 22) + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 300_000)
     )

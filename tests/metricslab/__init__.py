@@ -29,6 +29,7 @@ from tidelog.metrics.container_memory import ContainerMemory
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
+from tidelog.model.fair_budget import FairBudget
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
@@ -189,6 +190,7 @@ def full_metrics() -> ProcessMetrics:
     broker_metrics = BrokerMetrics(telemetry, loop)
     listener: Any = SimpleNamespace(load=lambda: ConnectionLoad(4, 1, 4096, 1))
     broker_metrics.listeners.append(listener)
+    broker_metrics.budgets["request_memory"] = FairBudget(1_000)
     broker_metrics.observe(broker_view())
     broker_metrics.client_telemetry = ClientTelemetry(max_bytes=1000)
     controller_metrics = ControllerMetrics()

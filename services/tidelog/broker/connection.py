@@ -21,12 +21,14 @@ from tidelog.broker.socket_io import (
     Chunk,
     FrameReader,
     InvalidFrameSizeError,
+    NoMemoryForRequestError,
     Outbox,
     TlsOutbox,
     Turn,
     release_files,
 )
 from tidelog.model.brokers import host_and_port
+from tidelog.model.fair_budget import SCAN_INTERVAL_S, Holding
 from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.codec import MalformedMessageError
 
@@ -132,7 +134,7 @@ class Connection(RequestSource):
         self.dispatch = dispatch
         self.peer_port = 0
         self._pool = listener.buffer_pool
-        self._frames = FrameReader(self._pool, listener.max_request_bytes)
+        self._frames = FrameReader(self._pool, listener.max_request_bytes, Holding(self._evicted))
         self._awaits_memory = False
         self._max_waiting = listener.max_in_flight_requests
         self._waiting: deque[RequestContext] = deque()
@@ -182,8 +184,9 @@ class Connection(RequestSource):
         )
 
     def limit_frames(self, max_request_bytes: int) -> None:
-        """Sets the maximum size of the requests that arrive from now on."""
+        """Sets the maximum size of the requests that arrive from now on, after a login for example."""
         self._frames.max_frame_bytes = max_request_bytes
+        self._frames.key = self.budget_key
 
     @property
     def peer(self) -> str:
@@ -199,6 +202,7 @@ class Connection(RequestSource):
             self.close()
             return
         self.peer_host, self.peer_port = peername[:2]
+        self._frames.key = self.budget_key
         session = transport.get_extra_info("tls_session")
         if session is None:
             fileno = transport.get_extra_info("socket").fileno()
@@ -232,23 +236,30 @@ class Connection(RequestSource):
             self.refuse(str(error))
             return
         self._process()
-        if self._pool.is_exhausted:
+        if self._frames.is_starved:
             self._await_memory()
 
     # -- requests
 
     def _await_memory(self) -> None:
-        """Stops reading an incomplete frame until the frames of other connections have ended."""
-        if not self._frames.holds_buffer:
-            self._pool.frame_ended(self)
-        elif not self._awaits_memory and self._pool.await_memory(self, self._memory_is_free):
+        """Stops reading a frame until the budget has memory for the rest."""
+        if not self._awaits_memory and not self.is_closed:
             self._awaits_memory = True
             self._pause()
+            self._frames.await_room(self._memory_granted)
+            self._check_memory()
 
-    def _memory_is_free(self) -> bool:
+    def _memory_granted(self) -> None:
         self._awaits_memory = False
         self._resume_soon()
-        return not self.is_closed
+
+    def _check_memory(self) -> None:
+        if self._awaits_memory and not self.is_closed:
+            self._pool.budget.check(monotonic())
+            self.loop.call_later(SCAN_INTERVAL_S, self._check_memory)
+
+    def _evicted(self) -> None:
+        self.refuse("others need the memory that its incomplete request holds (queued.max.request.bytes)")
 
     def _process(self) -> None:
         """Starts every complete request, but no more than fit in a turn. The responses leave at the end of
@@ -277,7 +288,12 @@ class Connection(RequestSource):
                     self._pause()
                     self._resume_soon()
                     break
-        except (InvalidFrameSizeError, MalformedMessageError, ClosedByProtocolError) as error:
+        except (
+            InvalidFrameSizeError,
+            NoMemoryForRequestError,
+            MalformedMessageError,
+            ClosedByProtocolError,
+        ) as error:
             self.flush()
             self.refuse(str(error))
         except Exception as error:  # noqa: BLE001 - a bug: this connection ends, nothing else is hurt
@@ -311,7 +327,7 @@ class Connection(RequestSource):
             return
         self._paused = False
         self._process()
-        if self._pool.is_exhausted and not self.is_closed:
+        if self._frames.is_starved:
             self._await_memory()
         if not self._paused and not self.is_closed and self._transport is not None:
             self._transport.resume_reading()
@@ -443,7 +459,6 @@ class Connection(RequestSource):
         if self._outbox is not None:
             self._outbox.close()
         self._frames.close()
-        self._pool.frame_ended(self)
         if self._unmute is not None:
             self._unmute.cancel()
             self._unmute = None

@@ -18,6 +18,7 @@ from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.tls import ServerCertificates, TlsAcceptor
 from tidelog.model.brokers import Endpoint, host_and_port
+from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
 MAX_HOST_RATES = 10_000
 """The addresses whose rate of connections is remembered, if a quota limits it."""
+RESERVED_PART = 8
+"""The brokers' own listener has memory for requests of its own: this part of what clients have."""
 MAX_EXCESS_S = 1.0
 """The longest time for which a connection above the quota of its address stays open: Kafka's quota window."""
 MIN_BACKLOG = 1024
@@ -67,9 +70,19 @@ class ConnectionLimits:
         self._exempt_listener_names = names if len(plan.bind) > len(names) else frozenset()
         self._waiting: WaitingConnections[Connection] = WaitingConnections()
         self._turn: asyncio.TimerHandle | None = None
-        self.buffer_pool = BufferPool(max(settings.broker.queued_max_request_bytes, 0))
+        self.buffer_pool = BufferPool(self._request_memory(settings.broker.queued_max_request_bytes))
         self.per_host: Counter[str] = Counter()
         self.total = 0
+
+    def is_of_brokers(self, listener_name: str) -> bool:
+        """Returns whether a listener is the brokers', and clients have other ones."""
+        return listener_name in self._exempt_listener_names
+
+    def _request_memory(self, max_bytes: int) -> FairBudget:
+        if max_bytes <= 0:
+            return FairBudget(NO_LIMIT)
+        reserve = max_bytes // RESERVED_PART if self._exempt_listener_names else 0
+        return FairBudget(max_bytes + reserve, reserve)
 
     def admit(self, host: str, listener_name: str) -> str | None:
         """Counts a connection from `host`. Returns the limit that it exceeds, or None."""
@@ -78,7 +91,7 @@ class ConnectionLimits:
             self._settings, self._overrides = settings, settings.connection_limits_per_ip()
         self.total += 1
         self.per_host[host] += 1
-        if listener_name in self._exempt_listener_names:
+        if self.is_of_brokers(listener_name):
             return None
         if self.total > settings.max_connections:
             return f"max.connections is {settings.max_connections}"
@@ -92,7 +105,7 @@ class ConnectionLimits:
         too early for the quota of its address.
         """
         rate = self._quotas.limits.connection_rate(host)
-        if rate is None or listener_name in self._exempt_listener_names:
+        if rate is None or self.is_of_brokers(listener_name):
             return 0.0
         known = self._rate_of(host, now)
         delay_s = known.delay_s(rate, now)
@@ -103,7 +116,7 @@ class ConnectionLimits:
     def start(self, now: float, listener_name: str, connection: Connection) -> None:
         """Holds back an admitted connection until its turn has come, if it is above the broker's rate."""
         rate = self._settings.max_connection_creation_rate
-        if listener_name in self._exempt_listener_names:
+        if self.is_of_brokers(listener_name):
             return
         if self._waiting.admit(connection, connection.peer_host, rate, now):
             return
@@ -232,6 +245,7 @@ class Listener:
 
     def _new_connection(self) -> Connection:
         connection = Connection(self, self._dispatch)
+        connection.is_of_brokers = self._limits.is_of_brokers(self.name)
         if self._authenticator is not None:
             self._authenticator.guard(connection)
         return connection

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
+    from tidelog.model.fair_budget import FairBudget
     from tidelog.model.instants import MonotonicMs
     from tidelog.timing.purgatory import Purgatory
 
@@ -149,6 +150,8 @@ class BrokerMetrics:
         self.telemetry = telemetry
         self.listeners: list[Listener] = []
         """The listeners that accept connections."""
+        self.budgets: dict[str, FairBudget] = {}
+        """The budgets that clients share, by name."""
         self.client_telemetry: ClientTelemetry | None = None
         """The receiver of clients' metrics, if there is one."""
         self._loop = loop
@@ -168,6 +171,7 @@ class BrokerMetrics:
             _add_load(families, [listener.load() for listener in tuple(self.listeners)])
             if self._loop is not None:
                 _add_idle_share(families, self._loop.idle_share())
+        _add_budgets(families, self.budgets)
         if telemetry.broker_state:
             doc = "1 starting, 2 recovering, 3 running, 6 handing over, 7 stopping"
             families.gauge("kafka_server_kafkaserver_brokerstate", doc, telemetry.broker_state)
@@ -275,6 +279,16 @@ def _add_load(families: Families, loads: list[ConnectionLoad]) -> None:
     families.gauge("tidelog_connections_unsent_bytes", doc, sum(load.unsent_bytes for load in loads))
     doc = "Connections that the broker has stopped reading for now"
     families.gauge("tidelog_connections_held_back", doc, sum(load.held_back for load in loads))
+
+
+def _add_budgets(families: Families, budgets: Mapping[str, FairBudget]) -> None:
+    for name, budget in sorted(budgets.items()):
+        labels = {"budget": name}
+        doc = "What clients and brokers hold of a budget that they share"
+        families.gauge("tidelog_budget_held", doc, budget.held, **labels)
+        families.gauge("tidelog_budget_total", "The size of the budget", budget.total, **labels)
+        doc = "Holders that lost what they held, because others needed it"
+        families.counter("tidelog_budget_evictions", doc, budget.evicted_total, **labels)
 
 
 def _add_quotas(families: Families, quotas: ClientQuotas, now_ms: MonotonicMs) -> None:

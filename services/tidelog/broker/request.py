@@ -10,6 +10,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from tidelog.model.fair_budget import BROKERS
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
 from tidelog.timing.slices import run_in_slices
@@ -110,6 +111,7 @@ class RequestSource:
         "client_software",
         "gate",
         "is_closed",
+        "is_of_brokers",
         "last_active",
         "listener_name",
         "loop",
@@ -128,8 +130,16 @@ class RequestSource:
         self.listener_name = listener_name
         self.peer_host = ""
         self.is_closed = False
+        self.is_of_brokers = False  # whether clients have other listeners
         self.on_closed: Callable[[RequestSource], None] | None = None  # of a connection with share sessions
         self.last_active = monotonic()
+
+    @property
+    def budget_key(self) -> str:
+        """The key of this connection in fair budgets: the brokers, the client's principal, or its address."""
+        if self.is_of_brokers:
+            return BROKERS
+        return self.peer_host if self.principal == ANONYMOUS else self.principal
 
     def wait_for(self, context: RequestContext) -> None:
         """Keeps the place of a request that is answered later."""

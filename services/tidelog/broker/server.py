@@ -384,6 +384,7 @@ class BrokerServer:
         self._telemetry.broker_state = BROKER_STARTING
         plan = settings.listener_plan()
         limits = ConnectionLimits(parts.current_settings, parts.quotas.quotas)
+        self._metrics.budgets["request_memory"] = limits.buffer_pool.budget
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,

@@ -14,12 +14,13 @@ import socket
 import ssl
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final, Protocol
 
 from tidelog.broker.log.segment import FileRange
+from tidelog.model.fair_budget import NO_LIMIT, FairBudget, Holding
 from tidelog.wire.headers import SIZE_BYTES
 
 # -- receiving: few copies
@@ -46,7 +47,8 @@ EAGER_BYTES: Final = 64 * 1024 * 1024
 """While all incomplete frames together hold less than this, a frame gets FIRST_ALLOCATION_BYTES at once."""
 CAUTIOUS_ALLOCATION_BYTES: Final = 16 * 1024
 """The first buffer for a frame above EAGER_BYTES. The memory then grows with the bytes that arrive, whatever
-size the clients announce.
+size the clients announce. Buffers up to this size do not count in the budget of the pool: small requests
+are served, and slowly read, whatever large ones hold.
 """
 
 _unpack_size = struct.Struct(">i").unpack_from
@@ -56,25 +58,23 @@ class InvalidFrameSizeError(ValueError):
     """The length of a frame is negative or exceeds `socket.request.max.bytes`."""
 
 
+class NoMemoryForRequestError(Exception):
+    """There is no memory to keep what a client has sent, because other requests hold all of it."""
+
+
 class BufferPool:
     """The receive buffers that the connections of one event loop share. Keeps at most POOLED_BYTES for
-    reuse.
-
-    `max_bytes` bounds the buffers of incomplete frames (`queued.max.request.bytes`); 0 means no bound. Above
-    it, connections wait to be read, except for one: its frame may complete, so that the others do not wait
-    for each other without end.
+    reuse. `budget` bounds the buffers of incomplete frames (`queued.max.request.bytes`).
     """
 
-    __slots__ = ("_free", "_free_bytes", "_overdrawn_by", "_waiting", "in_use_bytes", "max_bytes", "shared")
+    __slots__ = ("_free", "_free_bytes", "budget", "in_use_bytes", "shared")
 
-    def __init__(self, max_bytes: int = 0) -> None:
+    def __init__(self, budget: FairBudget | None = None) -> None:
         self.shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
-        self.max_bytes = max_bytes
+        self.budget = FairBudget(NO_LIMIT) if budget is None else budget
         self.in_use_bytes = 0
         self._free: list[bytearray] = []
         self._free_bytes = 0
-        self._waiting: deque[tuple[object, Callable[[], bool]]] = deque()
-        self._overdrawn_by: object = None
 
     def first_size(self, frame_bytes: int) -> int:
         """Returns the size of the first buffer for a frame that will have `frame_bytes`."""
@@ -98,37 +98,6 @@ class BufferPool:
         if len(buffer) >= FIRST_READ_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES:
             self._free.append(buffer)
             self._free_bytes += len(buffer)
-        if self.in_use_bytes <= self.max_bytes:
-            self._overdrawn_by = None
-            while self._waiting:
-                _, resume = self._waiting.popleft()
-                resume()
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether connections with an incomplete frame have to wait."""
-        return 0 < self.max_bytes < self.in_use_bytes
-
-    def await_memory(self, connection: object, resume: Callable[[], bool]) -> bool:
-        """Returns False if `connection` may continue although the pool is exhausted. Otherwise `resume` is
-        called when the connection may continue; it returns False if the connection has been closed.
-        """
-        if self._overdrawn_by is None:
-            self._overdrawn_by = connection
-        if self._overdrawn_by is connection:
-            return False
-        self._waiting.append((connection, resume))
-        return True
-
-    def frame_ended(self, connection: object) -> None:
-        """Takes note that `connection` holds no buffer any more."""
-        if self._overdrawn_by is connection:
-            self._overdrawn_by = None
-            while self._waiting:
-                waiting, resume = self._waiting.popleft()
-                if resume():
-                    self._overdrawn_by = waiting
-                    break
 
 
 class FrameReader:
@@ -147,12 +116,22 @@ class FrameReader:
         "_own_frame_end",
         "_pool",
         "_start",
+        "holding",
+        "is_starved",
+        "key",
         "max_frame_bytes",
     )
 
-    def __init__(self, pool: BufferPool, max_frame_bytes: int) -> None:
+    def __init__(self, pool: BufferPool, max_frame_bytes: int, holding: Holding | None = None) -> None:
         self._pool = pool
         self.max_frame_bytes = max_frame_bytes
+        self.holding = Holding() if holding is None else holding
+        """The part of the pool's budget that this connection's buffer takes."""
+        self.key: Hashable = ""
+        """To whom the budget ascribes it."""
+        self.is_starved = False
+        """Whether the rest of a frame has no room, so that nothing may be read until `await_room` calls back.
+        """
         self._own: bytearray | None = None
         self._own_filled = 0
         self._own_frame_end = 0  # 0 while the frame's size is unknown
@@ -160,10 +139,15 @@ class FrameReader:
         self._data = pool.shared
         self._start = self._end = 0
 
-    @property
-    def holds_buffer(self) -> bool:
-        """Whether an incomplete frame holds memory of the pool."""
-        return self._own is not None
+    def await_room(self, granted: Callable[[], object]) -> None:
+        """Calls `granted`, and perhaps at once, when the frame that is arriving has room."""
+
+        def on_granted() -> None:
+            self.is_starved = False
+            self._grow_if_full()
+            granted()
+
+        self._pool.budget.await_room(self.holding, self.key, self._own_frame_end, on_granted, monotonic())
 
     def missing_bytes(self) -> int:
         """Returns how many bytes complete the frame that has begun to arrive, or 0 if its size is unknown."""
@@ -172,9 +156,12 @@ class FrameReader:
     def buffer(self) -> memoryview:
         """Returns the buffer for the next bytes from the socket."""
         if self._own is None:
-            if not self._expects_large:
-                return self._pool.shared
-            size_bytes = self._pool.first_size(FIRST_ALLOCATION_BYTES)
+            pool = self._pool
+            is_short = pool.budget.spare_left < SHARED_BUFFER_BYTES
+            size_bytes = pool.first_size(FIRST_ALLOCATION_BYTES) if self._expects_large else 0
+            if not size_bytes or not self._may_hold(size_bytes):
+                # While memory is short, no more is read than can be kept.
+                return pool.shared[:CAUTIOUS_ALLOCATION_BYTES] if is_short else pool.shared
             self._own, self._own_filled, self._own_frame_end = self._pool.take(size_bytes), 0, 0
         if self._own_frame_end:
             return memoryview(self._own)[self._own_filled : min(self._own_frame_end, len(self._own))]
@@ -190,8 +177,8 @@ class FrameReader:
         self._own_filled += size_bytes
         if not self._own_frame_end and self._own_filled >= SIZE_BYTES:
             self._own_frame_end = SIZE_BYTES + self._checked_size(self._own, 0)
-        if self._own_frame_end > len(self._own) and self._own_filled == len(self._own):
-            self._grow(min(self._own_frame_end, 2 * len(self._own)))
+            self.is_starved = not self._may_hold(max(self._own_frame_end, len(self._own)))
+        self._grow_if_full()
         if self._own_frame_end and self._own_filled >= self._own_frame_end:
             self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
 
@@ -218,11 +205,14 @@ class FrameReader:
 
     def keep_unread(self) -> None:
         """Copies the frames that `next_frame` has not returned yet out of the shared buffer, so that the
-        caller may stop in the middle.
+        caller may stop in the middle. Raises NoMemoryForRequestError.
         """
         if self._start < self._end and self._own is None:
-            self._own = self._pool.take(max(self._end - self._start, FIRST_READ_BYTES))
-            self._own_filled = self._end - self._start
+            left = self._end - self._start
+            if not self._may_hold(left):
+                raise NoMemoryForRequestError("other requests hold all memory (queued.max.request.bytes)")
+            self._own = self._pool.take(left)
+            self._own_filled = left
             self._own[: self._own_filled] = self._data[self._start : self._end]
             self._own_frame_end = 0
             self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
@@ -233,6 +223,7 @@ class FrameReader:
             self._data, self._start, self._end = self._pool.shared, 0, 0
             self._pool.give_back(self._own)
             self._own = None
+        self._pool.budget.forget(self.holding, monotonic())
 
     def _checked_size(self, data: bytearray | memoryview, position: int) -> int:
         size: int = _unpack_size(data, position)[0]
@@ -261,6 +252,10 @@ class FrameReader:
         if left:
             old = keep = self._own
             needed = max(self._pool.first_size(frame_bytes), min(2 * left, frame_bytes), SIZE_BYTES)
+            if not self._may_hold(frame_bytes):  # only what is here, until the whole frame has room
+                keep, needed, self.is_starved = None, left, True
+                if not self._may_hold(left):
+                    raise NoMemoryForRequestError("other requests hold all memory (queued.max.request.bytes)")
             if keep is None or len(keep) < needed:
                 keep = self._pool.take(needed)
             memoryview(keep)[:left] = data[start : start + left]
@@ -270,14 +265,24 @@ class FrameReader:
         elif self._own is not None:
             self._pool.give_back(self._own)
             self._own = None
+            self._may_hold(0)
 
-    def _grow(self, size_bytes: int) -> None:
+    def _may_hold(self, frame_bytes: int) -> bool:
+        """Returns whether a frame of this size may be kept. If so, it counts from now on, as a whole: frames
+        that have begun to arrive would otherwise wait for each other.
+        """
+        holding = self.holding
+        counted = 0 if frame_bytes <= CAUTIOUS_ALLOCATION_BYTES else frame_bytes
+        return counted == holding.amount or self._pool.budget.resize(holding, self.key, counted, monotonic())
+
+    def _grow_if_full(self) -> None:
         old = self._own
         assert old is not None
-        grown = self._pool.take(size_bytes)
-        grown[: len(old)] = old
-        self._own = grown
-        self._pool.give_back(old)
+        if self._own_filled == len(old) < self._own_frame_end:
+            grown = self._own = self._pool.take(min(self._own_frame_end, 2 * len(old)))
+            grown[: len(old)] = old
+            self._pool.give_back(old)
+            self.holding.grew_s = monotonic()
 
 
 # -- sending: one writer per socket

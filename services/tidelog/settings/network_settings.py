@@ -126,8 +126,8 @@ class NetworkSettings(StreamsSettings):
     queued_max_request_bytes: int = long(
         268_435_456,
         MEDIUM,
-        "Maximum number of bytes that the incomplete requests of all connections hold. Above it, the broker "
-        "stops reading from connections until requests are complete; -1 sets no limit.",
+        "Maximum number of bytes that the incomplete requests of all clients hold. Each client has a fair "
+        "share; above it, the broker stops reading from its connections; -1 sets no limit.",
     )
     request_timeout_ms: int = integer(
         30_000, HIGH, "Maximum time that the broker waits for the response of another broker."

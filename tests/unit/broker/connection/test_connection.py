@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tidelog.broker import connection as connection_module
-from tidelog.broker import socket_io
 from tidelog.broker.connection import (
     CLIENT_LOG,
     MAX_CLIENT_LINES_PER_SECOND,
@@ -36,6 +35,8 @@ from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.request import RequestContext
 from tidelog.broker.socket_io import BufferPool, Chunk, Turn
 from tidelog.metrics.telemetry import RequestMetrics
+from tidelog.model.fair_budget import FairBudget
+from tidelog.model.principal import Principal
 from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
@@ -564,44 +565,28 @@ def test_a_peer_that_resets_ends_only_its_connection(lab: Lab) -> None:
 
 
 def test_connections_wait_for_each_other_when_memory_is_short(lab: Lab) -> None:
-    """One frame at a time may exceed the budget, so that every frame completes in the end."""
-    lab.pool.max_bytes = 1_500_000
+    """The connections of one client complete their frames one after the other."""
+    lab.pool.budget = FairBudget(5_000_000)
     size, piece = 2_000_000, 300_000
     stream = struct.pack(">i", size) + b"#" * size
-    connections = [lab.connection, *(lab.connect()[0] for _ in range(3))]
+    connections = [lab.connection, *(lab.connect()[0] for _ in range(7))]
     rest = dict.fromkeys(connections, stream)
     most_bytes = waits = 0
     for _ in range(60):
         for connection, left in rest.items():
             rest[connection] = lab.feed_bytes(left[:piece], connection) + left[piece:]
-            most_bytes = max(most_bytes, lab.pool.in_use_bytes)
+            most_bytes = max(most_bytes, lab.pool.budget.held)
             waits += connection.is_held_back
         lab.turn()
     assert not any(rest.values())
     assert waits
-    assert most_bytes <= len(connections) * socket_io.FIRST_ALLOCATION_BYTES + 2 * size
-    assert lab.pool.in_use_bytes == 0
-
-
-def test_a_connection_that_completes_its_frames_in_a_later_turn_wakes_the_others(lab: Lab) -> None:
-    lab.pool.max_bytes = 70_000
-    first, second, third = lab.connection, lab.connect()[0], lab.connect()[0]
-    lab.feed("slow:a", *(f"now:{'x' * 2_000}" for _ in range(60)), connection=first)
-    part = struct.pack(">i", 200_000) + bytes(1_000)
-    for connection in (second, third):
-        lab.feed_bytes(part, connection)
-        assert connection.is_held_back
-    lab.turn()
-    assert len(lab.script.started) == 61
-    assert [connection.is_held_back for connection in (first, second, third)] == [False, False, True]
-    second.close()
-    lab.turn()
-    assert not third.is_held_back
+    assert 2 * size < most_bytes <= 5_000_000
+    assert lab.pool.in_use_bytes == lab.pool.budget.held == 0
 
 
 def test_a_closed_connection_does_not_keep_the_others_waiting(lab: Lab) -> None:
-    lab.pool.max_bytes = 1_000
-    part = struct.pack(">i", 2_000_000) + b"#" * 10_000
+    lab.pool.budget = FairBudget(3_000_000)
+    part = struct.pack(">i", 2_000_000) + b"#" * 1_200_000
     first, second, third = lab.connection, lab.connect()[0], lab.connect()[0]
     for connection in (first, second, third):
         lab.feed_bytes(part, connection)
@@ -610,6 +595,37 @@ def test_a_closed_connection_does_not_keep_the_others_waiting(lab: Lab) -> None:
     first.close()
     lab.turn()
     assert not third.is_held_back
+
+
+def test_a_client_that_holds_all_memory_does_not_delay_others(lab: Lab) -> None:
+    """It keeps what others do not need, and loses the connection that holds the most."""
+    lab.pool.budget = FairBudget(4_000_000)
+    holders = [lab.connection, *(lab.connect()[0] for _ in range(5))]
+    for connection in holders:
+        lab.feed_bytes(struct.pack(">i", 2_000_000) + b"#" * 1_990_000, connection)
+    assert lab.pool.budget.spare_left < 300_000
+    others = [lab.connect()[0] for _ in range(4)]
+    for number, connection in enumerate(others):
+        connection.principal = Principal(f"User:{number}")
+        connection.limit_frames(8 * 1024 * 1024)
+        request = "now:" + "x" * 600_000
+        assert not lab.feed_bytes(struct.pack(">i", 2 + len(request)) + request.encode(), connection)
+        assert not connection.is_held_back
+    assert any(connection.is_closed for connection in holders)
+    for connection in others:
+        lab.feed_bytes(b"!!", connection)
+    assert len(lab.script.started) == len(others)
+
+
+def test_small_requests_are_served_while_a_client_holds_all_memory(lab: Lab) -> None:
+    lab.pool.budget = FairBudget(4_000_000)
+    holders = [lab.connection, *(lab.connect()[0] for _ in range(5))]
+    for connection in holders:
+        lab.feed_bytes(struct.pack(">i", 2_000_000) + b"#" * 1_990_000, connection)
+    other, _ = lab.connect()
+    lab.feed(*("now:" + "x" * 10_000 for _ in range(50)), connection=other)
+    assert len(lab.script.started) == 50
+    assert not any(connection.is_closed for connection in holders)
 
 
 def test_a_held_back_connection_stops_a_transport_that_reads_nevertheless(lab: Lab) -> None:
