@@ -5,7 +5,7 @@ Commands of an older controller are rejected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -83,15 +83,14 @@ class CommandReceiver:
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             errors: dict[TopicPartition, ErrorCode] = {}
             roles = [Role(s, command.topic_configs.get(s.topic, {})) for s in command.partitions]
-            for start in range(0, len(roles), PARTITIONS_AT_A_TIME):
-                together = roles[start : start + PARTITIONS_AT_A_TIME]
-                outcomes = await asyncio.gather(
-                    *(self._take_role(role, errors) for role in together),
-                    return_exceptions=True,  # so that all have ended when this command ends
-                )
-                for outcome in outcomes:
-                    if outcome is not None:
-                        raise outcome
+            broker_id = self._identity.broker_id
+            self._hosted.is_to_lead(
+                TopicPartition(s.topic, s.partition) for s in command.partitions if s.leader == broker_id
+            )
+            try:
+                await self._take_roles(roles, errors)
+            finally:
+                self._hosted.is_to_lead(())
             if command.is_full:
                 await self._hosting.keep_only(
                     {TopicPartition(state.topic, state.partition) for state in command.partitions}
@@ -139,6 +138,17 @@ class CommandReceiver:
             return True
         self._controller_epoch = controller_epoch
         return False
+
+    async def _take_roles(self, roles: Sequence[Role], errors: dict[TopicPartition, ErrorCode]) -> None:
+        for start in range(0, len(roles), PARTITIONS_AT_A_TIME):
+            together = roles[start : start + PARTITIONS_AT_A_TIME]
+            outcomes = await asyncio.gather(
+                *(self._take_role(role, errors) for role in together),
+                return_exceptions=True,  # so that all have ended when this command ends
+            )
+            for outcome in outcomes:
+                if outcome is not None:
+                    raise outcome
 
     async def _take_role(self, role: Role, errors: dict[TopicPartition, ErrorCode]) -> None:
         topic_partition = TopicPartition(role.state.topic, role.state.partition)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.broker.hosting_state import HostingState, HostingStateMachine
@@ -49,6 +49,7 @@ class HostedPartitions:
         self._hosted: dict[TopicPartition, _Hosted] = {}
         self.replicas: dict[TopicPartition, Replica] = {}
         """The replicas that lead or follow: an index of the state machines, for one lookup per request."""
+        self._to_lead: frozenset[TopicPartition] = frozenset()
 
     # -- queries
 
@@ -65,10 +66,12 @@ class HostedPartitions:
         hosted = self._hosted.get(topic_partition)
         return None if hosted is None else hosted.replica
 
-    def is_settling(self, topic_partition: TopicPartition) -> bool:
-        """Returns whether a new role is being written to disk; the partition is served in a moment."""
+    def awaits_role(self, topic_partition: TopicPartition) -> bool:
+        """Returns whether the current command makes this broker the leader, or a new role is being written to
+        disk; the broker knows in a moment what it is to the partition.
+        """
         hosted = self._hosted.get(topic_partition)
-        return hosted is not None and hosted.machine.is_settling
+        return topic_partition in self._to_lead or (hosted is not None and hosted.machine.is_settling)
 
     def replica(self, topic: str, partition: int) -> Replica:
         """Returns the replica that leads or follows. Raises KafkaError if there is none."""
@@ -133,6 +136,12 @@ class HostedPartitions:
         return None if role is None else role.state.topic_id
 
     # -- transitions
+
+    def is_to_lead(self, partitions: Iterable[TopicPartition]) -> None:
+        """Notes the partitions that the current command gives to this broker to lead, in place of those of
+        the last command. A command for many partitions takes some time until it reaches the last one.
+        """
+        self._to_lead = frozenset(partitions)
 
     def open(self, topic_partition: TopicPartition) -> HostingStateMachine:
         """OPENING: the log is being created or recovered, for the first time or after a failure."""

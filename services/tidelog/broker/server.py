@@ -423,6 +423,7 @@ class BrokerServer:
         self._metrics.client_telemetry = parts.client_telemetry
         parts.housekeeping.start()
         self._isr_maintenance.start()
+        parts.coordination.started()
         for listener in self._listeners:
             await listener.serve()
             self._metrics.listeners.append(listener)

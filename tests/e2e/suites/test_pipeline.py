@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
-from brokerlab.clients import admin_client, create_topic, end_offset
+from brokerlab.clients import create_topic, end_offset
 from clusterlab.history import Read, read_of
 from clusterlab.load import Load, LoadPlan
 from clusterlab.verdict import judge
@@ -21,6 +20,11 @@ from e2e.kubectl import KubectlError, await_none
 from e2e.outcome import Outcome
 from e2e.release import Release
 from e2e.settings import TAG
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import committed_offsets
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
 
 TOPIC: Final = "archived"
 ARCHIVE: Final = "kills"
@@ -80,15 +84,22 @@ def archive(release: Release, slowness: float) -> Iterator[Release]:
 
 
 def archived_ends(release: Release) -> dict[int, int]:
-    """Returns the committed offset of the archive's consumer group by partition."""
-    asked = ConsumerGroupTopicPartitions(ARCHIVE, [TopicPartition(TOPIC, p) for p in range(PARTITIONS)])
-    found = admin_client(release.bootstrap).list_consumer_group_offsets([asked])[ARCHIVE]
-    return {place.partition: place.offset for place in found.result(ASK_TIMEOUT_S).topic_partitions}
+    """Returns the committed offset of the archive's consumer group by partition, -1 if there is none.
+
+    librdkafka's AdminClient would end this process if the killed broker came back as a broker that does not
+    coordinate the group (docs/adr/0080).
+    """
+    with Cluster(release.bootstrap, timeout_s=ASK_TIMEOUT_S) as cluster:
+        found = committed_offsets(cluster, ARCHIVE)
+    return {partition: found.get(TopicPartition(TOPIC, partition), -1) for partition in range(PARTITIONS)}
 
 
 def await_archived(release: Release, ends: Mapping[int, int], timeout_s: float) -> None:
     def lacking() -> list[str]:
-        now = archived_ends(release)
+        try:
+            now = archived_ends(release)
+        except (ClientError, KafkaError) as error:  # a broker was killed
+            return [str(error)]
         return [f"{p}: {now[p]} of {end}" for p, end in ends.items() if now[p] < end]
 
     await_none(lacking, timeout_s, "not archived")

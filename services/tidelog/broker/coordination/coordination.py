@@ -33,7 +33,12 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS, UNTOLD_TOPICS, DescribableTopics
+from tidelog.model.topics import (
+    MAX_REMEMBERED_NAME_CHARS,
+    UNTOLD_TOPICS,
+    DescribableTopics,
+    TopicPartition,
+)
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,
     AnswerRequest,
@@ -64,7 +69,7 @@ from tidelog.timing.slices import finish, in_slices
 from tidelog.timing.steps import Steps
 from tidelog.timing.timer import Timer
 from tidelog.wire import codec
-from tidelog.wire.api_keys import api_spec
+from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
 from tidelog.wire.schema import Buffer, Message
@@ -91,6 +96,11 @@ MAX_QUESTIONS: Final = 1_000
 
 HELD_CHECKS_PER_TIMEOUT: Final = 10
 """A held answer is refused at most a tenth of `offsets.commit.timeout.ms` late."""
+
+AFTER_START_MS: Final = 10_000
+"""The time after a start in which OffsetFetch is not refused with NOT_COORDINATOR (docs/adr/0080). It is the
+longest pause of librdkafka between two attempts to connect (`reconnect.backoff.max.ms`).
+"""
 
 _INT16: Final = struct.Struct(">h")
 
@@ -148,7 +158,7 @@ class CoordinatorSession:
 
     def closed(self) -> None:
         if not self.is_closed:
-            self._shut(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._shut()
 
     # -- calls and attachments
 
@@ -200,10 +210,10 @@ class CoordinatorSession:
         self.line.send(ShardLost(attachment.number, error, message))
         self._end_attachment(attachment)
 
-    def end(self, refusal: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) -> None:
-        """Closes the session and refuses its calls with `refusal`."""
+    def end(self) -> None:
+        """Closes the session and refuses its calls."""
         if not self.is_closed:
-            self._shut(refusal)
+            self._shut()
             self.line.close()
 
     # -- the coordinator's items
@@ -369,14 +379,14 @@ class CoordinatorSession:
         attachment.end(self._coordination.refusal(attachment.shard))
         self._reads.taken(attachment)
 
-    def _shut(self, refusal: ErrorCode) -> None:
+    def _shut(self) -> None:
         self.is_closed = True
         self.serving = {}
         self._coordination.forget(self)
         for attachment in tuple(self.attachments.values()):
             self._end_attachment(attachment)
         for request_id in tuple(self.calls):
-            self.finish(request_id, None, refusal)
+            self.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         for question in self._questions:
             question.cancel()
 
@@ -417,6 +427,11 @@ class Coordination:
         self._timer = timer
         self._commit_timeout_ms = settings.broker.offsets_commit_timeout_ms
         self._checks_held = False
+        self._started_ms: MonotonicMs | None = None
+
+    def started(self) -> None:
+        """Call this when the broker begins to listen for clients."""
+        self._started_ms = self._timer.monotonic_ms()
 
     @property
     def share_state(self) -> ShareStateClient:
@@ -511,12 +526,12 @@ class Coordination:
         }
 
     def stop(self) -> None:
-        """Ends all sessions and refuses their calls, so that clients look for the next leader. No further
-        session is accepted.
+        """Ends all sessions and refuses their calls. No further session is accepted. The calls of shards that
+        another broker leads by now were refused when it took over.
         """
         self._is_stopped = True
         for session in tuple(self._sessions):
-            session.end(ErrorCode.NOT_COORDINATOR)
+            session.end()
 
     # -- attachments
 
@@ -568,12 +583,12 @@ class Coordination:
         return _share_shards(group_id).shard_for(topic_id, partition, len(topic.partitions))
 
     def led_shards(self, kind: ShardKind) -> list[ShardId]:
-        """Returns the shards whose partitions this broker leads."""
+        """Returns the shards whose partitions this broker leads or may lead in a moment."""
         topic = self._metadata.topics.get(kind.topic)
         if topic is None:
             return []
         shards = [ShardId(kind, state.partition) for state in topic.partitions]
-        return [shard for shard in shards if self.refusal(shard) is not ErrorCode.NOT_COORDINATOR]
+        return [shard for shard in shards if self._may_lead(shard.topic_partition)]
 
     def pass_on(self, shard: ShardId | None, call: Call) -> ErrorCode:
         """Passes a client's request on to the owner of the shard. Returns NONE, or why there is no owner."""
@@ -581,8 +596,22 @@ class Coordination:
             return ErrorCode.NOT_COORDINATOR
         attachment = self._attached.get(shard)
         if attachment is None or not attachment.is_serving:
-            return self.refusal(shard)
+            refused = self.refusal(shard)
+            if refused is ErrorCode.NOT_COORDINATOR and self._is_told_to_wait(call.request.api_key):
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            return refused
         return attachment.session.pass_on(shard, call, attachment)
+
+    def _is_told_to_wait(self, api_key: int) -> bool:
+        """Returns whether a client that comes to the wrong broker is told to try again. Clients were sent
+        here by what was true before this broker restarted, and wait until it listens again. NOT_COORDINATOR
+        for the offsets of a group ends a process with an AdminClient of librdkafka.
+        """
+        return (
+            api_key == ApiKey.OFFSET_FETCH
+            and self._started_ms is not None
+            and self._timer.monotonic_ms() - self._started_ms < AFTER_START_MS
+        )
 
     def find_topics(
         self,
@@ -614,14 +643,21 @@ class Coordination:
         return session.pass_on(shard, call, None)
 
     def refusal(self, shard: ShardId) -> ErrorCode:
-        """Returns the error for a shard that no owner serves: to try again, or to look for another broker."""
+        """Returns the error for a shard that no owner serves. NOT_COORDINATOR means that another live broker
+        leads the partition, as far as this broker knows. Otherwise the client is to try again: this broker
+        leads the partition or is about to, or does not know who leads it now.
+        """
         topic_partition = shard.topic_partition
-        if self._hosted.is_settling(topic_partition):  # The broker knows in a moment whether it leads.
+        leader = self._hosted.leader_of(*topic_partition)
+        if leader is None or leader[0] not in self._metadata.brokers or self._may_lead(topic_partition):
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        replica = self._hosted.replicas.get(topic_partition)
-        if replica is None or not replica.core.is_leader or self._is_stopped:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NOT_COORDINATOR
+
+    def _may_lead(self, topic_partition: TopicPartition) -> bool:
+        """Returns whether this broker leads the partition or knows in a moment whether it does."""
+        leader = self._hosted.leader_of(*topic_partition)
+        is_here = leader is not None and leader[0] == self.identity.broker_id
+        return is_here or self._hosted.awaits_role(topic_partition)
 
 
 # -- clients' requests about one group or transaction

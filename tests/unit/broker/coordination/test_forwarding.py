@@ -15,6 +15,7 @@ from tidelog.broker.coordination import coordination
 from tidelog.broker.coordination.batched import BATCHED, WholeRequest, without_repetitions
 from tidelog.broker.coordination.refusals import refuse
 from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
@@ -86,6 +87,7 @@ from tidelog.wire.messages.txn_offset_commit import (
 )
 
 GROUP = "a group of ü members"
+BOTH = (BROKER_ID, OTHER_BROKER_ID)
 
 REQUESTS: dict[ApiKey, Callable[[int], Any]] = {
     ApiKey.JOIN_GROUP: lambda _: JoinGroupRequest(GROUP, 6000, protocols=[JoinGroupRequestProtocol("range")]),
@@ -223,13 +225,70 @@ def test_a_request_for_another_leaders_shard_is_refused(lab: InMemoryBroker) -> 
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 
 
+@pytest.mark.parametrize("kind", ShardKind)
+@pytest.mark.parametrize("leader", [-1, 9], ids=["no leader", "a leader that is not registered"])
+def test_a_broker_that_knows_no_live_leader_says_that_it_is_loading(
+    lab: InMemoryBroker, kind: ShardKind, leader: int
+) -> None:
+    (shard,) = shard_partitions(lab, kind, leaders=(leader,), replicas=BOTH)
+    assert lab.broker.coordination.refusal(shard) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert lab.broker.coordination.led_shards(kind) == []  # its groups are not listed here
+    shard_partitions(lab, kind, leaders=(OTHER_BROKER_ID,), leader_epoch=4, partition_epoch=2)
+    assert lab.broker.coordination.refusal(shard) is ErrorCode.NOT_COORDINATOR
+
+
+def test_a_shard_whose_log_failed_is_loading_where_it_is_led(lab: InMemoryBroker) -> None:
+    (shard,) = shard_partitions(lab, leaders=(OTHER_BROKER_ID,), replicas=BOTH)
+    metadata = lab.broker.metadata
+    (state,) = metadata.topics[shard.kind.topic].partitions
+    led_here = state._replace(leader=BROKER_ID, leader_epoch=4)
+    lab.update_metadata(topics=(metadata.topics[shard.kind.topic]._replace(partitions=(led_here,)),))
+    assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_a_broker_that_a_command_makes_the_leader_says_so_before_it_has_taken_the_role(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard_partitions(lab, leaders=(OTHER_BROKER_ID,), replicas=BOTH)
+    assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
+    said: list[ErrorCode | None] = []
+    take_role = lab.broker.hosting.take_role
+
+    async def observed(role: Role) -> None:
+        said.append(error_of(heartbeat(lab)))
+        await take_role(role)
+
+    monkeypatch.setattr(lab.broker.hosting, "take_role", observed)
+    for leader, epoch in ((BROKER_ID, 4), (OTHER_BROKER_ID, 5)):
+        shard_partitions(lab, leaders=(leader,), replicas=BOTH, leader_epoch=epoch, partition_epoch=epoch)
+    assert said == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2  # in the second one, it still leads
+    assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
+
+
+def test_for_a_while_after_a_start_no_offsets_are_refused_with_not_coordinator(lab: InMemoryBroker) -> None:
+    shard_partitions(lab, leaders=(OTHER_BROKER_ID,))
+    timer = lab.broker.timer
+    assert isinstance(timer, VirtualTimer)
+
+    def told(api_key: ApiKey, version: int) -> ErrorCode:
+        return ErrorCode(max(error_codes(Asked(lab.broker, REQUESTS[api_key](version), version).answer)))
+
+    lab.broker.coordination.started()
+    for passed_ms, offsets in (
+        (0, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (coordination.AFTER_START_MS - 1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (1, ErrorCode.NOT_COORDINATOR),
+    ):
+        timer.advance(MonotonicMs(timer.monotonic_ms() + passed_ms))
+        assert told(ApiKey.OFFSET_FETCH, 7) is offsets
+        assert told(ApiKey.OFFSET_FETCH, 8) is offsets
+        assert told(ApiKey.JOIN_GROUP, 5) is ErrorCode.NOT_COORDINATOR
+
+
 def owned(lab: InMemoryBroker, **partitions: Any) -> tuple[ScriptedCoordinator, ShardId, int]:
     (shard,) = shard_partitions(lab, **partitions)
     coordinator = ScriptedCoordinator(lab)
     return coordinator, shard, coordinator.own(shard)[shard].attachment
-
-
-BOTH = (BROKER_ID, OTHER_BROKER_ID)
 
 
 def test_an_answer_is_held_until_its_records_are_replicated(lab: InMemoryBroker) -> None:
@@ -321,11 +380,13 @@ def test_unanswered_and_held_requests_are_refused_when_the_session_ends(
     assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_a_stopping_broker_refuses_with_not_coordinator(lab: InMemoryBroker) -> None:
-    owned(lab)
+def test_a_stopping_broker_names_no_other_coordinator_unless_it_knows_one(lab: InMemoryBroker) -> None:
+    owned(lab, replicas=BOTH)
     asked = heartbeat(lab)
     lab.broker.coordination.stop()
-    assert error_of(asked) is ErrorCode.NOT_COORDINATOR
+    assert error_of(asked) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    shard_partitions(lab, leaders=(OTHER_BROKER_ID,), replicas=BOTH, leader_epoch=4, partition_epoch=2)
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 
 

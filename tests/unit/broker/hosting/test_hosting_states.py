@@ -168,7 +168,7 @@ class HostedModel(RuleBasedStateMachine):
     def a_settling_replica_is_found_but_not_served(self) -> None:
         for topic_partition, state in self.states.items():
             is_settling = state is HostingState.SETTLING
-            assert self.hosted.is_settling(topic_partition) == is_settling
+            assert self.hosted.awaits_role(topic_partition) == is_settling
             found = self.hosted.find(topic_partition)
             if is_settling or state in SERVING:
                 assert found is self.replicas[topic_partition]
