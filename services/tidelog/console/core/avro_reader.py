@@ -17,6 +17,7 @@ from uuid import UUID
 import fastavro
 
 from tidelog.console.core.decoded import MAX_DEPTH, Allowance, MisfitError, SchemaError
+from tidelog.records.avro_logical_types import without_invalid_logical_types
 from tidelog.records.schema_framing import SINGLE_OBJECT_MARK
 from tidelog.records.varint import CorruptVarintError, read_varint
 
@@ -45,6 +46,10 @@ class _Source(Allowance):
 _Read: TypeAlias = Callable[[_Source], Any]
 
 
+def _parsed(text: str) -> AvroSchema:
+    return without_invalid_logical_types(json.loads(text))
+
+
 class AvroReader:
     """The reader of one writer schema."""
 
@@ -55,8 +60,8 @@ class AvroReader:
         named: dict[str, AvroSchema] = {}
         try:
             for reference in references:
-                fastavro.parse_schema(json.loads(reference), named_schemas=named)
-            schema = fastavro.parse_schema(json.loads(text), named_schemas=named)
+                fastavro.parse_schema(_parsed(reference), named_schemas=named)
+            schema = fastavro.parse_schema(_parsed(text), named_schemas=named)
             canonical = fastavro.schema.to_parsing_canonical_form(schema)
             fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
             self._read = _Compiler(named).reader(schema, 0)

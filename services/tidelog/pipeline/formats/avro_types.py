@@ -95,6 +95,8 @@ def _logical(schema: AvroSchema) -> AvroColumn | None:
         digits = schema["precision"]
         # fastavro's Decimal has no place in a column with fewer digits.
         return AvroColumn(pa.decimal128(min(digits, _MAX_DECIMAL_DIGITS), schema.get("scale", 0)))
+    if name == "uuid" and schema["type"] == "fixed":  # fastavro returns its bytes
+        return None
     if name in ("time-millis", "time-micros"):
         unit = 1000 if name == "time-millis" else 1
         return AvroColumn(

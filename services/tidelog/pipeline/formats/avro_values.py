@@ -18,6 +18,7 @@ from tidelog.pipeline.formats.avro_types import AvroSchema, Reshape, UnusableSch
 from tidelog.pipeline.formats.columns import Fields, folded, is_kept, merged
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.value_format import Framing, NamedSchema, ValueFormat
+from tidelog.records.avro_logical_types import without_invalid_logical_types
 from tidelog.records.schema_framing import (
     SCHEMA_ID_BYTES,
     SINGLE_OBJECT_BYTES,
@@ -82,14 +83,15 @@ class AvroReader:
 
 def fingerprint_of(given: NamedSchema) -> bytes:
     """Returns the fingerprint that single-object encoding carries."""
-    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(given.text))
+    plain = without_invalid_logical_types(json.loads(given.text))
+    canonical = fastavro.schema.to_parsing_canonical_form(plain)
     return bytes.fromhex(fastavro.schema.fingerprint(canonical, _FINGERPRINT))
 
 
 def _writer_of(given: NamedSchema) -> _Writer:
     named: dict[str, AvroSchema] = {}
     try:
-        plain = json.loads(given.text)
+        plain = without_invalid_logical_types(json.loads(given.text))
         schema = fastavro.parse_schema(plain, named_schemas=named)
     except (fastavro.schema.SchemaParseException, LookupError, TypeError, ValueError) as error:
         raise PipelineError(f"Avro schema {given.name}: {_problem_of(error)}") from error

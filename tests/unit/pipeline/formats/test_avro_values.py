@@ -146,6 +146,38 @@ def test_logical_types_unions_and_nesting() -> None:
     assert "nothing" not in row
 
 
+@pytest.mark.parametrize(
+    ("invalid", "value"),
+    [
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": 5}, b"\x04\xd2"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 2, "scale": -1}, b"\x04\xd2"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 0}, b"\x04\xd2"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": "6"}, b"\x04\xd2"),
+        ({"type": "bytes", "logicalType": "decimal"}, b"\x04\xd2"),
+        ({"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 5}, b"\x04\xd2"),
+        ({"type": "string", "logicalType": "decimal", "precision": 5}, "text"),
+        ({"type": "string", "logicalType": "date"}, "text"),
+        ({"type": "int", "logicalType": "timestamp-millis"}, 5),
+        ({"type": "long", "logicalType": "time-millis"}, 5),
+        ({"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}, bytes(range(16))),
+    ],
+)
+def test_a_value_of_an_invalid_logical_type_is_that_of_its_underlying_type(invalid: Any, value: Any) -> None:
+    """A decimal with more decimal places than digits made the whole schema unusable."""
+    plain_type = {name: each for name, each in invalid.items() if name in ("type", "name", "size")}
+    fields = [
+        {"name": "one", "type": plain_type},
+        {"name": "list", "type": {"type": "array", "items": "int"}},
+    ]
+    data = encoded({"type": "record", "name": "R", "fields": fields}, {"one": value, "list": [1]})
+    fields[0]["type"] = invalid
+    given = schema({"type": "record", "name": "R", "fields": fields})
+    assert run(avro(given), [data]) == [({"one": value, "list": [1]}, None)]
+    assert fingerprint_of(given) == fingerprint_of(
+        schema({"type": "record", "name": "R", "fields": [fields[0] | {"type": plain_type}, fields[1]]})
+    )
+
+
 def test_two_records_in_a_union_are_distinguished() -> None:
     def record(name: str) -> Any:
         return {
