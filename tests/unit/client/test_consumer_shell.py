@@ -347,6 +347,49 @@ def test_a_commit_is_not_repeated_without_a_member(protocol: str) -> None:
     assert not coordinator.commits
 
 
+@pytest.mark.parametrize("has_news", [False, True])
+def test_an_epoch_that_is_never_accepted_is_an_error_with_its_reason(has_news: bool) -> None:
+    """The commit was repeated for default.api.timeout.ms, and the error did not say why. It is repeated until
+    a heartbeat could have brought another epoch.
+    """
+    consumer, core = member("consumer")
+    beats = itertools.count(6_000)
+
+    class Refusing(Coordinator):
+        async def call(self, request: OffsetCommitRequest, timeout_s: float, **versions: int) -> Any:
+            self.commits.append(request)
+            if len(self.commits) == 2:
+                core.poll(100_000)
+                epoch = 2 if has_news else 1
+                core.step(ASSIGNED._replace(member_epoch=epoch), next(beats))
+            refused = request.generation_id_or_member_epoch == 1
+            code = ErrorCode.STALE_MEMBER_EPOCH if refused else ErrorCode.NONE
+            row = OffsetCommitResponsePartition(PLACE.partition, code)
+            return OffsetCommitResponse(0, [OffsetCommitResponseTopic(PLACE.topic, partitions=[row])])
+
+    coordinator = Refusing(lambda: None)
+    coordinator.returns = None
+    cast("Any", consumer)._calls.coordinator = coordinator
+    if has_news:
+        asyncio.run(consumer.commit({PLACE: 5}))
+    else:
+        with pytest.raises(
+            StaleMemberError, match="does not accept the member epoch 1, although a heartbeat"
+        ):
+            asyncio.run(consumer.commit({PLACE: 5}))
+    assert len(coordinator.commits) == 3
+
+
+def test_health_names_a_missing_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumer_shell, "now_ms", lambda: 10)
+    consumer, core = member("consumer")
+    core.topics = ("t", "Nope")
+    missing = TopicView("Nope", uuid.UUID(int=0), (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    core.step(MetadataReceived((Node(1, "h", 1),), (missing,)), 10)
+    health = consumer.health()
+    assert (health.state, health.reason) == ("stuck", "Topic 'Nope': the topic or partition does not exist.")
+
+
 class Silent:
     """A coordinator and leader whose answers leave out every partition."""
 

@@ -44,6 +44,7 @@ from tidelog.client.core.membership import (
 )
 from tidelog.client.core.metadata_schedule import MetadataSchedule
 from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.topic_problems import TopicProblems
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import NO_SESSION
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -74,6 +75,8 @@ _METADATA_ERRORS: Final = frozenset(
         ErrorCode.LEADER_NOT_AVAILABLE,
     }
 )
+_TOPIC_REFUSALS: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION})
+"""The errors of metadata that no repetition cures. The next poll raises them for assigned partitions."""
 _SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -242,6 +245,12 @@ class TruncationFound(NamedTuple):
     end_offset: int | None
 
 
+class TopicsMissing(NamedTuple):
+    """Warn of topics and partitions without records, by their names, for these reasons."""
+
+    reasons: Mapping[str, str]
+
+
 class RequestMetadata(NamedTuple):
     """Ask any broker for these topics; None means all topics of the cluster."""
 
@@ -300,6 +309,7 @@ Effect = (
     | CheckPositions
     | TruncationFound
     | TopicReplaced
+    | TopicsMissing
     | RequestMetadata
     | SendGroupRequest
     | CommitConsumed
@@ -347,6 +357,7 @@ class ConsumerCore:
         self._last_request_id = 0
         self._sessions: dict[int, FetchSession] = {}
         """The fetch session with each broker."""
+        self.problems: TopicProblems = TopicProblems()
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._next_commit_ms: int | None = None
         self._committed: dict[TopicPartition, int] = {}
@@ -378,11 +389,13 @@ class ConsumerCore:
         for place in wanted:
             self._add(place)
         self.topics = tuple(dict.fromkeys(place.topic for place in wanted))
+        self.problems = TopicProblems()
         self._metadata.is_needed = True
 
     def unsubscribe(self) -> None:
         """Forgets the partitions and the membership."""
         self.topics, self.pattern = (), None
+        self.problems = TopicProblems()
         for place in list(self.partitions):
             self._remove(place)
         if self.membership is not None:
@@ -579,7 +592,7 @@ class ConsumerCore:
             case LookupFailed():
                 self._lookup_failed(event, now_ms, effects)
             case MetadataReceived():
-                self._take_metadata(event, now_ms)
+                self._take_metadata(event, now_ms, effects)
             case MetadataFailed():
                 self._metadata.failed(now_ms)
             case HeartbeatAnswered() | JoinAnswered() | SyncAnswered() | GroupHeartbeatAnswered():
@@ -765,8 +778,18 @@ class ConsumerCore:
                 self._wait_turn(partition)
                 effects.append(RecordsReady())
 
-    def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
+    def _take_metadata(self, event: MetadataReceived, now_ms: int, effects: list[Effect]) -> None:
         self.view.update(event)
+        topics = (*self.topics, *(place.topic for place in self.partitions))
+        due = self.problems.look(self.view, topics, self.partitions, now_ms)
+        if due:
+            effects.append(TopicsMissing(due))
+        for place, partition in self.partitions.items():
+            code = self.view.errors.get(place.topic)
+            if code in _TOPIC_REFUSALS and partition.state is not PositionState.FAILED:
+                partition.fail(request_error(code, f"topic '{place.topic}'"))
+                self._wait_turn(partition)
+                effects.append(RecordsReady())
         is_incomplete = any(name not in self.view.topics for name in self.topics) or any(
             self.view.leader(place).leader == NO_LEADER for place in self.partitions
         )

@@ -20,6 +20,7 @@ from tidelog.client.core.consumer import (
     RecordsReady,
     RequestMetadata,
     SendGroupRequest,
+    TopicsMissing,
 )
 from tidelog.client.core.delivery_errors import request_error
 from tidelog.client.core.fetched_records import iterate_visible
@@ -34,6 +35,7 @@ from tidelog.client.core.share_session import (
     ShareSession,
 )
 from tidelog.client.core.share_settings import ShareConsumerSettings
+from tidelog.client.core.topic_problems import TopicProblems
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -132,6 +134,7 @@ Effect = (
     | SendAcknowledgements
     | AcknowledgementDone
     | RequestMetadata
+    | TopicsMissing
     | SendGroupRequest
     | LeaveGroup
     | RecordsReady
@@ -180,6 +183,7 @@ class ShareConsumerCore:
         self.last_poll_ms: int = 0
         self.error: KafkaError | None = None
         """The error that the next poll raises. That of the membership is raised by each poll."""
+        self._problems = TopicProblems()
         self._metadata = MetadataSchedule(self._backoff, settings.metadata_max_age_ms)
         self._buffer: deque[_Buffered] = deque()
         self._delivered: dict[
@@ -309,6 +313,9 @@ class ShareConsumerCore:
                 self._end(session, error, now_ms, effects)
             case MetadataReceived():
                 self.view.update(event)
+                due = self._problems.look(self.view, self.topics, (), now_ms)
+                if due:
+                    effects.append(TopicsMissing(due))
                 is_incomplete = any(name not in self.view.topics for name in self.topics)
                 places = self.partitions
                 is_incomplete |= len(places) < len(self.membership.owned)

@@ -53,6 +53,7 @@ from tidelog.client.core.consumer import (
     SendFetch,
     SendGroupRequest,
     TopicReplaced,
+    TopicsMissing,
     TruncationFound,
 )
 from tidelog.client.core.consumer_batch import ConsumerBatch
@@ -627,6 +628,8 @@ class Consumer(Generic[K, V]):
             return "joining", "A rebalance of the group is going on; the coordinator waits for all members."
         if heartbeat_ms is not None and heartbeat_ms > MISSED_HEARTBEATS * HEARTBEAT_INTERVAL_MS:
             return "stuck", f"The coordinator has not answered a heartbeat for {heartbeat_ms} ms."
+        for subject, why in core.problems.reasons.items():
+            return "stuck", f"{subject[0].upper()}{subject[1:]}: {why}."
         without_leader = [place for place in core.partitions if core.view.leader(place).leader < 0]
         if without_leader:
             return "stuck", f"{without_leader[0]} has no leader."
@@ -670,6 +673,7 @@ class Consumer(Generic[K, V]):
             self.settings.is_classic,
             membership.awaits_others,
             membership.departures,
+            membership.last_answer_ms,
         )
 
     def _pump(self) -> None:
@@ -710,6 +714,9 @@ class Consumer(Generic[K, V]):
                         "offsets of the new topic, or from auto.offset.reset",
                         topic,
                     )
+                case TopicsMissing(reasons):
+                    for subject, reason in reasons.items():
+                        logger.warning("the consumer gets no records of %s: %s", subject, reason)
                 case CommitConsumed(offsets):
                     self._tasks.spawn(self._commit_quietly(offsets))
                 case RevokePartitions():
@@ -792,7 +799,7 @@ class Consumer(Generic[K, V]):
         try:
             found = await self._calls.committed(effect.generations)
         except (KafkaError, ClientError) as error:
-            self._step(LookupFailed(effect, _kafka_error(error)))
+            self._lookup_failed(effect, error)
             return
         self._step(CommittedFound(effect, found))
 
@@ -800,9 +807,15 @@ class Consumer(Generic[K, V]):
         try:
             found = await self._calls.offsets(effect.timestamps)
         except (KafkaError, ClientError) as error:
-            self._step(LookupFailed(effect, _kafka_error(error)))
+            self._lookup_failed(effect, error)
             return
         self._step(OffsetsFound(effect, found))
+
+    def _lookup_failed(
+        self, effect: LookUpCommitted | LookUpOffsets, error: KafkaError | ClientError
+    ) -> None:
+        logger.warning("the consumer could not look up its positions: %s", error)
+        self._step(LookupFailed(effect, _kafka_error(error)))
 
     async def _check_positions(self, effect: CheckPositions) -> None:
         try:

@@ -44,6 +44,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.consumer_group_heartbeat import (
@@ -155,6 +156,8 @@ class Member(NamedTuple):
     """Whether a rebalance of a classic group is going on, in which a commit may have to wait."""
     departures: int = 0
     """The number of times that the member has lost or left its group."""
+    last_answer_ms: int | None = None
+    """When the coordinator last answered a heartbeat, or a request of a rebalance."""
 
 
 async def until_answered(
@@ -355,8 +358,11 @@ class GroupCalls:
         """
         subject = f"commit for group '{self.group_id}'"
         deleted: set[TopicPartition] = set()
+        refused: Member | None = None
+        """The member as it was when the coordinator first refused its present epoch."""
 
         async def ask() -> None:
+            nonlocal refused
             rows: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
             for place, (offset, epoch, known_id) in offsets.items():
                 topic_id = known_id or self._view.topic_id(place.topic) or ZERO_TOPIC_ID
@@ -399,9 +405,14 @@ class GroupCalls:
                             deleted.add(place)
                     if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and member.epoch > 0:
                         # A heartbeat brings the new epoch, or says that the member is out.
-                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+                        reason = f"{subject}: the coordinator does not accept the member epoch {member.epoch}"
+                        if refused is None or refused.epoch != member.epoch:
+                            refused = member
+                        elif refused.last_answer_ms != member.last_answer_ms:
+                            raise StaleMemberError(f"{reason}, although a heartbeat with it succeeded since")
+                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, reason)
                     if self._waits_for_generation(member, row.error_code):
-                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+                        raise request_error(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject, "the group rebalances")
                     if row.error_code in _MEMBER_ERRORS or row.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
                         raise StaleMemberError(f"{subject}: the group gave the partition to another member")
                     self.coordinator.check(row.error_code, subject)
@@ -451,7 +462,8 @@ class GroupCalls:
             found = answer.groups[0]
             subject = f"committed offsets of group '{self.group_id}'"
             if found.error_code in _MEMBER_ERRORS:
-                raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject)
+                meaning = meaning_of(found.error_code)
+                raise request_error(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject, meaning)
             self.coordinator.check(found.error_code, subject)
             offsets: dict[TopicPartition, tuple[int, int]] = {}
             for topic in found.topics:

@@ -16,6 +16,7 @@ from tidelog.client.core.consumer import (
     RecordsReady,
     RequestMetadata,
     SendGroupRequest,
+    TopicsMissing,
 )
 from tidelog.client.core.consumer_record import SharedRecord, deserialize
 from tidelog.client.core.consumer_settings import most_records
@@ -293,6 +294,9 @@ class ShareConsumer(Generic[K, V]):
                     self._tell(place, offsets, error)
                 case RecordsReady():
                     self._ready.set()
+                case TopicsMissing(reasons):
+                    for subject, reason in reasons.items():
+                        logger.warning("the share consumer gets no records of %s: %s", subject, reason)
                 case RequestMetadata(topics, _):
                     self._tasks.spawn(self._request_metadata(topics))
                 case SendGroupRequest(request, finds_coordinator):

@@ -40,17 +40,19 @@ from tidelog.client.core.consumer import (
     OffsetsFound,
     PartitionsAssigned,
     PositionsChecked,
+    RecordsReady,
     RequestMetadata,
     RevocationDone,
     RevokePartitions,
     SendFetch,
     SendGroupRequest,
     TopicReplaced,
+    TopicsMissing,
     TruncationFound,
 )
 from tidelog.client.core.consumer_protocol import decode_subscription, encode_assignment
 from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import LogTruncationError
+from tidelog.client.core.delivery_errors import LogTruncationError, TopicAuthorizationError
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -668,3 +670,35 @@ def test_an_error_of_a_session_that_names_topics_otherwise_asks_for_metadata() -
     core, fetch = reader(PLACE)
     effects = core.step(FetchAnswered(fetch.request_id, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, {}), 1_000)
     assert [effect for effect in effects if isinstance(effect, RequestMetadata)]
+
+
+# -- topics without records
+
+
+def test_a_missing_topic_is_named_once_and_again_after_a_while() -> None:
+    """The consumer waited for it without a word."""
+    core = ConsumerCore(ConsumerSettings(), jitter=lambda: 0.5)
+    core.assign([PLACE, TopicPartition("u", 9)])
+    missing = TopicView("t", TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    short = TopicView("u", NEXT_ID, (PartitionLeader(1, 0),))
+    warned: dict[int, list[str]] = {}
+    core.begin_poll(0)
+    for now_ms in range(1_000, 400_000, 1_000):
+        for effect in core.step(MetadataReceived(NODES, (missing, short)), now_ms):
+            if isinstance(effect, TopicsMissing):
+                warned[now_ms] = list(effect.reasons)
+    assert warned == {at_ms: ["topic 't'", "partition u-9"] for at_ms in (3_000, 303_000)}
+    assert core.problems.reasons["topic 't'"] == "the topic or partition does not exist"
+    core.step(MetadataReceived(NODES, (*METADATA.topics, short)), 400_000)
+    assert list(core.problems.reasons) == ["partition u-9"]
+
+
+def test_a_topic_that_the_user_may_not_see_is_an_error_of_the_poll() -> None:
+    core = ConsumerCore(ConsumerSettings(), jitter=lambda: 0.5)
+    core.assign([PLACE])
+    core.begin_poll(0)
+    refused = TopicView("t", TOPIC_ID, (), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert RecordsReady() in core.step(MetadataReceived(NODES, (refused,)), 1)
+    core.begin_poll(2)
+    with pytest.raises(TopicAuthorizationError, match="topic 't'"):
+        core.take(10)

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import SendGroupRequest
+from tidelog.client.core.consumer import SendGroupRequest, TopicsMissing
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.share_consumer import (
     SendShareFetch,
@@ -70,3 +70,13 @@ def test_a_late_answer_about_a_deleted_topic_names_no_leader_of_its_successor() 
     )
     core.step(ShareAnswered(fetch.request_id, 0, None, 30_000, {place: moved}), 3)
     assert core.view.leader(place) == PartitionLeader(2, 0)
+
+
+def test_a_missing_topic_is_named() -> None:
+    core = ShareConsumerCore(ShareConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), 0)
+    missing = TopicView("t", uuid.UUID(int=0), (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    received = MetadataReceived((Node(1, "h", 1),), (missing,))
+    reasons = {"topic 't'": "the topic or partition does not exist"}
+    assert TopicsMissing(reasons) not in core.step(received, 0)
+    assert TopicsMissing(reasons) in core.step(received, 2_000)
