@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import click
 
 from tidelog.cli.acl_grants import Resources, grants_of_operations, grants_of_roles
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.acls import create_acls, delete_acls, list_acls
@@ -275,6 +276,7 @@ def add(
 @click.option("--operation", type=_OperationName(), help="Only ACLs with exactly this operation.")
 @click.option("--prefixed", is_flag=True, help="Only ACLs of prefixes; without it, only literal ones.")
 @_pattern_option("any", "match", "literal", "prefixed", help_text="Only ACLs of this kind of pattern.")
+@asks_first
 @cluster_options
 def delete(
     topic: str | None,
@@ -288,7 +290,10 @@ def delete(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete the ACLs of a resource, of a principal, or of both."""
+    """Delete the ACLs of a resource, of a principal, or of both.
+
+    On a terminal, it asks first.
+    """
     resource = _resource(topic, group, is_cluster, transactional_id)
     if resource.name is None and principal is None:
         raise click.UsageError("Name a resource or a --principal.")
@@ -302,6 +307,7 @@ def delete(
         AclOperation.ANY if operation is None else _OPERATIONS[operation],
         PermissionType.ANY,
     )
+    confirm("Delete all ACLs that match these options?")
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         deleted = delete_acls(cluster, wanted)
     if not deleted:

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.group_offsets import parse_datetime
 from tidelog.cli.output import counted, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
@@ -73,6 +74,7 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
     metavar="FILE",
     help='Several partitions: {"partitions": [{"topic": "t", "partition": 0, "offset": 9}], "version": 1}.',
 )
+@asks_first
 @cluster_options
 def command(
     topic_name: str | None,
@@ -84,7 +86,10 @@ def command(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete all records before an offset or a time. They can't be restored."""
+    """Delete all records before an offset or a time. They can't be restored.
+
+    On a terminal, it asks first.
+    """
     offsets: dict[TopicPartition, int] = {}
     if file is not None:
         if topic_name or topic_option or any(each is not None for each in (partition, offset, to_datetime)):
@@ -105,6 +110,7 @@ def command(
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if time_ms is not None:
             offsets = _offsets_at(cluster, name, partition, time_ms)
+        confirm(_question(offsets))
         results = sorted(delete_records(cluster, offsets).items())
     print_table(
         ("topic", "#partition", "#earliest", "error"),
@@ -120,6 +126,15 @@ def command(
     failed = sum(1 for _, result in results if result.error is not ErrorCode.NONE)
     if failed:
         raise ToolError(f"the records of {counted(failed, 'partition')} were not deleted")
+
+
+def _question(offsets: Mapping[TopicPartition, int]) -> str:
+    if len(offsets) != 1:
+        return f"Delete the records of {counted(len(offsets), 'partition')} before these places?"
+    ((place, offset),) = offsets.items()
+    if offset == UP_TO_HIGH_WATERMARK:
+        return f"Delete all records of {place}?"
+    return f"Delete the records of {place} before offset {offset}?"
 
 
 def _offsets_at(

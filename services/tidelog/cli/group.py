@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
@@ -238,6 +239,7 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
 @command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))
 @group_options
 @_ALL_GROUPS
+@asks_first
 @cluster_options
 def delete(
     names: tuple[str, ...],
@@ -246,9 +248,16 @@ def delete(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete groups and their offsets. The groups must have no members."""
+    """Delete groups and their offsets. The groups must have no members.
+
+    On a terminal, it asks first.
+    """
     chosen = chosen_groups(names, more_names, all_groups=all_groups)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
-        for name in chosen or _all_groups(cluster):
+        found = chosen or _all_groups(cluster)
+        if found:
+            which = f"group {found[0]}" if len(found) == 1 else counted(len(found), "group")
+            confirm(f"Delete {which} and all committed offsets?")
+        for name in found:
             delete_group(cluster, name)
             say(f"Group {name} deleted.", is_one_of_many=True, group=name)

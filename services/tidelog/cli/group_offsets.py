@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.partition_file import read_text_file
 from tidelog.cli.tool_command import (
@@ -205,6 +206,7 @@ def reset_offsets(
 )
 @group_options
 @_TOPICS
+@asks_first
 @cluster_options
 def delete_group_offsets(
     names: tuple[str, ...],
@@ -216,11 +218,13 @@ def delete_group_offsets(
     """Delete the committed offsets of topics to which no member of the group subscribes.
 
     The start offsets of a share group are deleted for whole topics, while it has no members.
+    On a terminal, it asks first.
     """
     groups = chosen_groups(names, more_names)
     if not topics:
         raise click.UsageError("Give --topic TOPIC[:N,...].")
     chosen = [parse_choice(text) for text in topics]
+    confirm(f"Delete the offsets of {', '.join(groups)} in {', '.join(topics)}?")
     failed = 0
     rows: list[tuple[str, str, int, str]] = []
     with connect(bootstrap_server, request_timeout_ms) as cluster:

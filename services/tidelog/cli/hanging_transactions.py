@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, note, print_table, say
 from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.record_formats import time_text
@@ -195,6 +196,7 @@ def _places(
 )
 @click.option("--producer-epoch", type=ProtocolInt(INT16_MAX, min=0), help="The producer's epoch.")
 @click.option("--coordinator-epoch", type=ProtocolInt(INT_MAX, min=-1), help="The epoch of the coordinator.")
+@asks_first
 @cluster_options
 def abort(
     topic_name: str | None,
@@ -211,6 +213,7 @@ def abort(
 
     Abort only what `tidelog transactions find-hanging` shows: the coordinator ends other transactions. A
     broker refuses clients without a login, unless it has no authorizer and listens only on this machine.
+    On a terminal, it asks first.
     """
     place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
     names = (producer_id, producer_epoch, coordinator_epoch)
@@ -228,6 +231,7 @@ def abort(
         assert known_id is not None
         assert known_epoch is not None
         assert known_coordinator is not None
+        confirm(f"Abort the transaction of producer {known_id} in {place}?")
         abort_transaction(cluster, place, known_id, known_epoch, known_coordinator)
     say(f"The transaction of producer {known_id} in {place} was aborted.")
 

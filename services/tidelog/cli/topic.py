@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import (
     OutputFormat,
     Shown,
@@ -41,6 +42,7 @@ from tidelog.client.configs import (
 )
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
 from tidelog.settings.topic_settings import SETTINGS_CONFIRMED
@@ -386,6 +388,7 @@ def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
 )
 @topic_option
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
+@asks_first
 @cluster_options
 def delete(
     topic_name: str | None,
@@ -394,8 +397,16 @@ def delete(
     bootstrap_server: str,
     request_timeout_ms: int,
 ) -> None:
-    """Delete a topic and all its data."""
+    """Delete a topic and all its data.
+
+    On a terminal, it asks first. Without one, --yes is needed only for an internal topic.
+    """
     name = chosen_topic(topic_name, topic_option)
+    if name in INTERNAL_TOPICS:
+        holds = f"{name} is internal and holds the state of groups or transactions"
+        confirm(f"{holds}. Delete it and all its data?", refusal=holds)
+    else:
+        confirm(f"Delete topic {name} and all its data?")
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         try:
             delete_topic(cluster, name)

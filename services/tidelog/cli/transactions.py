@@ -6,6 +6,7 @@ import time
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table, say
 from tidelog.cli.protocol_int import ProtocolInt
@@ -119,6 +120,7 @@ def describe(
     metavar="TRANSACTIONAL_ID",
     help="The transactional id, instead of the argument.",
 )
+@asks_first
 @cluster_options
 def force_terminate(
     name: str | None, other_name: str | None, bootstrap_server: str, request_timeout_ms: int
@@ -126,6 +128,7 @@ def force_terminate(
     """Abort the open transaction of a transactional id, in all of its partitions.
 
     Its producer is fenced: it can no longer write, and fails at its next call until it starts again.
+    On a terminal, it asks first.
     """
     if name and other_name and name != other_name:
         raise click.UsageError(f"Give only one transactional id: '{name}' or '{other_name}'.")
@@ -138,6 +141,7 @@ def force_terminate(
             raise ToolError(
                 f"transactional id '{chosen}' has no transaction to abort: it is in {found.state}"
             )
+        confirm(f"Abort the transaction of {chosen} and fence its producer?")
         fence_producer(cluster, chosen, found.timeout_ms)
     say(
         f"The transaction of {chosen} was aborted, and its producer is fenced.",

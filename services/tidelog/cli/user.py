@@ -9,6 +9,7 @@ from typing import TextIO
 
 import click
 
+from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
 from tidelog.cli.service_options import service_options, settings_from
@@ -99,11 +100,16 @@ def add(
     type=click.Choice(list(MECHANISM_BY_NAME)),
     help="Delete only this mechanism's credential. Repeatable.",
 )
+@asks_first
 @cluster_options
 def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
-    """Delete a user. Its connections stay until they end or must authenticate again."""
+    """Delete a user. Its connections stay until they end or must authenticate again.
+
+    On a terminal, it asks first.
+    """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         chosen = mechanisms or tuple(found.mechanism for found in describe_users(cluster, [name]))
+        confirm(f"Delete the login of user {name} with {', '.join(chosen)}?")
         delete_credentials(cluster, name, [MECHANISM_BY_NAME[mechanism] for mechanism in chosen])
     say(f"User {name} can no longer log in with {', '.join(chosen)}.", user=name, mechanisms=chosen)
 
