@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.wire.api_keys import API_SPECS, ApiKey
 from tidelog.wire.codec import request_decoder, response_encoder
 from tidelog.wire.headers import SIZE_BYTES, decode_request_header, response_begin
-from tidelog.wire.malformed import MalformedMessageError
+from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 Answer = Callable[[Any, int], Any]
@@ -74,7 +74,7 @@ class ScriptedBroker:
 
     def _serve(self, connection: socket.socket) -> None:
         with (
-            contextlib.suppress(ConnectionError, MalformedMessageError),
+            contextlib.suppress(ConnectionError, MalformedMessageError, UnsupportedVersionError),
             connection,
             connection.makefile("rb") as stream,
         ):

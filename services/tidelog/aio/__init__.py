@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.client import exceptions
+from tidelog.aio import exceptions
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
 from tidelog.client.core.share_session import AcknowledgeType

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.answers import error_of, raise_on_topic_error
+from tidelog.client.answers import raise_on_topic_error
 from tidelog.client.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster, Topic
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.client.core.delivery_errors import LeaderNotAvailableError, UnknownTopicError, request_error
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -177,7 +178,7 @@ def list_offsets(
                     failed = row
         if failed is None:
             return dict(sorted(found.items()))
-        error = error_of(failed.error_code, f"topic '{topic.name}' partition {failed.partition_index}")
+        error = request_error(failed.error_code, f"topic '{topic.name}' partition {failed.partition_index}")
         if not error.is_retriable or time.monotonic() > deadline_s:
             raise error
         time.sleep(RETRY_BACKOFF_S)
@@ -218,9 +219,9 @@ def places_by_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> dict
     found: dict[int, list[TopicPartition]] = {}
     for place in wanted:
         if place not in leaders:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {place} does not exist")
+            raise UnknownTopicError(f"partition {place} does not exist")
         if leaders[place] == NO_LEADER:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {place} has no leader")
+            raise LeaderNotAvailableError(f"partition {place} has no leader")
         found.setdefault(leaders[place], []).append(place)
     return found
 

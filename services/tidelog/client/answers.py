@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidelog.model.error_meanings import known_code, meaning_of
+from tidelog.client.core.delivery_errors import (
+    TopicExistsError,
+    UnknownTopicError,
+    error_with,
+    request_error,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
-
-
-def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
-    """Returns the exception for an error code. The message is `subject`, then the broker's message.
-
-    If the broker sent no message, the meaning of the code takes its place.
-    """
-    return KafkaError(known_code(code), f"{subject}: {message or meaning_of(code)}")
 
 
 def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
     """Returns the exception for a topic. The most frequent errors have messages of their own."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+        return UnknownTopicError(f"topic '{name}' does not exist")
     if code == ErrorCode.TOPIC_ALREADY_EXISTS:
-        return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+        return TopicExistsError(f"topic '{name}' already exists")
     if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
         message = message or topic_name_problem(name)
-    return error_of(code, f"topic '{name}'", message)
+    return request_error(code, f"topic '{name}'", message)
 
 
 _OF_A_GROUP: Final[Mapping[int, str]] = {
@@ -44,8 +41,8 @@ def group_error_of(code: int, name: str, message: str | None = None) -> KafkaErr
     """Returns the exception for a group. The most frequent errors have messages of their own."""
     sentence = _OF_A_GROUP.get(code)
     if sentence is not None:
-        return KafkaError(ErrorCode(code), f"group '{name}' {sentence}")
-    return error_of(code, f"group '{name}'", message)
+        return error_with(ErrorCode(code), f"group '{name}' {sentence}")
+    return request_error(code, f"group '{name}'", message)
 
 
 def raise_on_group_error(code: int, name: str, message: str | None = None) -> None:
@@ -55,7 +52,7 @@ def raise_on_group_error(code: int, name: str, message: str | None = None) -> No
 
 def raise_on_error(code: int, subject: str, message: str | None = None) -> None:
     if code != ErrorCode.NONE:
-        raise error_of(code, subject, message)
+        raise request_error(code, subject, message)
 
 
 def raise_on_topic_error(code: int, name: str, message: str | None) -> None:

@@ -10,8 +10,9 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.client.address import Address, parse_bootstrap
-from tidelog.client.answers import error_of, topic_error_of
+from tidelog.client.answers import topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
+from tidelog.client.core.delivery_errors import LeaderNotAvailableError, request_error
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     AuthenticationFailedError,
@@ -184,9 +185,7 @@ class Cluster:
             if found.partitions and all(p.leader != NO_LEADER for p in found.partitions):
                 return found
             if waited_s > self.timeout_s:
-                raise KafkaError(
-                    ErrorCode.LEADER_NOT_AVAILABLE, f"topic '{name}' has partitions without a leader"
-                )
+                raise LeaderNotAvailableError(f"topic '{name}' has partitions without a leader")
             time.sleep(RETRY_BACKOFF_S)
 
     def note_reached(self, addresses: Iterable[Address]) -> None:
@@ -224,7 +223,7 @@ class Cluster:
         connection = self.any_broker() if asked is None else self.broker(asked)
         answer = connection.call(request, MetadataResponse, at_least=4)
         if answer.error_code:
-            raise error_of(answer.error_code, "metadata")
+            raise request_error(answer.error_code, "metadata")
         self._brokers = {
             row.node_id: Broker(row.node_id, Address(row.host, row.port), row.rack)
             for row in sorted(answer.brokers, key=lambda row: row.node_id)

@@ -12,6 +12,7 @@ from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
 from tidelog.client.coordinators import committed_offsets
+from tidelog.client.core.delivery_errors import UnknownTopicError
 from tidelog.client.errors import ClientError
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.threads.cluster_clients import batch_producer_of
@@ -303,10 +304,7 @@ class Redrive:
                 count = len(self._cluster.topic(source.topic).partitions)
                 self._partition_counts[source.topic] = count
             if source.partition >= count:
-                raise KafkaError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic '{source.topic}' has no partition {source.partition}",
-                )
+                raise UnknownTopicError(f"topic '{source.topic}' has no partition {source.partition}")
             self._producer.send_batch(
                 source.topic,
                 [record.value for record in batch],

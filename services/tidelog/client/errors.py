@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tidelog.model.errors import TidelogError
 
-class ClientError(Exception):
+
+class ClientError(TidelogError):
     """No usable response. The message is one sentence that names the broker and, if known, the next step."""
 
 

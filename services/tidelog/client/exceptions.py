@@ -1,8 +1,8 @@
 """The exceptions of the clients, for applications: `from tidelog.client.exceptions import StaleMemberError`.
 
-`KafkaError` is a refusal by a broker, or a limit that the client applied itself. Its `code` is Kafka's, and
-its subclasses name the codes that applications handle. `ClientError` is a failure to connect. `tidelog.aio`
-has the same module.
+All are `TidelogError`. `KafkaError` is a refusal by a broker, or a limit that the client applied itself. Its
+`code` is Kafka's, and its subclasses name the codes that applications handle. `ClientError` is a failure to
+connect. `tidelog.aio.exceptions` has the same names.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tidelog.client.core.delivery_errors import (
     RequestTimeoutError,
     StaleMemberError,
     TopicAuthorizationError,
+    TopicExistsError,
     TransactionAbortableError,
     UnknownTopicError,
 )
@@ -49,7 +50,7 @@ from tidelog.client.errors import (
     UnsupportedApiError,
 )
 from tidelog.client.security import SecurityConfigError
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError, TidelogError
 
 __all__ = [
     "AdvertisedUnreachableError",
@@ -87,7 +88,9 @@ __all__ = [
     "SecurityConfigError",
     "SettingsError",
     "StaleMemberError",
+    "TidelogError",
     "TopicAuthorizationError",
+    "TopicExistsError",
     "TransactionAbortableError",
     "UnknownTopicError",
     "UnreachableError",

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.client.admin import places_by_leader
-from tidelog.client.answers import error_of, raise_on_error
+from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import NO_LEADER, Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
+from tidelog.client.core.delivery_errors import request_error
 from tidelog.client.errors import ClientError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -245,5 +246,5 @@ def abort_transaction(
     answer = cluster.broker(leader).call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
     codes = [row.error_code for found in answer.markers for topic in found.topics for row in topic.partitions]
     if not codes:
-        raise error_of(ErrorCode.UNKNOWN_SERVER_ERROR, f"abort in {place}")
+        raise request_error(ErrorCode.UNKNOWN_SERVER_ERROR, f"abort in {place}")
     raise_on_error(codes[0], f"abort of producer {producer_id} in {place}")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tidelog.client.answers import error_of
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.client.core.delivery_errors import UnknownTopicError, request_error
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -80,7 +80,7 @@ def epochs_of_ranges(
     for place, wanted in ranges.items():
         partition = leaders.get(place)
         if partition is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist")
+            raise UnknownTopicError(f"{place} does not exist")
         walks[place] = EpochWalk(wanted, partition.leader_epoch if wanted.start < wanted.end else None)
     while True:
         asked = {place: walk.asks for place, walk in walks.items() if walk.asks is not None}
@@ -115,7 +115,7 @@ def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[T
                     failed = (place, row.error_code)
         if failed is None:
             return found
-        error = error_of(failed[1], f"leader epochs of {failed[0]}")
+        error = request_error(failed[1], f"leader epochs of {failed[0]}")
         if not error.is_retriable or time.monotonic() > deadline_s:
             raise error
         time.sleep(RETRY_BACKOFF_S)

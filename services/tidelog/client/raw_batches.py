@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.admin import READ_COMMITTED
-from tidelog.client.answers import error_of, raise_on_error
+from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
+from tidelog.client.core.delivery_errors import request_error
 from tidelog.client.errors import ConnectionLostError, UnreachableError
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID
@@ -85,7 +86,7 @@ def _fetch(
     raise_on_error(answer.error_code, f"topic '{topic.name}'")
     data = answer.responses[0].partitions[0]
     if data.error_code:
-        raise error_of(data.error_code, f"topic '{topic.name}' partition {partition} at offset {offset}")
+        raise request_error(data.error_code, f"topic '{topic.name}' partition {partition} at offset {offset}")
     raw = memoryview(data.records or b"")  # type: ignore[arg-type]  # decoded answers hold views
     return RawBatches(raw, _aborted(data))
 

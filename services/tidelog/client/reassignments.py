@@ -8,8 +8,9 @@ from typing import Final
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.delivery_errors import UnknownTopicError
 from tidelog.client.rebalance_plan import Assignment, PartitionKey
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -73,7 +74,7 @@ def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
     found = cluster.topics(topics or None)
     for name in topics:
         if name not in found:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+            raise UnknownTopicError(f"topic '{name}' does not exist")
     assignment: dict[PartitionKey, tuple[int, ...]] = {}
     for topic in found.values():
         for partition in topic.partitions:

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from tidelog.client.answers import error_of
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.delivery_errors import request_error
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER, ScramMechanism, salt_from, salted_password
 from tidelog.wire.messages.alter_user_scram_credentials import (
@@ -81,4 +81,4 @@ def _alter(cluster: Cluster, request: AlterUserScramCredentialsRequest) -> None:
 
 def _raise_on_error(code: int, message: str | None) -> None:
     if code != ErrorCode.NONE:
-        raise error_of(code, "users", message)
+        raise request_error(code, "users", message)

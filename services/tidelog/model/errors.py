@@ -5,7 +5,9 @@ Codes and names are those of Kafka's `org.apache.kafka.common.protocol.Errors` (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 
 class ErrorCode(IntEnum):
@@ -189,7 +191,24 @@ RETRIABLE_ERRORS: frozenset[ErrorCode] = frozenset(
 )
 
 
-class KafkaError(Exception):
+class TidelogError(Exception):
+    """Base of the exceptions that the clients and the commands raise. They can be pickled and copied."""
+
+    def __reduce__(self) -> tuple[Callable[..., BaseException], tuple[Any, ...]]:
+        # Without this, pickle passes the message to constructors that take other arguments. A process that
+        # receives such an exception fails: a multiprocessing.Pool waits forever.
+        return _restored_error, (type(self), self.args, self.__dict__)
+
+
+def _restored_error(
+    kind: type[TidelogError], args: tuple[object, ...], fields: dict[str, Any]
+) -> TidelogError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(fields)
+    return error
+
+
+class KafkaError(TidelogError):
     """A refusal that is reported to a client by its code, with one sentence for people."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

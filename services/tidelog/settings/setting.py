@@ -18,6 +18,8 @@ from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, Final, TypeAlias, cast
 
+from tidelog.model.errors import TidelogError
+
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 Rule: TypeAlias = Callable[[Any], str | None]  # Any: each rule takes the type of its settings
 """A function that takes a parsed value and returns a sentence that states why it is invalid, or None."""
@@ -78,7 +80,7 @@ LONG_MAX = 2**63 - 1
 _INTEGER_BITS = {SettingType.INT: 32, SettingType.SHORT: 16, SettingType.LONG: 64}
 
 
-class SettingError(ValueError):
+class SettingError(TidelogError, ValueError):
     """The value of a setting is invalid. The message is one line that names the setting."""
 
     def __init__(self, name: str, message: str) -> None:

@@ -14,7 +14,7 @@ from tidelog.broker.handlers import SERVED_APIS
 from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record as BatchRecord
@@ -78,7 +78,7 @@ Value = str | bytes | None
 Keyed = Value | tuple[Value, Value]
 
 
-class RequestFailedError(Exception):
+class RequestFailedError(TidelogError):
     """The cluster refused a request of the test, or did not answer it in time. `code` is Kafka's error code,
     None if there was no answer.
     """

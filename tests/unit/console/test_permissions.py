@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.answers import error_of, group_error_of
+from tidelog.client.answers import group_error_of
+from tidelog.client.core.delivery_errors import request_error
 from tidelog.console.core.permissions import denial_text, is_denial, unless_denied
 from tidelog.model.errors import ErrorCode, KafkaError
 
 
 def test_a_denial_names_what_was_refused_and_which_acls_allow_it() -> None:
-    error = error_of(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic 'pay: all' partition 3")
+    error = request_error(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "topic 'pay: all' partition 3")
     assert is_denial(error)
     group = group_error_of(ErrorCode.GROUP_AUTHORIZATION_FAILED, "audit")
     assert denial_text(group, "") == (
         "The cluster does not show group 'audit' to this user. ACLs with Describe for the group allow it"
     )
-    cluster = error_of(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "broker '1'", "Cluster authorization failed.")
+    cluster = request_error(
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "broker '1'", "Cluster authorization failed."
+    )
     assert denial_text(cluster, "alice") == (
         "The cluster does not show broker '1' to user alice. "
         "ACLs with Describe and DescribeConfigs for the cluster allow it"
@@ -27,7 +30,7 @@ def test_only_denials_are_taken() -> None:
     denied: list[KafkaError] = []
 
     def fail(code: ErrorCode) -> int:
-        raise error_of(code, "topic 'flights'")
+        raise request_error(code, "topic 'flights'")
 
     assert unless_denied(lambda: 7, denied) == 7
     assert unless_denied(lambda: fail(ErrorCode.TOPIC_AUTHORIZATION_FAILED), denied) is None

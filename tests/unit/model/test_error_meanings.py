@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tidelog.client.answers import error_of, group_error_of, topic_error_of
+from tidelog.client.answers import group_error_of, topic_error_of
 from tidelog.client.core.delivery_errors import request_error
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -26,7 +26,7 @@ def test_each_code_has_a_meaning_that_continues_a_sentence(code: ErrorCode) -> N
 @pytest.mark.parametrize("code", [code for code in ErrorCode if code], ids=lambda code: code.name)
 def test_each_error_names_its_item_without_a_bare_code(code: ErrorCode) -> None:
     errors: list[KafkaError] = [
-        error_of(code, "topic 't' partition 0"),
+        request_error(code, "topic 't' partition 0"),
         topic_error_of(code, "t"),
         group_error_of(code, "t"),
         request_error(code, "fetch of 't'-0"),
@@ -38,11 +38,11 @@ def test_each_error_names_its_item_without_a_bare_code(code: ErrorCode) -> None:
 
 
 def test_a_broker_that_explains_a_code_is_quoted() -> None:
-    assert str(error_of(ErrorCode.POLICY_VIOLATION, "topic 't'", "too many")) == "topic 't': too many"
+    assert str(request_error(ErrorCode.POLICY_VIOLATION, "topic 't'", "too many")) == "topic 't': too many"
 
 
 @pytest.mark.parametrize("code", [-2, 999])
 def test_a_code_that_kafka_does_not_have(code: int) -> None:
-    error = error_of(code, "topic 't'")
+    error = request_error(code, "topic 't'")
     assert error.code is ErrorCode.UNKNOWN_SERVER_ERROR
     assert str(error) == f"topic 't': the broker answered with the unknown error code {code}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from tidelog.model.error_meanings import known_code, meaning_of
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError, TidelogError
 
 
 class RequestError(KafkaError):
@@ -67,6 +67,12 @@ class UnknownTopicError(RequestError):
     """The topic or partition does not exist."""
 
     CODE: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class TopicExistsError(RequestError):
+    """The topic exists, so it can't be created."""
+
+    CODE: ClassVar[ErrorCode] = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class NotEnoughReplicasError(RequestError):
@@ -154,7 +160,7 @@ class StaleMemberError(RequestError):
     CODE: ClassVar[ErrorCode] = ErrorCode.STALE_MEMBER_EPOCH
 
 
-class ClosedError(RuntimeError):
+class ClosedError(TidelogError, RuntimeError):
     """The client was closed before or during the call."""
 
 
@@ -167,6 +173,7 @@ _BY_CODE: Final[dict[ErrorCode, type[RequestError]]] = {
         NetworkError,
         RequestTimeoutError,
         UnknownTopicError,
+        TopicExistsError,
         NotEnoughReplicasError,
         RecordTooLargeError,
         InvalidRecordError,
@@ -186,7 +193,10 @@ def request_error(code: int, subject: str, message: str | None = None) -> KafkaE
     """Returns the exception of an error code. Its message is `subject`, then the broker's message or the
     meaning of the code.
     """
-    known = known_code(code)
-    text = f"{subject}: {message or meaning_of(code)}"
-    found = _BY_CODE.get(known)
-    return KafkaError(known, text) if found is None else found(text)
+    return error_with(known_code(code), f"{subject}: {message or meaning_of(code)}")
+
+
+def error_with(code: ErrorCode, text: str) -> KafkaError:
+    """Returns the exception of an error code, of the code's class if it has one, with this message."""
+    found = _BY_CODE.get(code)
+    return KafkaError(code, text) if found is None else found(text)

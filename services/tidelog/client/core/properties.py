@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeVar, cast
 
 from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.model.errors import TidelogError
 from tidelog.settings.setting import settings_of
 
 Properties = Mapping[str, object]
@@ -16,7 +17,7 @@ SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
 S = TypeVar("S", bound=ConnectionSettings)
 
 
-class SettingsError(ValueError):
+class SettingsError(TidelogError, ValueError):
     """A setting is unknown or invalid. The message is one sentence that names it."""
 
 
