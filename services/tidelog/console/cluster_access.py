@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -45,8 +45,9 @@ class ClusterAccess:
         max_subjects: int = MAX_SUBJECTS,
     ) -> None:
         self.user = user
+        self.sharer: Hashable = user
+        """The user in the budgets of the console."""
         self.can_log_out = can_log_out
-        self.viewers = 0
         self.has_ended = False
         self._connect = connect
         self._silent = SilentBrokers(monotonic)

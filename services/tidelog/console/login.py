@@ -114,6 +114,7 @@ class Presented:
     source_name: str
     wrong: str = _WRONG
     lasts_ms: int = LIFETIME_MS
+    is_delegation: bool = False
 
 
 class Login:
@@ -302,7 +303,8 @@ class Login:
             raise LoginRefusedError(_WRONG, 403)
         is_token = self._options.takes_delegation_tokens and "delegation" in form
         shown = f"{user} (delegation token)" if is_token else user
-        return Presented(SaslLogin(self._options.mechanism, user, password, is_token), shown, user)
+        login = SaslLogin(self._options.mechanism, user, password, is_token)
+        return Presented(login, shown, user, is_delegation=is_token)
 
     def _bearer(self, token: str) -> Presented:
         """Returns the login with a bearer token. Raises LoginRefusedError."""
@@ -346,8 +348,11 @@ class Login:
             await self._check(access, source, presented.wrong)
             self._end(replaces)
             try:
+                # One user may have any number of delegation tokens, and nobody says whose they are.
+                if presented.is_delegation:
+                    access.sharer = "delegation tokens", host
                 ended = self._sessions.begin(
-                    token, presented.user, access, self._monotonic(), presented.lasts_ms
+                    token, access.sharer, access, self._monotonic(), presented.lasts_ms
                 )
             except TooManySessionsError:
                 raise LoginRefusedError("Too many users are logged in. Try again later.", 503) from None

@@ -36,16 +36,16 @@ from tidelog.console.record_search import RecordsFound, find_record, find_record
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
 from tidelog.model.errors import KafkaError
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.instants import MonotonicMs, WallMs
 
 MAX_VIEWERS: Final = 64
-"""The most pages that receive live updates at a time."""
-MAX_VIEWERS_OF_A_SESSION: Final = 16
+"""The most pages that receive live updates at a time. Users share them fairly."""
 MAX_SUBJECTS_OF_A_SESSION: Final = 64
 """The most readings that are kept for a session."""
 TOPICS_A_PAGE: Final = 200
-MAX_SEARCHES: Final = 2
-"""The most searches for records at a time."""
+MAX_SEARCHES: Final = 3
+"""The most searches for records at a time. Users share them fairly: one alone may have two."""
 _STOP_CHECK_S: Final = 0.25
 SECURITY_HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": (
@@ -126,14 +126,14 @@ class Console:
         self._wall = wall
         self._interval_ms = interval_ms
         self._searchers = ThreadPoolExecutor(MAX_SEARCHES, "console-search")
-        self._searches = 0
+        self._searches = FairBudget(MAX_SEARCHES)
         self._monotonic = monotonic
         self._budget = budget
         self._schemas = schemas
         self._sample_interval_ms = sample_interval_ms
         self._renderer = Renderer()
         self._is_stopping = is_stopping
-        self._viewers = 0
+        self._viewers = FairBudget(MAX_VIEWERS)
         self._gate: Middleware
         if isinstance(way, LoginOptions):
             self._everybody = None
@@ -290,23 +290,32 @@ class Console:
 
     def _events_of(self, page: LivePage) -> Callable[[Request], Awaitable[Response]]:
         async def stream(request: Request) -> Response:
-            access = _access_of(request)
-            if self._viewers >= MAX_VIEWERS or (access.user and access.viewers >= MAX_VIEWERS_OF_A_SESSION):
+            events = self._events(page, request)
+            if await anext(events, None) is None:
                 return Response("The console has too many viewers.", 503, media_type="text/plain")
-            return StreamingResponse(self._events(page, request), media_type="text/event-stream")
+            return StreamingResponse(events, media_type="text/event-stream")
 
         return stream
 
     async def _events(self, page: LivePage, request: Request) -> AsyncIterator[str]:
-        """Yields the content of a page after each reading, but only its time if the content is the same.
-        After the end of the session, it yields that.
+        """Yields an empty text once the viewer has a place, then the content of the page after each reading,
+        but only its time if the content is the same. After the end of the session, it yields that. It ends
+        when the place is needed for a user who has fewer of them.
         """
         access = _access_of(request)
-        self._viewers += 1
-        access.viewers += 1
+        is_evicted = False
+
+        def evict() -> None:
+            nonlocal is_evicted
+            is_evicted = True
+
+        place = Holding(evict, self._now_s)
+        if not self._viewers.resize(place, _sharer_of(request), 1, self._now_s()):
+            return
         try:
+            yield ""
             shown = ""
-            while not self._is_stopping():
+            while not (self._is_stopping() or is_evicted):
                 reading = await self._read(page, request)
                 if access.has_ended:
                     yield ENDED
@@ -318,11 +327,13 @@ class Console:
                 yield event("read", time_text(reading.read_at_ms))
                 for _ in range(max(1, int(self._interval_ms / 1000 / _STOP_CHECK_S))):
                     await asyncio.sleep(_STOP_CHECK_S)
-                    if self._is_stopping() or access.has_ended:
+                    if self._is_stopping() or access.has_ended or is_evicted:
                         break
         finally:
-            self._viewers -= 1
-            access.viewers -= 1
+            self._viewers.forget(place, self._now_s())
+
+    def _now_s(self) -> float:
+        return self._monotonic() / 1000
 
     async def _read(self, page: LivePage, request: Request) -> Reading[Any]:
         access = _access_of(request)
@@ -369,7 +380,7 @@ class Console:
             decode = self._schemas.of_topic(name)
             return find_records(cluster, name, query, self._budget, self._monotonic, silent, decode=decode)
 
-        found, error, status = await self._search(_access_of(request), search)
+        found, error, status = await self._search(request, search)
         if found is not None:
             kept = {key: text for key, text in fields.items() if text and key != "from"}
             values["next"] = _continuing(kept, found.positions)
@@ -391,7 +402,7 @@ class Console:
             decode = self._schemas.of_topic(name)
             return find_record(cluster, name, query, self._monotonic, silent, decode=decode)
 
-        record, error, status = await self._search(_access_of(request), search)
+        record, error, status = await self._search(request, search)
         is_found = record is not None and record.offset == offset
         values = {
             "title": f"Record {offset} of {name}, partition {partition}",
@@ -407,19 +418,19 @@ class Console:
         return self._respond(request, "record.html", values, status)
 
     async def _search(
-        self, access: ClusterAccess, search: Callable[[Cluster, set[int]], T]
+        self, request: Request, search: Callable[[Cluster, set[int]], T]
     ) -> tuple[T | None, str | None, int]:
         """Runs a search on a connection of its own. Returns its result, an error and a status."""
-        if self._searches >= MAX_SEARCHES:
-            return None, f"{MAX_SEARCHES} searches are running. Try again when one has ended.", 503
-
-        self._searches += 1
+        access = _access_of(request)
+        place = Holding(progressed_s=self._now_s)
+        if not self._searches.resize(place, _sharer_of(request), 1, self._now_s()):
+            return None, "Other searches are running. Try again when one has ended.", 503
         try:
             found = await access.search(self._searchers, search)
         except (ClientError, KafkaError) as error:
             return None, f"{_text_of(error, access.user)}.", _status_of_error(error)
         finally:
-            self._searches -= 1
+            self._searches.forget(place, self._now_s())
         return found, None, 200
 
     async def _not_found(self, request: Request, error: Exception) -> Response:
@@ -452,6 +463,13 @@ async def _live(request: Request) -> Response:
 def _access_of(request: Request) -> ClusterAccess:
     access: ClusterAccess = request.state.access
     return access
+
+
+def _sharer_of(request: Request) -> Hashable:
+    """Returns who shares viewers and searches with others: a user, or an address if the console has no
+    login.
+    """
+    return _access_of(request).sharer or (request.client.host if request.client is not None else "")
 
 
 def _text_of(error: ClientError | KafkaError, user: str) -> str:

@@ -18,6 +18,7 @@ from brokerlab.console_users import MECHANISM, PASSWORDS, SecuredCluster
 from brokerlab.secured_broker import ALICE, TOPIC, SecuredBroker
 from tidelog.client.cluster import Cluster as ClusterClient
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.model.fair_budget import FairBudget
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
@@ -314,14 +315,14 @@ def test_updates_can_be_paused(flights: Cluster, serve_console: Serve, open_page
 def test_a_page_without_updates_says_so_until_they_come_again(
     flights: Cluster, serve_console: Serve, open_page: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.console.pages.MAX_VIEWERS", 0)
+    monkeypatch.setattr(FairBudget, "resize", lambda *_: False)
     console = serve_console(flights.bootstrap, interval_ms=200)
     page = open_page(f"{console.url}/topics", expected="503 (Service Unavailable)")
     state = page.get_by_role("status").filter(
         has_text="No updates arrive. This page shows what was read then."
     )
     state.wait_for()
-    monkeypatch.setattr("tidelog.console.pages.MAX_VIEWERS", 64)
+    monkeypatch.undo()
     flights.create_topic("crews")
     page.get_by_text("crews").wait_for()
     state.wait_for(state="hidden")

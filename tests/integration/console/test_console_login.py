@@ -222,14 +222,18 @@ def test_a_cluster_that_is_down_is_not_a_wrong_password(serve_console: Serve) ->
         assert "The login was not checked: " in answer.text
 
 
-def test_sessions_of_a_user_are_bounded(console: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.console.core.sessions.MAX_SESSIONS_OF_A_USER", 2)
-    monkeypatch.setattr("tidelog.console.core.sessions.MAX_SESSIONS", 2)
-    cookies = [console.log_in("alice", PASSWORDS["alice"]) for _ in range(3)]
-    assert [console.get("/topics", headers={"Cookie": each}).status for each in cookies] == [303, 200, 200]
-    answer = console.post("/login", user="bob", password=PASSWORDS["bob"])
+def test_users_share_the_sessions_fairly(
+    secured: SecuredCluster, serve_console: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.console.core.sessions.MAX_SESSIONS", 4)
+    console = serve_console(secured.bootstrap, login=MECHANISM)
+    alices = [console.log_in("alice", PASSWORDS["alice"]) for _ in range(3)]
+    answer = console.post("/login", user="alice", password=PASSWORDS["alice"])
     assert answer.status == 503
     assert "Too many users are logged in." in answer.text
+    bob = console.log_in("bob", PASSWORDS["bob"])
+    cookies = [*alices, bob]
+    assert [console.get("/topics", headers={"Cookie": each}).status for each in cookies] == [200] * 4
 
 
 def test_a_proxy_that_terminates_tls_makes_cookies_secure(

@@ -86,10 +86,11 @@ def test_the_token_of_a_proxy_logs_in(console: Any, broker: SecuredBroker) -> No
 
 
 def test_requests_at_the_same_time_with_one_token_share_a_session(
-    console: Any, broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+    broker: SecuredBroker, serve_console: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.console.core.sessions.MAX_SESSIONS", 1)
     monkeypatch.setattr("tidelog.console.login.MAX_LOGINS", 1)
+    console = serve_console(broker.bootstrap("SASL_PLAINTEXT"), login="OAUTHBEARER")
     headers = sent(broker.provider.token(ALICE))
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(lambda _: console.get("/topics", headers=headers), range(8)))
@@ -181,16 +182,38 @@ def test_tokens_are_not_logged(
             assert token not in text and token.split(".")[2] not in text
 
 
-def test_a_delegation_token_logs_in_where_users_have_certificates(
-    broker: SecuredBroker, serve_console: Serve
-) -> None:
+def new_token(broker: SecuredBroker) -> CreateDelegationTokenResponse:
     (address,) = parse_bootstrap(broker.bootstrap("SSL"))
     with BrokerConnection(address, security=parse_security(broker.certificate_properties())) as connection:
         made = connection.call(
             CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1), CreateDelegationTokenResponse
         )
     assert (made.error_code, made.principal_name) == (0, ALICE)
-    login = {"user": made.token_id, "password": base64.b64encode(bytes(made.hmac)).decode()}
+    return made
+
+
+def login_with(made: CreateDelegationTokenResponse) -> dict[str, str]:
+    return {"user": made.token_id, "password": base64.b64encode(bytes(made.hmac)).decode()}
+
+
+def test_the_delegation_tokens_of_one_user_do_not_lock_the_others_out(
+    broker: SecuredBroker, serve_console: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each token has a name of its own, so its sessions counted as those of another user."""
+    monkeypatch.setattr("tidelog.console.core.sessions.MAX_SESSIONS", 4)
+    console = serve_console(broker.bootstrap("SASL_PLAINTEXT"), login="SCRAM-SHA-512")
+    for _ in range(3):
+        console.log_in_with(**login_with(new_token(broker)), delegation="1")
+    answer = console.post("/login", **login_with(new_token(broker)), delegation="1")
+    assert answer.status == 503
+    console.log_in(ALICE, PASSWORD)  # another key of the budget than that of tokens
+
+
+def test_a_delegation_token_logs_in_where_users_have_certificates(
+    broker: SecuredBroker, serve_console: Serve
+) -> None:
+    made = new_token(broker)
+    login = login_with(made)
     console = serve_console(broker.bootstrap("SASL_PLAINTEXT"), login="SCRAM-SHA-512")
     assert 'name="delegation"' in console.get("/login").text
     assert console.post("/login", **login).status == 403  # there is no user with this name

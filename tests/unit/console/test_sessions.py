@@ -10,7 +10,6 @@ from tidelog.console.core.sessions import (
     IDLE_MS,
     LIFETIME_MS,
     MAX_SESSIONS,
-    MAX_SESSIONS_OF_A_USER,
     Sessions,
     TooManySessionsError,
 )
@@ -28,7 +27,7 @@ def test_only_the_token_of_a_session_finds_it() -> None:
     sessions.begin("token-a", "alice", "a", NOW)
     found = sessions.find("token-a", NOW, is_use=True)
     assert found is not None
-    assert (found.user, found.value) == ("alice", "a")
+    assert found.value == "a"
     for other in ("", "token-", "token-b", "token-a ", "\udcff"):
         assert sessions.find(other, NOW, is_use=True) is None
 
@@ -64,14 +63,17 @@ def test_a_session_ends_with_its_login() -> None:
     assert sessions.next_end_ms() == later(LIFETIME_MS)
 
 
-def test_the_oldest_session_of_a_user_makes_room_for_a_new_one() -> None:
+def test_one_user_cannot_keep_the_others_out() -> None:
     sessions: Sessions[int] = Sessions()
-    for number in range(MAX_SESSIONS_OF_A_USER):
-        assert sessions.begin(f"token-{number}", "alice", number, NOW) == []
-    assert sessions.begin("token-b", "bob", -1, NOW) == []
-    assert sessions.begin("token-x", "alice", 99, NOW) == [0]
-    assert sessions.find("token-0", NOW, is_use=True) is None
-    assert sessions.find("token-1", NOW, is_use=True) is not None
+    with pytest.raises(TooManySessionsError):
+        for number in range(MAX_SESSIONS):
+            assert sessions.begin(f"token-{number}", "alice", number, NOW) == []
+    for number in range(MAX_SESSIONS // 3):
+        ended = sessions.begin(f"token-b{number}", "bob", -1 - number, NOW)
+        assert all(each >= 0 for each in ended)  # only alice loses sessions
+    assert len(sessions) <= MAX_SESSIONS
+    with pytest.raises(TooManySessionsError):
+        sessions.begin("token-x", "alice", 99, NOW)
 
 
 def test_other_users_do_not_lose_their_sessions_to_a_new_one() -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.instants import MonotonicMs
 
 MAX_SESSIONS: Final = 32
-MAX_SESSIONS_OF_A_USER: Final = 4
+"""The sessions of all users, who share them fairly. Each has a thread and connections to brokers."""
 IDLE_MS: Final = 30 * 60_000
 """The time without a request after which a session ends. Live updates do not count as requests."""
 LIFETIME_MS: Final = 12 * 60 * 60_000
@@ -19,19 +21,19 @@ T = TypeVar("T")
 
 
 class TooManySessionsError(Exception):
-    """All sessions are in use."""
+    """The user has more than a fair share of the sessions, and there are no others."""
 
 
 @dataclass(slots=True)
 class Session(Generic[T]):
-    """A session of a user. It ends at `ends_ms` even if it is used. `value` is an object of the caller's,
-    such as the access to the cluster.
+    """A session. It ends at `ends_ms` even if it is used. `value` is an object of the caller's, such as the
+    access to the cluster. `holding` is its part of the budget.
     """
 
-    user: str
     value: T
     ends_ms: MonotonicMs
     used_ms: MonotonicMs
+    holding: Holding
 
     def has_expired(self, now_ms: MonotonicMs) -> bool:
         return now_ms - self.used_ms >= IDLE_MS or now_ms >= self.ends_ms
@@ -46,25 +48,31 @@ class Sessions(Generic[T]):
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, Session[T]] = {}
+        self._budget = FairBudget(MAX_SESSIONS, stalled_s=IDLE_MS / 1000)
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def begin(
-        self, token: str, user: str, value: T, now_ms: MonotonicMs, lasts_ms: int = LIFETIME_MS
+        self, token: str, user: Hashable, value: T, now_ms: MonotonicMs, lasts_ms: int = LIFETIME_MS
     ) -> list[T]:
         """Adds a session, which lasts no longer than `lasts_ms` and LIFETIME_MS. Returns the values of the
-        sessions that end: expired ones, and the oldest one of a user who has too many. Raises
-        TooManySessionsError, with which nothing changes.
+        sessions that end: expired ones and, for a user below the fair share, the oldest ones of those above
+        it. Raises TooManySessionsError.
+
+        `user` is the user in the budget, whoever that is for sessions whose users are not known.
         """
-        expired = [key for key, each in self._sessions.items() if each.has_expired(now_ms)]
-        own = [key for key, each in self._sessions.items() if each.user == user and key not in expired]
-        surplus = own[: max(0, len(own) - MAX_SESSIONS_OF_A_USER + 1)]  # in the order in which they began
-        if len(self._sessions) - len(expired) - len(surplus) >= MAX_SESSIONS:
-            raise TooManySessionsError
-        ended = [self._sessions.pop(key).value for key in (*expired, *surplus)]
+        ended = self.end_expired(now_ms)
+        key = _key_of(token)
+
+        def evict() -> None:
+            ended.append(self._sessions.pop(key).value)
+
         ends_ms = MonotonicMs(now_ms + min(lasts_ms, LIFETIME_MS))
-        self._sessions[_key_of(token)] = Session(user, value, ends_ms, now_ms)
+        session = Session(value, ends_ms, now_ms, Holding(evict, lambda: session.used_ms / 1000))
+        if not self._budget.resize(session.holding, user, 1, now_ms / 1000):
+            raise TooManySessionsError
+        self._sessions[key] = session
         return ended
 
     def find(self, token: str, now_ms: MonotonicMs, *, is_use: bool) -> Session[T] | None:
@@ -80,22 +88,26 @@ class Sessions(Generic[T]):
 
     def end(self, token: str) -> T | None:
         """Ends the session of a token and returns its value."""
-        session = self._sessions.pop(_key_of(token), None)
-        return None if session is None else session.value
+        return self._end(_key_of(token))
 
     def end_expired(self, now_ms: MonotonicMs) -> list[T]:
         """Ends the sessions that have expired and returns their values."""
         expired = [key for key, each in self._sessions.items() if each.has_expired(now_ms)]
-        return [self._sessions.pop(key).value for key in expired]
+        return [value for key in expired if (value := self._end(key)) is not None]
 
     def next_end_ms(self) -> MonotonicMs | None:
         """Returns the time at which the next session ends even if it is used, None without sessions."""
         return min((each.ends_ms for each in self._sessions.values()), default=None)
 
     def end_all(self) -> list[T]:
-        values = [each.value for each in self._sessions.values()]
-        self._sessions.clear()
-        return values
+        return [value for key in list(self._sessions) if (value := self._end(key)) is not None]
+
+    def _end(self, key: bytes) -> T | None:
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return None
+        self._budget.forget(session.holding, session.used_ms / 1000)
+        return session.value
 
 
 def _key_of(token: str) -> bytes:
