@@ -1,7 +1,8 @@
 """Tests the chart on a real Kubernetes (`make e2e`).
 
     python -m e2e            everything: install, clients, kills of every pod, upgrade and rollback, chaos
-    python -m e2e --short    what CI runs: install, helm test, clients, three pod kills
+    python -m e2e --short    what CI always runs: install, helm test, clients, three pod kills
+    python -m e2e --turn 7   prints the longer suites, beginning with the seventh, counted round and round
     python -m e2e --only pipeline    one suite, on a release of this version
 
 It uses the cluster of KUBECONFIG if that is set; its nodes must have the images (--tag, --previous-tag).
@@ -34,15 +35,21 @@ SUITES: Final = Path(__file__).parent / "suites"
 NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 PIPELINE: Final = "test_pipeline.py"
+UPGRADE: Final = "test_upgrade.py"
 LONG_TESTS: Final = "every_pod"
-FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", "test_secure_move.py", PIPELINE, "test_chaos.py")
+FULL: Final = (UPGRADE, *SHORT, "test_scaling.py", "test_secure_move.py", PIPELINE, "test_chaos.py")
+IN_TURN: Final = tuple(name for name in FULL if name not in ("test_install.py", "test_clients.py"))
+"""The suites that --short leaves out, or runs without its long tests."""
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
 """The commit to look for a previous version in, as long as no tag has the chart."""
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    from_previous = not (arguments.short or arguments.only)
+    if arguments.turn is not None:
+        sys.stdout.write(f"{' '.join(suites_in_turn(arguments.turn))}\n")
+        return 0
+    from_previous = UPGRADE in _suites(arguments)
     arguments.previous = (arguments.previous or _previous_revision()) if from_previous else ""
     signal.signal(signal.SIGTERM, _interrupted)  # stops what was started then, too
     began_s = time.monotonic()
@@ -95,6 +102,13 @@ def _run(arguments: argparse.Namespace, began_s: float) -> int:
     return int(failed)
 
 
+def suites_in_turn(number: int) -> list[str]:
+    """Returns the suites IN_TURN as --only takes them, beginning with the one whose turn it is."""
+    names = [name.removeprefix("test_").removesuffix(".py") for name in IN_TURN]
+    first = number % len(names)
+    return names[first:] + names[:first]
+
+
 def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
     if arguments.only:
         return (f"test_{arguments.only}.py",)
@@ -135,6 +149,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--short", action="store_true", help="run what CI runs")
     parser.add_argument("--only", default="", metavar="SUITE", help="run one suite, such as pipeline")
+    parser.add_argument(
+        "--turn",
+        type=int,
+        metavar="N",
+        help="only print the suites that --short leaves out, beginning with the N-th in turn",
+    )
     parser.add_argument("--keep-lab", action="store_true", help="keep a lab that was started")
     parser.add_argument("--keep-images", action="store_true", help="use the loaded images")
     parser.add_argument("--tag", default="dev", help="tag of the image localhost/tidelog")

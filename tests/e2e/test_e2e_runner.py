@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from e2e import __main__ as runner
 from e2e import kubectl as kubectl_module
 from e2e.kubectl import Kubectl, await_none
 from e2e.outcome import Outcome
@@ -49,6 +50,16 @@ def test_a_lab_that_does_not_start_is_tried_twice_and_removed(tmp_path: Path) ->
         return  # it was not even tried
     assert "no bridge" in done.stdout
     assert log.read_text().split() == ["down", "up", "down", "up", "down"]
+
+
+def test_every_suite_that_the_short_form_leaves_out_has_its_turn() -> None:
+    suites = {path.name for path in runner.SUITES.glob("test_*.py")}
+    assert suites == set(runner.FULL)
+    turns = [runner.suites_in_turn(number) for number in range(1_000, 1_000 + len(runner.IN_TURN))]
+    assert sorted(f"test_{first}.py" for first, *_ in turns) == sorted(runner.IN_TURN)
+    assert all(sorted(turn) == sorted(turns[0]) for turn in turns)
+    # The short form leaves out one test of the kills of pods.
+    assert suites - set(runner.IN_TURN) == set(runner.SHORT) - {"test_pod_kills.py"}
 
 
 def test_suites_add_to_one_line(tmp_path: Path) -> None:
