@@ -313,3 +313,32 @@ def test_a_log_without_a_segment_is_not_served_until_it_is_restored(
     segment.write_bytes(content)
     broker.start()
     assert [message.value() for message in consume_messages(broker.bootstrap, "t", 2)] == [b"one", b"two"]
+
+
+def test_a_killed_broker_keeps_the_segments_behind_a_missing_one(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    """The death of the process is no crash of the machine, so a hole within the log takes the partition
+    offline. What is missing at the beginning can't be confused with anything, and the rest is served.
+    """
+    broker = start_broker()
+    for topic in ("first", "middle"):
+        create_topic(broker.bootstrap, topic, configs={"segment.bytes": "1048576"})
+        produce_values(broker.bootstrap, topic, [b"%d" % i * 500 for i in range(4000)])
+    broker.kill()
+    segments = {topic: sorted(broker.data_dir.glob(f"{topic}-0/*.log")) for topic in ("first", "middle")}
+    second = int(segments["first"][1].stem)
+    before = {path: path.stat().st_size for paths in segments.values() for path in paths}
+    for path in (segments["first"][0], segments["middle"][1]):
+        path.unlink()
+        del before[path]
+    broker.start()
+    assert end_offset(broker.bootstrap, "first") == 4000
+    found = consume_messages(
+        broker.bootstrap, "first", 4000 - second, offset=OFFSET_BEGINNING, check_crcs=True
+    )
+    assert [message.offset() for message in found] == list(range(second, 4000))
+    assert f"of offsets 0 to {second - 1}" in broker.log_text()
+    assert "middle-0 cannot be opened: segments are missing" in broker.log_text()
+    broker.kill()
+    assert {path: path.stat().st_size for path in before} == before

@@ -113,6 +113,7 @@ def open_log(
     high_watermark: int = 0,
     clean: bool = False,
     is_suspect: bool = False,
+    is_only_replica: bool = False,
     open_segments: OpenSegments | None = None,
 ) -> OwnedLog:
     return OwnedLog(
@@ -125,6 +126,7 @@ def open_log(
             high_watermark=high_watermark,
             clean_shutdown=clean,
             is_suspect=is_suspect,
+            is_only_replica=is_only_replica,
             open_segments=open_segments,
         )
     )

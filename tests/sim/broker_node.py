@@ -113,7 +113,6 @@ class BrokerNode:
             directory,
             broker.controller_connection,
             store,
-            remembers=True,
             on_failed=lambda error: process.kill(),
         )
         self.broker = broker

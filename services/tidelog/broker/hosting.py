@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 import structlog
 
@@ -98,7 +98,7 @@ class Hosting:
         if replica is None:
             if hosted.failed_topic_id(topic_partition) not in (None, state.topic_id):
                 hosted.close(topic_partition)  # the topic was deleted and created again
-            replica = await self._open(topic_partition, state.topic_id, role.overrides)
+            replica = await self._open(topic_partition, role)
             if state.leader == self._identity.broker_id:
                 self._expect_whole(topic_partition, replica.core.log_end_offset)
         hosted.settle(topic_partition, replica)
@@ -119,12 +119,11 @@ class Hosting:
                 f"failed and ends at {log_end_offset} now"
             )
 
-    async def _open(
-        self, topic_partition: TopicPartition, topic_id: uuid.UUID, overrides: Mapping[str, str]
-    ) -> Replica:
+    async def _open(self, topic_partition: TopicPartition, role: Role) -> Replica:
         """Creates or recovers the log. Raises LogStorageError."""
+        topic_id = role.state.topic_id
         machine = self._hosted.open(topic_partition)
-        settings = self._settings.topic(overrides)
+        settings = self._settings.topic(role.overrides)
         directory = self._log_directory
         storage, producers, leader_epochs = await asyncio.to_thread(
             directory.open_partition,
@@ -132,6 +131,7 @@ class Hosting:
             topic_id,
             log_config(settings),
             now_ms=self._clock.wall_ms(),
+            is_only_replica=len(role.state.replicas) == 1,
         )
         broker_settings = self._settings.broker
         producers.expiration_ms = broker_settings.producer_id_expiration_ms

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, Life, life_of, read_boot_id
+from tidelog.broker.log.previous_life import UNKNOWN_BOOT, Life, life_of, read_boot_id
 from tidelog.metadata.entries import CLUSTER_ID_KEY, BrokerEntry, InvalidEntryError, decode_entry
 from tidelog.metadata.session import Claim, KeyHeldError, OtherStoreError, Session
 from tidelog.metadata.store import Compare, KeyValue, MetadataStore, StoreError
@@ -33,9 +33,10 @@ _log = structlog.get_logger(__name__)
 class BrokerLife:
     """Registers the broker. Call `begin(entry)`, then `hand_over()` and `end()`.
 
-    With `remembers`, the lease and the epoch are stored in `meta.properties`, so that the next start can end
-    this life's lease at once even if this process was killed. `on_failed` is called with the reason if the
-    broker can't stay registered, because another broker took its id.
+    The lease, the epoch and the boot of the machine are stored in `meta.properties`, so that the next start
+    can end this life's lease at once even if this process was killed, and knows whether the machine crashed.
+    `on_failed` is called with the reason if the broker can't stay registered, because another broker took its
+    id.
     """
 
     def __init__(
@@ -46,7 +47,6 @@ class BrokerLife:
         controller: ControllerConnection,
         store: MetadataStore,
         *,
-        remembers: bool,
         on_failed: Callable[[Exception], None],
     ) -> None:
         self._identity = identity
@@ -54,7 +54,6 @@ class BrokerLife:
         self._log_directory = log_directory
         self._controller = controller
         self._store = store
-        self._remembers = remembers
         self._on_epoch: Callable[[int], None] | None = None
         self._on_failed = on_failed
         self._session: Session | None = None
@@ -83,7 +82,7 @@ class BrokerLife:
         settings = self._settings.broker
         self._on_epoch = on_epoch
         known = entry._replace(is_log_suspect=False, suspect_partitions=())
-        self._log_directory.has_untold_damage = self._remembers and entry != known
+        self._log_directory.has_untold_damage |= entry != known
         session = Session(
             self._store,
             Claim(
@@ -94,13 +93,12 @@ class BrokerLife:
             ttl_ms=settings.broker_session_timeout_ms,
             interval_ms=settings.broker_heartbeat_interval_ms,
             max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
-            on_lease=self._remember_lease if self._remembers else None,
+            on_lease=self._remember_lease,
             on_taken=self._take_epoch,
             on_failed=lambda error: self._on_failed(self._explain(error)),
         )
-        previous = life_of(self._log_directory.meta).lease if self._remembers else NO_LEASE
         try:
-            await session.start(previous)
+            await session.start(life_of(self._log_directory.meta).lease)
         except KeyHeldError as error:
             raise self._explain(error) from error
         self._session = session
@@ -162,8 +160,6 @@ class BrokerLife:
         """Returns the conditions of a registration. The broker does not register in an etcd that was emptied
         meanwhile: a controller that knows no topics would have all partitions set aside.
         """
-        if not self._remembers:
-            return ()
         cluster = await self._store.get(CLUSTER_ID_KEY)
         return () if cluster is None else (Compare.create_revision(cluster.key, cluster.create_revision),)
 
@@ -177,8 +173,7 @@ class BrokerLife:
         self._identity.broker_epoch = epoch
         if self._on_epoch is not None:
             self._on_epoch(epoch)
-        if self._remembers:
-            await self._remember(lambda life: life._replace(broker_epoch=epoch))
+        await self._remember(lambda life: life._replace(broker_epoch=epoch))
 
     async def _remember(self, change: Callable[[Life], Life]) -> None:
         async with self._one_note_at_a_time:

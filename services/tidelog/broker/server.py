@@ -321,7 +321,6 @@ class BrokerServer:
             parts.log_directory,
             parts.controller_connection,
             store,
-            remembers=not is_alone,
             on_failed=self._fail,
         )
 
@@ -406,9 +405,9 @@ class BrokerServer:
             settings.broker_rack,
             rpc_address,
         )
-        if not self._is_alone:
-            # If this start fails, the next start must not trust the directory either.
-            parts.log_directory.has_untold_damage = parts.log_directory.is_suspect
+        # If this start fails, the next start must not trust the directory either.
+        parts.log_directory.has_untold_damage = parts.log_directory.is_suspect
+        if not self._is_alone:  # otherwise there is no other replica that could lead instead
             entry = entry._replace(
                 is_log_suspect=parts.log_directory.is_suspect,
                 suspect_partitions=await self._find_lost_tails(),

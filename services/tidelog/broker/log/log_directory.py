@@ -192,12 +192,13 @@ class LogDirectory:
         config: LogConfig,
         *,
         now_ms: WallMs,
+        is_only_replica: bool = False,
         new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> OpenedLog:
         """Opens the partition's log, which is created or recovered if necessary.
 
-        A directory of a deleted topic with the same name (and another id) is set aside first. Raises
-        LogStorageError.
+        A directory of a deleted topic with the same name (and another id) is set aside first. Unless it
+        `is_only_replica`, a log without its first segments is not opened. Raises LogStorageError.
         """
         directory = self._path_of(topic_partition)
         try:
@@ -225,6 +226,7 @@ class LogDirectory:
             high_watermark=self._high_watermark_at_stop(topic_partition),
             clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
             is_suspect=self.is_suspect,
+            is_only_replica=is_only_replica,
             open_segments=self.open_segments,
         )
         storage = opened.storage

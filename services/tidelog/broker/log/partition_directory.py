@@ -284,8 +284,10 @@ def decode_base_offsets(content: bytes) -> list[int]:
     return [int(number) for number in numbers[1:-1]]
 
 
-def describe_missing(missing: Sequence[int], found: Collection[int], directory: PartitionDirectory) -> str:
-    """Returns a message that names the missing offsets and the next step. `missing` is sorted."""
+def missing_names(missing: Sequence[int], found: Collection[int]) -> str:
+    """Returns the names of missing segments with their offsets, such as "000...0.log of offsets 0 to 56".
+    `missing` is sorted.
+    """
     following = sorted({*missing, *found})
     named = []
     for base_offset in missing[:MISSING_SEGMENTS_NAMED]:
@@ -296,7 +298,12 @@ def describe_missing(missing: Sequence[int], found: Collection[int], directory: 
         named.append(f"{base_offset:020d}{LOG_SUFFIX} {offsets}")
     if len(missing) > MISSING_SEGMENTS_NAMED:
         named.append(f"{len(missing) - MISSING_SEGMENTS_NAMED} more")
+    return ", ".join(named)
+
+
+def describe_missing(missing: Sequence[int], found: Collection[int], directory: PartitionDirectory) -> str:
+    """Returns a message that names the missing offsets and the next step. `missing` is sorted."""
     return (
-        f"segments are missing that the broker did not remove: {', '.join(named)}. Restore the files, or "
-        f"remove {directory.named(SEGMENTS_CHECKPOINT_FILE)} to serve what is left"
+        f"segments are missing that the broker did not remove: {missing_names(missing, found)}. "
+        f"Restore the files, or remove {directory.named(SEGMENTS_CHECKPOINT_FILE)} to serve what is left"
     )

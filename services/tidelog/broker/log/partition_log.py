@@ -105,13 +105,15 @@ class PartitionLog:
         high_watermark: int = 0,
         clean_shutdown: bool = False,
         is_suspect: bool = False,
+        is_only_replica: bool = False,
         open_segments: OpenSegments | None = None,
     ) -> OpenedLog:
         """Opens the log in `directory`, which is created if necessary, and recovers it.
 
         After anything but a clean shutdown, recovery checks all batches from the recovery point, and cuts
         the log at the first one that is not sound. `is_suspect` says that the machine may have crashed and
-        lost what was not flushed. Raises LogStorageError.
+        lost what was not flushed. `is_only_replica` lets the log begin at the first segment that exists.
+        Raises LogStorageError.
         """
         place = PartitionDirectory(os.fspath(directory))
         try:
@@ -130,6 +132,7 @@ class PartitionLog:
                 high_watermark=high_watermark,
                 clean_shutdown=clean_shutdown,
                 is_suspect=is_suspect,
+                is_only_replica=is_only_replica,
                 now_ms=now_ms,
             )
             log = SegmentedLog(

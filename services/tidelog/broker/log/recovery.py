@@ -7,6 +7,7 @@ them over when recovery is done. Source: Kafka's `LogLoader`, `LogSegment.recove
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,9 +29,11 @@ from tidelog.broker.log.partition_directory import (
     PartitionDirectory,
     SegmentsCheckpoint,
     describe_missing,
+    missing_names,
 )
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.stranded import strand_end, strand_segment
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
@@ -84,6 +87,7 @@ def load_segments(
     high_watermark: int,
     clean_shutdown: bool,
     is_suspect: bool,
+    is_only_replica: bool,
     now_ms: WallMs,
 ) -> LoadedSegments:
     """Returns the segments in `directory`, at least one, and checks them as far as necessary.
@@ -91,16 +95,23 @@ def load_segments(
     After a clean shutdown, it reads only the end of the active segment. Otherwise it reads each segment that
     reaches beyond `recovery_point` completely, checks its CRCs and rebuilds its indexes. It does the same
     for a segment whose indexes are missing or invalid. The log ends before the first batch that is not
-    sound: everything behind it is removed. If the log `is_suspect`, a crash of the machine may have lost what
-    is above the recovery point. Raises OSError, and LostRecordsError if files are missing.
+    sound: everything behind it is taken out of the log, and kept (`stranded.py`). If the log `is_suspect`, a
+    crash of the machine may have lost what is above the recovery point. Raises OSError, and LostRecordsError
+    if files are missing, or if a batch is damaged that was on disk when the broker stopped. Then no file was
+    changed.
     """
     open_segments = OpenSegments()
     if any(name.endswith(SWAP_SUFFIX) for name in os.listdir(directory.path)):
         complete_interrupted_swaps(directory, checkpoint)
     _remove_leftovers(directory)
     bases, cut_at_hole = _without_hole(
-        directory, checkpoint, open_segments, recovery_point if is_suspect else None
+        directory,
+        checkpoint,
+        open_segments,
+        recovery_point if is_suspect else None,
+        is_only_replica=is_only_replica,
     )
+    safe_below = sys.maxsize if clean_shutdown else recovery_point
     segments: list[Segment] = []
     cut: Cut | None = None
     unindexed: set[int] = set()
@@ -110,7 +121,7 @@ def load_segments(
         segment.next_offset = base_offset if is_last else bases[number + 1]
         if cut is not None:
             checkpoint.remove(bases[number:])
-            segment.remove_files()
+            strand_segment(segment)
             cut = cut._replace(is_damage=True)  # more followed, so it was not the end of the log
             continue
         segments.append(segment)
@@ -120,7 +131,9 @@ def load_segments(
         if not needs_recovery and is_last:
             needs_recovery = not _load_end(segment)
         if needs_recovery:
-            cut, has_markers = recover_segment(segment, config, leader_epochs)
+            cut, has_markers = recover_segment(
+                segment, config, leader_epochs, safe_below=safe_below, is_last=is_last
+            )
             if has_markers:
                 unindexed.add(base_offset)
         segment.close_files()
@@ -146,14 +159,28 @@ def _without_hole(
     checkpoint: SegmentsCheckpoint,
     open_segments: OpenSegments,
     unsafe_from: int | None,
+    *,
+    is_only_replica: bool,
 ) -> tuple[list[int], Cut | None]:
     """Returns the base offsets of the segments, up to the first one that a crash of the machine has lost.
 
     That crash can have lost segments at or above `unsafe_from`, None if there was none. The segments after
-    such a hole are removed. Raises LostRecordsError if another segment is missing.
+    such a hole are taken out of the log. The only replica may lack segments at its beginning: it starts at
+    the first one that exists. Another replica must not, because it would have the others delete these records
+    as soon as it led. Raises LostRecordsError if another segment is missing.
     """
     bases = directory.offsets_of(LOG_SUFFIX)
     missing = checkpoint.missing(bases)
+    if missing and bases and is_only_replica and missing[0] < bases[0]:
+        at_beginning = [base for base in missing if base < bases[0]]
+        _log.error(
+            "the log starts later, because its first segments are missing",
+            directory=directory.path,
+            log_start_offset=bases[0],
+            missing=missing_names(at_beginning, bases),
+        )
+        checkpoint.remove(at_beginning)
+        missing = missing[len(at_beginning) :]
     if not missing:
         return bases, None
     hole = missing[0]
@@ -162,7 +189,7 @@ def _without_hole(
     stranded = [base for base in bases if base > hole]
     checkpoint.remove([*missing, *stranded])
     for base in stranded:
-        _existing_segment(directory, base, open_segments).remove_files()
+        strand_segment(_existing_segment(directory, base, open_segments))
     cut = Cut(f"{directory.file(hole, LOG_SUFFIX)}: the file is missing", is_damage=True)
     return [base for base in bases if base < hole], cut if stranded else None
 
@@ -263,10 +290,14 @@ def _load_end(segment: Segment) -> bool:
     return True
 
 
-def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> RecoveredSegment:
+def recover_segment(
+    segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs, *, safe_below: int, is_last: bool
+) -> RecoveredSegment:
     """Reads the whole segment, cuts it at the first batch that is not sound, and rebuilds its indexes.
 
-    The index of aborted transactions stays empty. Adds the epochs of the batches to `leader_epochs`.
+    The index of aborted transactions stays empty. Adds the epochs of the batches to `leader_epochs`. Raises
+    LostRecordsError, before it cuts, if the batch was on disk when the broker stopped: it is below
+    `safe_below`.
     """
     fd = segment.open_file()
     segment.offset_index.reset()
@@ -290,7 +321,16 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
             has_markers |= header.is_control
             end = position + header.size_bytes
     except TornLogError as error:
-        cut = Cut(f"{segment.path}: {error}", is_damage=not error.is_cut_off)
+        is_damage = not (error.is_cut_off and is_last)
+        if is_damage and segment.next_offset < safe_below:
+            raise LostRecordsError(
+                f"{segment.path}: {error}. The batch from offset {segment.next_offset} was on disk when the "
+                "broker stopped, so recovery does not cut the log there. Restore the file, or have 'tidelog "
+                f"doctor {os.path.dirname(segment.directory.path)} --repair' cut the log, which keeps copies"
+            ) from error
+        cut = Cut(f"{segment.path}: {error}", is_damage=is_damage)
+        if is_damage:
+            strand_end(segment, end)
         os.ftruncate(fd, end)
         segment.size_bytes = end
     segment.finish()

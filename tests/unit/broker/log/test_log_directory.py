@@ -98,7 +98,7 @@ def test_deleted_segments_take_the_partition_offline(tmp_path: Path, numbers: li
         if ending == "clean":
             directory.remember(Life(broker_epoch=9))
         directory.close(broker_epoch=9)
-    if ending == "killed":  # `tidelog dev` remembers no life
+    if ending == "killed":
         directory = open_directory(tmp_path)
         directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0)
         directory.abandon()

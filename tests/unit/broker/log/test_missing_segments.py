@@ -122,6 +122,42 @@ def test_a_crash_of_the_machine_may_lose_new_segments(tmp_path: Path) -> None:
     kill(open_log(tmp_path, THREE_A_SEGMENT, recovery_point=6))
 
 
+@pytest.mark.parametrize("is_suspect", [False, True], ids=["process died", "machine crashed"])
+@pytest.mark.parametrize("recovery_point", [0, 12])
+def test_the_only_replica_is_served_from_the_first_segment_that_exists(
+    tmp_path: Path, recovery_point: int, is_suspect: bool
+) -> None:
+    written = closed_log(tmp_path)
+    for base_offset in (0, 3):
+        segment_file(tmp_path, base_offset).unlink()
+    log = open_log(
+        tmp_path,
+        THREE_A_SEGMENT,
+        recovery_point=recovery_point,
+        is_suspect=is_suspect,
+        is_only_replica=True,
+    )
+    assert (log.log_start_offset, log.log_end_offset) == (6, 12)
+    assert read_all(log) == written[6:]
+    kill(log)
+    segment_file(tmp_path, 9).unlink()
+    with pytest.raises(LogStorageError, match="from offset 9"):  # not at the beginning
+        open_log(tmp_path, THREE_A_SEGMENT, recovery_point=12, is_only_replica=True)
+
+
+def test_segments_behind_a_hole_are_kept_aside(tmp_path: Path) -> None:
+    closed_log(tmp_path)
+    behind = segment_file(tmp_path, 9).read_bytes()
+    for _ in range(2):  # the second time, the file has the name already
+        segment_file(tmp_path, 6).unlink(missing_ok=True)
+        segment_file(tmp_path, 9).write_bytes(behind)
+        (tmp_path / LIST).write_bytes(encode_base_offsets([0, 3, 6, 9]))
+        kill(open_log(tmp_path, THREE_A_SEGMENT, recovery_point=6, is_suspect=True))
+    kept = files(tmp_path, ".stranded")
+    assert [path.name for path in kept] == [f"{9:020d}.log.1.stranded", f"{9:020d}.log.stranded"]
+    assert [path.read_bytes() for path in kept] == [behind, behind]
+
+
 def test_a_crash_of_the_machine_may_lose_the_end(tmp_path: Path) -> None:
     written = closed_log(tmp_path)
     segment_file(tmp_path, 9).unlink()

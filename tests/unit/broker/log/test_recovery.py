@@ -63,6 +63,62 @@ def test_damage_ends_the_log_and_removes_later_segments(tmp_path: Path) -> None:
     assert all(int(path.stem) <= 4 for path in files(tmp_path, ".snapshot"))
 
 
+def test_what_damage_takes_out_of_a_log_is_kept_aside(tmp_path: Path) -> None:
+    log = open_log(tmp_path, THREE_A_SEGMENT)
+    batches = append_batches(log, 11)
+    kill(log)
+    damage(files(tmp_path, ".log")[1], SIZE + 70)
+    segments = {path.name: path.read_bytes() for path in files(tmp_path, ".log")}
+    kill(open_log(tmp_path, THREE_A_SEGMENT))
+    kept = {path.name: path.read_bytes() for path in files(tmp_path, ".stranded")}
+    assert kept == {
+        f"{3:020d}.log.from-{SIZE}.stranded": segments[f"{3:020d}.log"][SIZE:],
+        f"{6:020d}.log.stranded": segments[f"{6:020d}.log"],
+        f"{9:020d}.log.stranded": segments[f"{9:020d}.log"],
+    }
+    assert b"".join(kept.values()).endswith(b"".join(batches[5:]))
+
+
+def test_zeros_behind_the_last_batch_are_not_kept(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append_batches(log, 2)
+    kill(log)
+    with files(tmp_path, ".log")[0].open("ab") as file:
+        file.write(b"\0" * 5_000_000)
+    log = open_log(tmp_path)
+    assert log.log_end_offset == 2
+    assert log.was_damaged
+    assert files(tmp_path, ".stranded") == []
+
+
+@pytest.mark.parametrize("number", [1, 3], ids=["a middle segment", "the last segment"])
+@pytest.mark.parametrize("ending", ["clean", "killed"])
+def test_damage_in_what_was_on_disk_changes_no_file(tmp_path: Path, number: int, ending: str) -> None:
+    """A crash can't damage what was flushed, so nothing says that the records behind are not wanted."""
+    log = open_log(tmp_path, THREE_A_SEGMENT)
+    append_batches(log, 11)
+    log.close()
+    damage(files(tmp_path, ".log")[number], SIZE + 70)
+    files(tmp_path, ".index")[number].unlink()
+    before = {path: path.read_bytes() for path in files(tmp_path, ".log")}
+    with pytest.raises(LogStorageError, match=r"CRC does not match.*tidelog doctor"):
+        open_log(tmp_path, THREE_A_SEGMENT, clean=ending == "clean", recovery_point=11)
+    assert {path: path.read_bytes() for path in files(tmp_path, ".log")} == before
+
+
+def test_a_segment_that_ends_too_early_in_the_middle_changes_no_file(tmp_path: Path) -> None:
+    log = open_log(tmp_path, THREE_A_SEGMENT)
+    append_batches(log, 11)
+    log.close()
+    with files(tmp_path, ".log")[1].open("r+b") as file:
+        file.truncate(2 * SIZE + 5)
+    files(tmp_path, ".index")[1].unlink()
+    with pytest.raises(LogStorageError, match="are left"):
+        open_log(tmp_path, THREE_A_SEGMENT, clean=True)
+    assert len(files(tmp_path, ".log")) == 4
+    assert files(tmp_path, ".log")[1].stat().st_size == 2 * SIZE + 5
+
+
 def test_segments_below_the_recovery_point_are_not_read(tmp_path: Path) -> None:
     log = open_log(tmp_path, THREE_A_SEGMENT)
     append_batches(log, 8)

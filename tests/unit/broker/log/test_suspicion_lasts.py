@@ -45,7 +45,6 @@ class Machine:
             directory,
             controller,
             store,
-            remembers=True,
             on_failed=lambda error: None,
         )
         entry = BrokerEntry(1, (), is_log_suspect=directory.is_suspect)
