@@ -14,6 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
+from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.errors import ClientError
 from tidelog.client.leader_epochs import EpochStart
 from tidelog.model.errors import KafkaError
@@ -37,6 +38,9 @@ from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
 from tidelog.pipeline.ledger.hashes import EMPTY_SET_HASH
 from tidelog.pipeline.progress import commit_progress, leader_epochs
 from tidelog.pipeline.stored_files import StoredDirectory
+from tidelog.pipeline.task_errors import spark_errors
+from tidelog.pipeline.verify.broker_log import BrokerBatches
+from tidelog.pipeline.verify.opened_records import is_time_overflow, opened_records
 
 LOST_TO_RETENTION: Final = "lost to retention"
 _READ_AGAIN: Final = 5
@@ -77,6 +81,7 @@ class BatchArchiver:
         ledger: Sequence[CommitEntry],
         on_commit: Callable[[CommitEntry], None],
     ) -> None:
+        self._spark = spark
         self._spec = spec
         self._decoder = Decoder(spark, spec.value_format)
         self._sink = sink
@@ -145,7 +150,14 @@ class BatchArchiver:
             records.persist(StorageLevel.MEMORY_AND_DISK)
             prepared: PreparedBatch | None = None
             try:
-                prepared = prepare(records, self._spec, self._decoder, self._sink.schema())
+                try:
+                    prepared = prepare(records, self._spec, self._decoder, self._sink.schema())
+                except spark_errors() as error:
+                    if not is_time_overflow(error):
+                        raise
+                    records.unpersist()
+                    records = self._opened_records(left).persist(StorageLevel.MEMORY_AND_DISK)
+                    prepared = prepare(records, self._spec, self._decoder, self._sink.schema())
                 after = self._survey()
                 if self._spec.on_data_loss == GO_ON and not has_all_of(records, self._missing(left, after)):
                     continue  # retention deleted records during the read
@@ -160,6 +172,13 @@ class BatchArchiver:
         raise PipelineError(
             "retention deletes records faster than they can be read: give the topic more time"
         )
+
+    def _opened_records(self, ranges: Ranges) -> DataFrame:
+        spec = self._spec
+        isolation_level = READ_COMMITTED if spec.isolation_level == "read_committed" else READ_UNCOMMITTED
+        opener = BrokerBatches(spec.bootstrap, isolation_level, spec.client_settings)
+        spans = {(place.topic, place.partition): (each.start, each.end) for place, each in ranges.items()}
+        return opened_records(self._spark, opener, spans)
 
     def _survey(self) -> Survey:
         """Binds new topics. Raises an error for a topic that is not the same as before."""

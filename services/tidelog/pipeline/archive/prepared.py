@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
 from pyspark.sql import types as t
 
 from tidelog.client.leader_epochs import EpochStart, OffsetRange
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.rows import raw_rows, with_event_date
+from tidelog.pipeline.archive.rows import has_calendar_time, raw_rows, with_event_date
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.archive.survey import asked
 from tidelog.pipeline.errors import PipelineError
@@ -28,6 +29,7 @@ from tidelog.pipeline.table_columns import RAW_VALUE
 
 Summaries: TypeAlias = dict[tuple[str, int], SetSummary]
 
+_NO_CALENDAR_TIME: Final = "the time of the record is not in the years 1 to 9999"
 _KAFKA_FIELDS: Final = (
     t.StructField("kafka_topic", t.StringType()),
     t.StructField("kafka_partition", t.IntegerType()),
@@ -46,14 +48,14 @@ _KAFKA_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """`bad` has the connector's columns and error_reason. It is None if no record can be bad."""
+    """`bad` has the connector's columns and error_reason."""
 
     rows: DataFrame
     columns: tuple[str, ...]
     seen: Summaries
     stored: Summaries
-    bad: DataFrame | None = None
-    bad_count: int = 0
+    bad: DataFrame
+    bad_count: int
     release: Callable[[], None] = lambda: None
     """Releases the cached data of the batch."""
 
@@ -95,22 +97,32 @@ def first_schema(spec: ArchiveSpec) -> t.StructType:
 def prepare(records: DataFrame, spec: ArchiveSpec, decoder: Decoder, known: t.StructType) -> PreparedBatch:
     """Prepares a batch. `known` holds the table's columns so far."""
     seen = summarise_records(records)
+    timed = records.where(has_calendar_time())
+    untimed = records.where(~has_calendar_time()).withColumn(ERROR_REASON, fn.lit(_NO_CALENDAR_TIME))
     if spec.value_format.kind is ValueKind.RAW:
-        rows = raw_rows(records)
+        rows = raw_rows(timed)
         columns = tuple(sorted(rows.columns))
-        return PreparedBatch(rows, columns, seen, summarise_rows(rows, columns))
-    decoded = decoder.decode(records, known)
+        stored = summarise_rows(rows, columns)
+        return PreparedBatch(rows, columns, seen, stored, untimed, _count(seen) - _count(stored))
+    decoded = decoder.decode(timed, known)
+    untimed_count = _count(seen) - decoded.good_count - decoded.bad_count
+    bad = decoded.bad.unionByName(untimed) if untimed_count else decoded.bad
     rows = with_event_date(decoded.good, spec.event_date_field)
     columns = tuple(sorted(rows.columns))
     stored = summarise_rows(rows, columns)
-    return PreparedBatch(rows, columns, seen, stored, decoded.bad, decoded.bad_count, decoded.close)
+    bad_count = decoded.bad_count + untimed_count
+    return PreparedBatch(rows, columns, seen, stored, bad, bad_count, decoded.close)
+
+
+def _count(summaries: Summaries) -> int:
+    return sum(each.count for each in summaries.values())
 
 
 def quarantine(prepared: PreparedBatch, spec: ArchiveSpec) -> None:
     """Sends bad records to the quarantine topic before the commit. A repeated batch sends them again, so none
     is lost.
     """
-    if not prepared.bad_count or prepared.bad is None:
+    if not prepared.bad_count:
         return
     if spec.quarantine_topic is None:
         example = prepared.bad.select("topic", "partition", "offset", ERROR_REASON).first()

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.ledger.entry import CommitEntry
 from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.task_errors import spark_errors
 from tidelog.pipeline.verify.evidence import hole_counts, hole_kinds
 from tidelog.pipeline.verify.findings import GONE, Findings, PieceSums, RowFaults
 from tidelog.pipeline.verify.groups import Group, groups_of
 from tidelog.pipeline.verify.judge import Judge, is_suspicious
 from tidelog.pipeline.verify.log_reader import LogReader, Partition, Span
+from tidelog.pipeline.verify.opened_records import is_time_overflow, opened_records
 from tidelog.pipeline.verify.pieces import layout_of
 from tidelog.pipeline.verify.rows import compare_rows, quarantine_origins
 from tidelog.pipeline.verify.sums import (
@@ -66,6 +68,32 @@ def reconcile(
     quarantine_topic: str | None = None,
 ) -> Verdict:
     """Verifies any rows with the columns of such a table, like `verify`."""
+    try:
+        return _reconcile(spark, rows, ledger, log, log.records, on_step, quarantine_topic)
+    except spark_errors() as error:
+        if not is_time_overflow(error):
+            raise
+    opener = log.opener()
+    return _reconcile(
+        spark,
+        rows,
+        ledger,
+        log,
+        lambda session, spans: opened_records(session, opener, spans),
+        on_step,
+        quarantine_topic,
+    )
+
+
+def _reconcile(
+    spark: SparkSession,
+    rows: DataFrame,
+    ledger: Sequence[CommitEntry],
+    log: LogReader,
+    records_of: Callable[[SparkSession, Mapping[Partition, Span]], DataFrame],
+    on_step: Callable[[str], None],
+    quarantine_topic: str | None,
+) -> Verdict:
     on_step(STEPS[0])
     layout = layout_of(ledger)
     extents = log.extents({piece.topic for piece in layout.pieces}) if layout.pieces else {}
@@ -80,13 +108,13 @@ def reconcile(
 
     on_step(STEPS[2])
     if spans:
-        findings.log = log_sums(log.records(spark, spans), layout, is_raw=is_raw)
+        findings.log = log_sums(records_of(spark, spans), layout, is_raw=is_raw)
 
     on_step(STEPS[3])
     suspicious = [group for group in groups if is_suspicious(group, findings)]
     if suspicious:
         wanted = _spans(suspicious)
-        records = log_hashes(log.records(spark, wanted), is_raw=is_raw) if wanted else None
+        records = log_hashes(records_of(spark, wanted), is_raw=is_raw) if wanted else None
         quarantine = _quarantine(spark, log, quarantine_topic) if quarantine_topic else None
         findings.faults = compare_rows(table_hashes(rows), records, quarantine, suspicious)
 
