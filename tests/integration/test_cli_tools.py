@@ -154,6 +154,21 @@ def test_headers_nulls_and_all_printed_parts(tools: Tools, topic: str, bootstrap
     assert shown == "Partition:0\tOffset:0\tc:2,a:1,b:\tk\tv\nPartition:0\tOffset:1\tc:2\tk\tnone\n"
 
 
+def test_all_lines_before_a_bad_one_are_stored(tools: Tools, topic: str) -> None:
+    """Up to 16 kB of them were dropped, and nothing said how many were sent."""
+    lines = b"".join(b"%d\tv\n" % number for number in range(500))
+    refusal = tools.refusal("produce", topic, "--parse-key", stdin=lines + b"bad\n501\tv\n")
+    assert "line 501 has no key" in refusal and "500 records were sent, from the lines before it" in refusal
+    stored = tools.output("consume", topic, "--from-beginning", "--timeout-ms", 2_000)
+    assert stored == "v\n" * 500
+
+
+def test_headers_may_repeat_a_name_and_have_spaces(tools: Tools, topic: str, bootstrap: str) -> None:
+    tools.output("produce", topic, "--header", "a=1", "--header", "a= 2 ", stdin=b"v\n")
+    (found,) = consume_messages(bootstrap, topic, 1)
+    assert found.headers() == [("a", b"1"), ("a", b" 2 ")]
+
+
 def test_where_reading_begins_and_ends(tools: Tools, topic: str) -> None:
     tools.output("produce", topic, stdin=b"".join(b"%d\n" % i for i in range(10)))
     read = ["consume", topic, "--partition", 0, "--timeout-ms", 300]

@@ -492,6 +492,7 @@ def parse_offsets_csv(text: str, groups: Collection[str]) -> dict[str, dict[Topi
                 expected = f"topic,partition,offset or {expected}"
             raise ToolError(f"line {number} of the file of offsets is '{','.join(row)}': expected {expected}")
         group, topic, partition, offset = cells
-        if group in groups:
-            found.setdefault(group, {})[TopicPartition(topic, int(partition))] = int(offset)
+        place = TopicPartition(topic, int(partition))
+        if group in groups and found.setdefault(group, {}).setdefault(place, int(offset)) != int(offset):
+            raise ToolError(f"line {number} of the file of offsets has another offset of {place}")
     return found

@@ -66,13 +66,17 @@ class LineSplitter:
         self._parts: list[bytes] = []
         """The parts of a line whose end is missing. They are joined once, so a long line costs no more."""
         self._size_bytes = 0
+        self._count = 0
         self._max_line_bytes = max_line_bytes
 
     def lines(self, chunk: bytes) -> list[bytes]:
         """Returns the lines that `chunk` completes; b"" ends the input.
 
-        Raises ToolError if a line is too long.
+        Raises ToolError if the line is too long that earlier chunks began.
         """
+        if self._size_bytes > self._max_line_bytes:
+            text = f"line {self._count + 1} is longer than {self._max_line_bytes} bytes"
+            raise ToolError(f"{text}; the input must be text")
         if not chunk:
             last = self._take(b"")
             return [last] if last else []
@@ -81,8 +85,7 @@ class LineSplitter:
             whole[0] = self._take(whole[0])
         self._parts.append(rest)
         self._size_bytes += len(rest)
-        if self._size_bytes > self._max_line_bytes:
-            raise ToolError(f"a line is longer than {self._max_line_bytes} bytes; the input must be text")
+        self._count += len(whole)
         return [line.removesuffix(b"\r") for line in whole]
 
     def _take(self, end: bytes) -> bytes:

@@ -20,11 +20,14 @@ from tidelog.cli.tool_command import (
     chosen_topic,
     cluster_options,
     connect,
-    parse_assignments,
+    parse_pairs,
     topic_option,
 )
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.errors import ClientError
 from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.model.errors import KafkaError
+from tidelog.records.record import Record
 
 CHUNK_BYTES: Final = 1 << 16
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
@@ -51,7 +54,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Add this header to every record. Repeatable.",
+    help="Add this header to every record. Repeatable, also with the same name.",
 )
 @click.option("--null-marker", metavar="TEXT", help="Send null for a key or value that equals this text.")
 @click.option(
@@ -100,7 +103,7 @@ def command(
         raise click.UsageError("--key-separator requires --parse-key.")
     if key_separator is None:
         key_separator = "\t"
-    constant = tuple((key, value.encode()) for key, value in parse_assignments("--header", headers).items())
+    constant = tuple((key, value.encode()) for key, value in parse_pairs("--header", headers))
     line_format = LineFormat(
         parse_key, key_separator, parse_headers, null_marker=null_marker, headers=constant
     )
@@ -116,7 +119,7 @@ def command(
                 note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
             try:
                 _send_lines(sender, line_format)
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, KafkaError, ClientError):
                 note(f"{counted(sender.sent_records, 'record')} sent to {name}; the others are unknown.")
                 raise
     note(f"{counted(sender.sent_records, 'record')} sent to {name}.")
@@ -134,6 +137,9 @@ def _existing_or_created(cluster: Cluster, name: str) -> Topic:
 
 
 def _send_lines(sender: LineSender, line_format: LineFormat) -> None:
+    """Sends standard input. Raises ToolError for the first line without a record, after all lines before it
+    are stored.
+    """
     # Unbuffered, so that select reports all waiting input.
     source = cast(io.RawIOBase, cast(io.BufferedReader, sys.stdin.buffer).raw)
     splitter = LineSplitter(MAX_LINE_BYTES)
@@ -144,13 +150,20 @@ def _send_lines(sender: LineSender, line_format: LineFormat) -> None:
         except KeyboardInterrupt:
             chunk = b""
         now_ms = time.time_ns() // 1_000_000
-        lines = splitter.lines(chunk)
-        records = [
-            line_format.record_of(line, now_ms, number) for number, line in enumerate(lines, line_number + 1)
-        ]
-        line_number += len(lines)
+        records: list[Record] = []
+        refusal: ToolError | None = None
+        try:
+            for line in splitter.lines(chunk):
+                line_number += 1
+                records.append(line_format.record_of(line, now_ms, line_number))
+        except ToolError as error:
+            refusal = error
         if records:
             sender.send(records, now_ms)
+        if refusal is not None:
+            sender.flush()
+            sent = counted(sender.sent_records, "record", "was", "were")
+            raise ToolError(f"{refusal}. {sent} sent, from the lines before it") from None
         if not chunk:
             sender.flush()
             return

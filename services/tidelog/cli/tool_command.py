@@ -329,11 +329,22 @@ def chosen_groups(
 
 
 def parse_assignments(option: str, assignments: tuple[str, ...]) -> dict[str, str]:
-    """Parses `name=value` pairs. Raises ToolError that names the invalid pair."""
+    """Parses `name=value` pairs. Raises ToolError that names the pair that is invalid, or that gives a name
+    another value than an earlier pair.
+    """
     pairs: dict[str, str] = {}
+    for name, value in parse_pairs(option, assignments):
+        if pairs.setdefault(name, value.strip()) != value.strip():
+            raise ToolError(f"{option} {name}={value}: another value of {name} is given, too")
+    return pairs
+
+
+def parse_pairs(option: str, assignments: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Parses `name=value` pairs. Raises ToolError that names the invalid pair."""
+    pairs: list[tuple[str, str]] = []
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals or not name.strip():
             raise ToolError(f"{option} {assignment}: expected NAME=VALUE")
-        pairs[name.strip()] = value.strip()
+        pairs.append((name.strip(), value))
     return pairs

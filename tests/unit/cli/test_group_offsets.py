@@ -91,6 +91,8 @@ def test_an_invalid_line_is_named(line: str) -> None:
         parse_offsets_csv(f"t,0,1\n{line}\n", ["g"])
     with pytest.raises(ToolError, match="line 1 of the file"):
         parse_offsets_csv("t,0,1\n", ["g", "h"])
+    with pytest.raises(ToolError, match="line 3 of the file of offsets has another offset of t-0"):
+        parse_offsets_csv("t,0,1\nt,0,1\nt,0,2\n", ["g"])
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
-from tidelog.cli.tool_command import sentence_of
+from tidelog.cli.tool_command import ToolError, parse_assignments, sentence_of
 from tidelog.client.core.delivery_errors import RecordTooLargeError
 from tidelog.client.errors import AdvertisedUnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
+
+
+def test_a_name_with_two_values_is_an_error() -> None:
+    """One of them was silently dropped."""
+    assert parse_assignments("--config", ("a=1", "b=2", "a= 1")) == {"a": "1", "b": "2"}
+    with pytest.raises(ToolError, match="--config a=2: another value of a is given, too"):
+        parse_assignments("--config", ("a=1", "a=2"))
 
 
 def run(*arguments: str) -> Result:
