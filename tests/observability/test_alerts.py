@@ -19,10 +19,13 @@ from observabilitylab.chart_files import (
     RULES,
     RUNBOOKS,
     dashboard,
+    filled_in,
     metric_of,
+    rules,
     selectors,
     table_of_metrics,
 )
+from observabilitylab.healthy_hour import healthy_series
 from observabilitylab.prometheus import is_installed
 from tidelog.cli.main import main as cli
 
@@ -116,6 +119,49 @@ def test_rules_use_only_their_release(path: Path) -> None:
                 name,
                 selector,
             )
+
+
+def test_every_case_has_a_moment_without_the_alert() -> None:
+    for path in RULES:
+        for case in _cases(path.stem):
+            assert case["silent_at"], f"{path.stem}: {case['alert']} needs a moment at which it is silent"
+
+
+def _in_the_healthy_hour(directory: Path, asked: list[dict[str, Any]]) -> str:
+    """Asks at the end of the hour, with all rules. Returns what promtool says about wrong answers."""
+    for path in RULES:
+        (directory / path.name).write_text(filled_in(path.read_text()))
+    series = [{"series": name, "values": values} for name, values in healthy_series()]
+    told = {
+        "rule_files": [path.name for path in RULES],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "promql_expr_test": asked}],
+    }
+    test = directory / "healthy_hour_test.yaml"
+    test.write_text(yaml.safe_dump(told))
+    done = subprocess.run(["promtool", "test", "rules", test], capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@needs_promtool
+def test_no_alert_fires_in_a_healthy_hour(tmp_path: Path) -> None:
+    """The topics of the hour have retention times of days, an hour and two minutes."""
+    fired = 'count by (alertname) (count_over_time(ALERTS{alertstate="firing"}[1h]))'
+    assert not _in_the_healthy_hour(tmp_path, [{"expr": fired, "eval_time": "59m", "exp_samples": []}])
+
+
+@needs_promtool
+def test_the_healthy_hour_has_what_each_alert_looks_at(tmp_path: Path) -> None:
+    """An alert would also be silent without its series."""
+    asked = [
+        {
+            "expr": f"count(count_over_time({selector}[1h])) > bool 0",
+            "eval_time": "59m",
+            "exp_samples": [{"value": 1}],
+        }
+        for selector in sorted({selector for rule in rules() for selector in selectors(rule.expression)})
+    ]
+    assert not _in_the_healthy_hour(tmp_path, asked)
 
 
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
