@@ -66,7 +66,9 @@ def test_a_group_is_listed_described_and_deleted(bootstrap: str, name: str, prot
 
     heading, columns, first, second = rows(bootstrap, "group", "describe", name)
     assert f"{protocol}, Stable" in heading[0]
-    assert heading[0].endswith(", coordinator 1, 1 member, total lag 6")
+    assert heading[0].endswith(
+        ", coordinator 1, 1 member, total lag 6, 1 partition without a commit (not in the total)"
+    )
     assert columns == ["topic", "partition", "committed", "log end", "lag", "member", "host"]
     assert first[:5] == [name, "0", "4", "10", "6"]
     assert second[:5] == [name, "1", "", "0", ""]

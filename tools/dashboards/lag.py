@@ -10,7 +10,9 @@ _LAG = f"kafka_consumergroup_lag{{{_OF}}}"
 _SECONDS = f"kafka_consumergroup_lag_seconds{{{_OF}}}"
 _EXPIRES = f"tidelog_consumergroup_unread_expires_seconds{{{_OF}}}"
 # These series exist only where a transaction is open. Elsewhere, both kinds of consumers have the same lag.
-_UNCOMMITTED = f"(tidelog_consumergroup_read_uncommitted_lag{{{_OF}}} or {_LAG})"
+_UNCOMMITTED = f"clamp_min(tidelog_consumergroup_read_uncommitted_lag{{{_OF}}} or {_LAG}, 0)"
+# A commit beyond the end of a partition, whose lag is negative, does not make up for unread records of others.
+_UNREAD = f"clamp_min({_LAG}, 0)"
 _UNCOMMITTED_SECONDS = f"(tidelog_consumergroup_read_uncommitted_lag_seconds{{{_OF}}} or {_SECONDS})"
 _COMMITTED = f"kafka_consumergroup_current_offset{{{_OF}}}"
 _MEMBERS = 'kafka_consumergroup_members{SEL,consumergroup=~"$group"}'
@@ -24,7 +26,12 @@ _GLANCE = Row(
             "Groups that have committed offsets",
             width=4,
         ),
-        number("Unread records", f"sum({_LAG})", "Sum over the selected groups", width=4),
+        number(
+            "Unread records",
+            f"sum({_UNREAD})",
+            "Sum over the selected groups, in partitions with a committed offset",
+            width=4,
+        ),
         number(
             "Oldest unread record",
             f"max({_SECONDS})",
@@ -35,16 +42,16 @@ _GLANCE = Row(
             width=4,
         ),
         number(
-            "Unread data expires in",
-            f"min({_EXPIRES})",
-            "Time until retention may delete an unread record. No value if everything is read",
-            unit="s",
-            good_from=3600,
+            "Retention time left",
+            f"min({_EXPIRES} / ({_EXPIRES} + {_SECONDS}))",
+            "Least share of a topic's retention time that is left for unread records. No value if everything is read",
+            unit="percentunit",
+            good_from=0.25,
             width=4,
         ),
         number(
             "Lagging groups without members",
-            f"count((sum by (consumergroup) ({_LAG}) > 0) and on (consumergroup) ({_MEMBERS} == 0)) or vector(0)",
+            f"count((sum by (consumergroup) ({_UNREAD}) > 0) and on (consumergroup) ({_MEMBERS} == 0)) or vector(0)",
             "Groups with unread records and no members",
             warn_from=1,
             width=4,
@@ -58,7 +65,7 @@ _GROUPS = Row(
     [
         graph(
             "Lag in records",
-            {"{{consumergroup}}": f"sum by (consumergroup) ({_LAG})"},
+            {"{{consumergroup}}": f"sum by (consumergroup) ({_UNREAD})"},
             "Records that read_committed consumers have not read, up to the last stable offset",
         ),
         graph(
@@ -81,9 +88,22 @@ _GROUPS = Row(
         graph(
             "Difference between the two lags",
             {
-                "{{consumergroup}}": f"sum by (consumergroup) ({_UNCOMMITTED}) - sum by (consumergroup) ({_LAG})"
+                "{{consumergroup}}": f"sum by (consumergroup) ({_UNCOMMITTED}) - sum by (consumergroup) ({_UNREAD})"
             },
             "Records behind open transactions that only read_uncommitted consumers can read",
+        ),
+        graph(
+            "Partitions without a commit",
+            {
+                "{{consumergroup}} {{topic}}": 'max by (topic) (kafka_topic_partitions{SEL,topic=~"$topic"})'
+                f" - on (topic) group_right () count by (consumergroup, topic) ({_COMMITTED})"
+            },
+            "Partitions of a group's topics without a committed offset. Their records are in no lag",
+        ),
+        graph(
+            "Commits beyond the end",
+            {"{{consumergroup}} {{topic}}": f"sum by (consumergroup, topic) ({_LAG} < bool 0)"},
+            "Partitions whose committed offset is beyond the end of the log, after a loss of records or a wrong reset",
         ),
         graph(
             "Time until unread data expires",
@@ -127,7 +147,7 @@ _TOPICS = Row(
         ),
         graph(
             "Lag by topic",
-            {"{{consumergroup}} {{topic}}": f"sum by (consumergroup, topic) ({_LAG})"},
+            {"{{consumergroup}} {{topic}}": f"sum by (consumergroup, topic) ({_UNREAD})"},
             "Records",
         ),
         ranking(

@@ -28,7 +28,7 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.client.group_lag import lag_of, total_of
+from tidelog.client.group_lag import lag_of, total_of, uncommitted_count
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.share_groups import describe_share_offsets
 from tidelog.process.command_help import SuggestingGroup
@@ -113,8 +113,9 @@ def describe(
     """Show the committed offsets and lag of groups, or their members.
 
     The lag is the number of records up to the high watermark. The "stable lag" of readers with
-    isolation.level=read_committed ends at the last stable offset: the first open transaction. The totals
-    leave out partitions without a committed offset.
+    isolation.level=read_committed ends at the last stable offset: the first open transaction. A committed
+    offset beyond the end of the log has a negative lag. The totals leave out such partitions and those
+    without a committed offset; the heading states the number of both.
 
     A share group has start offsets instead: those of the first records whose delivery is not complete. Its
     lag is the number of records whose delivery is not complete, for all isolation levels.
@@ -132,11 +133,16 @@ def describe(
 
 
 class _Offsets(NamedTuple):
-    """The table of a group's offsets. `totals` has the sum of each column of lags that it shows."""
+    """The table of a group's offsets. `totals` has the sum of each column of lags that it shows. The totals
+    leave out `uncommitted` partitions, which have no committed offset, and those that are committed
+    `beyond_end` of the log.
+    """
 
     columns: tuple[str, ...]
     rows: list[tuple[object, ...]]
     totals: dict[str, int | None]
+    uncommitted: int | None = None
+    beyond_end: int | None = None
 
 
 def _offsets_of(cluster: Cluster, group: Group, isolation_level: str | None) -> _Offsets:
@@ -154,6 +160,14 @@ def _print_group(group: Group, offsets: _Offsets | None) -> None:
         texts.append(group.assignor)
     texts += [f"coordinator {group.coordinator_id}", counted(len(group.members), "member")]
     texts += [f"total {name} {total}" for name, total in totals.items() if total is not None]
+    counts: dict[str, int | None] = {}
+    if offsets is not None and offsets.uncommitted is not None:
+        counts["uncommitted_partition_count"] = offsets.uncommitted
+        counts["beyond_end_partition_count"] = offsets.beyond_end
+    if offsets is not None and offsets.uncommitted:
+        texts.append(f"{counted(offsets.uncommitted, 'partition')} without a commit (not in the total)")
+    if offsets is not None and offsets.beyond_end:
+        texts.append(f"{counted(offsets.beyond_end, 'partition')} committed beyond the end")
     print_heading(
         group.group_id,
         f"  {', '.join(texts)}",
@@ -165,6 +179,7 @@ def _print_group(group: Group, offsets: _Offsets | None) -> None:
         coordinator=group.coordinator_id,
         member_count=len(group.members),
         **{f"total_{name.replace(' ', '_')}": total for name, total in totals.items()},
+        **counts,
     )
 
 
@@ -233,7 +248,13 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
     if shows_both:
         columns += ("#last stable", "#stable lag")
         totals |= of_stable_readers
-    return _Offsets(("topic", "#partition", "#committed", *columns, "member", "host"), rows, totals)
+    return _Offsets(
+        ("topic", "#partition", "#committed", *columns, "member", "host"),
+        rows,
+        totals,
+        uncommitted_count(topics, committed),
+        sum(lag.lag is not None and lag.lag < 0 for lag in lags.values()),
+    )
 
 
 @command.command("delete", cls=ToolCommand, examples=("tidelog group delete readers",))

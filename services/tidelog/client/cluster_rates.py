@@ -251,7 +251,7 @@ class ClusterRates:
             end = None if partition is None else partition.high_watermark
             lag = PartitionLag(committed, end, end).lag
             if lag is not None:
-                yield lag
+                yield max(0, lag)  # the end is older than the commit
 
 
 def catch_up_s(lag: int | None, consumed_per_s: float | None, produced_per_s: float | None) -> float | None:

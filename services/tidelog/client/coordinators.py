@@ -43,6 +43,7 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchResponse,
+    OffsetFetchResponseGroup,
 )
 from tidelog.wire.messages.share_group_describe import (
     Assignment as ShareAssignment,
@@ -91,10 +92,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
+    """A group. `coordinator_id` is the broker that listed it."""
+
     group_id: str
     group_type: str
     protocol_type: str
     state: str
+    coordinator_id: int | None = None
 
 
 class StreamsTask(NamedTuple):
@@ -179,8 +183,8 @@ def list_groups(
         return answer
 
     found = {
-        row.group_id: ListedGroup(row.group_id, row.group_type, row.protocol_type, row.group_state)
-        for _, answer in _of_each_broker(cluster, ask, silent)
+        row.group_id: ListedGroup(row.group_id, row.group_type, row.protocol_type, row.group_state, broker_id)
+        for broker_id, answer in _of_each_broker(cluster, ask, silent)
         for row in answer.groups
     }
     return [found[group_id] for group_id in sorted(found)]
@@ -347,14 +351,46 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
         )
         found = answer.groups[0]
         raise_on_group_error(found.error_code, group_id)
-        return {
-            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
-            for topic in found.topics
-            for partition in topic.partitions
-            if not partition.error_code and partition.committed_offset != NO_OFFSET
-        }
+        return _offsets_of(found)
 
     return until_loaded(cluster, ask)
+
+
+def committed_offsets_of_groups(
+    cluster: Cluster, groups: Iterable[ListedGroup], *, silent: set[int]
+) -> dict[str, dict[TopicPartition, int]]:
+    """Returns all offsets that the groups have committed, with one request to each coordinator.
+
+    A group is left out if its coordinator has moved, loads or refuses. Coordinators that do not answer join
+    `silent`, and those in it are not asked.
+    """
+    of_coordinator: dict[int, list[str]] = {}
+    for group in groups:
+        if group.coordinator_id is not None:
+            of_coordinator.setdefault(group.coordinator_id, []).append(group.group_id)
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for broker_id, names in of_coordinator.items():
+        if broker_id in silent:
+            continue
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=None) for name in names])
+        try:
+            answer = cluster.broker(broker_id).call(
+                request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
+            )
+        except (ClientError, KafkaError):
+            silent.add(broker_id)
+            continue
+        found |= {each.group_id: _offsets_of(each) for each in answer.groups if not each.error_code}
+    return found
+
+
+def _offsets_of(found: OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+        for topic in found.topics
+        for partition in topic.partitions
+        if not partition.error_code and partition.committed_offset != NO_OFFSET
+    }
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:

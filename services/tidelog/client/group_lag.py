@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidelog.model.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.client.cluster import Topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,21 +25,27 @@ class PartitionLag:
 
     @property
     def lag(self) -> int | None:
-        """The records that a reader of read_uncommitted has not read."""
-        return _difference(self.high_watermark, self.committed)
+        """The records that a reader of read_uncommitted has not read. It is negative if the committed offset
+        is beyond the end of the log, as in Kafka's tools.
+        """
+        if self.high_watermark is None or self.committed is None:
+            return None
+        return self.high_watermark - self.committed
 
     @property
     def stable_lag(self) -> int | None:
-        """The records that a reader of read_committed has not read and could read now."""
-        return _difference(self.last_stable_offset, self.committed)
+        """The records that a reader of read_committed has not read and could read now, or `lag` if that is
+        negative.
+        """
+        if self.last_stable_offset is None or self.committed is None:
+            return None
+        if self.lag is not None and self.lag < 0:
+            return self.lag
+        return max(0, self.last_stable_offset - self.committed)
 
     @property
     def depends_on_isolation(self) -> bool:
         return self.lag != self.stable_lag
-
-
-def _difference(end: int | None, committed: int | None) -> int | None:
-    return None if end is None or committed is None else max(0, end - committed)
 
 
 def lag_of(
@@ -55,7 +65,18 @@ def lag_of(
     return PartitionLag(committed.get(place), end, stable)
 
 
+def uncommitted_count(topics: Iterable[Topic], committed: Collection[TopicPartition]) -> int:
+    """Returns the number of partitions, in those of `topics` for which a group has committed an offset or has
+    a member, that have no committed offset. Their records are in no lag.
+    """
+    return sum(
+        TopicPartition(topic.name, partition.index) not in committed
+        for topic in topics
+        for partition in topic.partitions
+    )
+
+
 def total_of(lags: Iterable[int | None]) -> int | None:
-    """Returns the sum of the known lags, None if none is known."""
-    known = [lag for lag in lags if lag is not None]
+    """Returns the number of unread records in the partitions whose lag is known, None if none is known."""
+    known = [max(0, lag) for lag in lags if lag is not None]
     return sum(known) if known else None

@@ -17,13 +17,14 @@ from tidelog.client.coordinators import (
     Group,
     ListedGroup,
     committed_offsets,
+    committed_offsets_of_groups,
     describe_group,
     describe_transaction,
     list_groups,
     list_transactions,
 )
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.group_lag import lag_of, total_of
+from tidelog.client.group_lag import lag_of, total_of, uncommitted_count
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
@@ -47,8 +48,9 @@ from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
 
 MAX_GROUPS: Final = 500
-MAX_GROUPS_WITH_LAG: Final = 50
-"""The most groups whose lag the list shows, because each needs requests of its own."""
+MAX_LAG_MS: Final = 3_000
+"""The time after which the list asks for the lag of no more groups."""
+GROUPS_A_REQUEST: Final = 200
 MAX_PARTITIONS: Final = 500
 MAX_TIMED: Final = 100
 """The most partitions of a group whose next record is read for its time."""
@@ -77,31 +79,49 @@ class GroupReader:
         self._observed: OrderedDict[str, deque[tuple[WallMs, Observations]]] = OrderedDict()
 
     def groups(self, cluster: Cluster) -> GroupList:
-        """Returns all groups, and the lags of the first ones."""
+        """Returns the groups with the greatest lag, and then those without a known lag."""
         with self._silent.asking() as silent:
             return self._groups(cluster, silent)
 
     def _groups(self, cluster: Cluster, silent: set[int]) -> GroupList:
         listed = list_groups(cluster, [], [], silent=silent)
-        shown = listed[:MAX_GROUPS]
-        committed: dict[str, dict[TopicPartition, int]] = {}
-        share_lags: dict[str, int | None] = {}
-        for group in shown[:MAX_GROUPS_WITH_LAG]:
-            if group.group_type == SHARE:
-                share_lags[group.group_id] = _share_lag(cluster, group.group_id)
-            else:
-                committed[group.group_id] = committed_offsets(cluster, group.group_id)
+        committed, share_lags = self._progress_of(cluster, listed, silent)
         topics = _existing(cluster, (each for offsets in committed.values() for each in offsets))
+        by_name = {topic.name: topic for topic in topics}
         high = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, silent=silent)
         stable = offsets_of_topics(
             cluster, topics, LATEST_TIMESTAMP, silent=silent, isolation_level=READ_COMMITTED
         )
-        rows = tuple(
-            _group_row(group, committed.get(group.group_id), high, stable, share_lags.get(group.group_id))
-            for group in shown
-        )
-        without_lag = max(0, len(shown) - MAX_GROUPS_WITH_LAG)
-        return GroupList(rows, len(listed) - len(shown), without_lag, tuple(sorted(silent)))
+        rows = [
+            _group_row(
+                group, committed.get(group.group_id), high, stable, share_lags.get(group.group_id), by_name
+            )
+            for group in listed
+        ]
+        rows.sort(key=lambda row: (row.lag_uncommitted is None, -(row.lag_uncommitted or 0)))
+        without_lag = len(listed) - len(committed) - len(share_lags)
+        more_groups = max(0, len(rows) - MAX_GROUPS)
+        return GroupList(tuple(rows[:MAX_GROUPS]), more_groups, without_lag, tuple(sorted(silent)))
+
+    def _progress_of(
+        self, cluster: Cluster, listed: list[ListedGroup], silent: set[int]
+    ) -> tuple[dict[str, dict[TopicPartition, int]], dict[str, int | None]]:
+        """Returns the offsets of groups, and the lags of share groups, until the time for them is used up."""
+        began_ms = self._monotonic()
+        committed: dict[str, dict[TopicPartition, int]] = {}
+        share_lags: dict[str, int | None] = {}
+        others = [group for group in listed if group.group_type != SHARE]
+        for start in range(0, len(others), GROUPS_A_REQUEST):
+            if self._monotonic() - began_ms > MAX_LAG_MS:
+                return committed, share_lags
+            asked = others[start : start + GROUPS_A_REQUEST]
+            committed |= committed_offsets_of_groups(cluster, asked, silent=silent)
+        for group in listed:
+            if self._monotonic() - began_ms > MAX_LAG_MS:
+                break
+            if group.group_type == SHARE:
+                share_lags[group.group_id] = _share_lag(cluster, group.group_id)
+        return committed, share_lags
 
     def group(self, cluster: Cluster, group_id: str) -> GroupReading:
         """Returns a group with its members and lags. Raises KafkaError GROUP_ID_NOT_FOUND."""
@@ -142,7 +162,10 @@ class GroupReader:
                 )
             )
         more_partitions = len(partitions) - len(shown)
-        return GroupReading(group, tuple(rows), more_partitions, tuple(sorted(silent)), tuple(denied))
+        uncommitted = 0 if shares else uncommitted_count(topics.values(), committed)
+        return GroupReading(
+            group, tuple(rows), more_partitions, tuple(sorted(silent)), tuple(denied), uncommitted
+        )
 
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
@@ -270,12 +293,20 @@ def _group_row(
     high: dict[TopicPartition, int],
     stable: dict[TopicPartition, int],
     share_lag: int | None,
+    topics: dict[str, Topic],
 ) -> GroupRow:
     """Returns a group with its lags over the partitions whose leaders answered."""
     if committed is None:
         return GroupRow(group, share_lag, None)
     lags = [lag_of(each, committed, high, stable) for each in committed]
-    return GroupRow(group, sum(each.lag or 0 for each in lags), sum(each.stable_lag or 0 for each in lags))
+    of_group = [topics[name] for name in {place.topic for place in committed} if name in topics]
+    return GroupRow(
+        group,
+        total_of(each.lag for each in lags),
+        total_of(each.stable_lag for each in lags),
+        uncommitted_count(of_group, committed),
+        sum(each.lag is not None and each.lag < 0 for each in lags),
+    )
 
 
 def _owners(group: Group) -> dict[TopicPartition, str]:

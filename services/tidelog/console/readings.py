@@ -88,12 +88,16 @@ class TopicReading:
 class GroupRow:
     """A group in the list. The lags are sums over its partitions, and None if they were not read.
 
-    A share group has only one lag, which is in `lag_uncommitted`.
+    A share group has only one lag, which is in `lag_uncommitted`. `uncommitted_count` is the number of
+    partitions of its topics without a committed offset, and `beyond_end_count` of those whose committed
+    offset is beyond the end of the log. Neither is in the lags.
     """
 
     group: ListedGroup
     lag_uncommitted: int | None
     lag_committed: int | None
+    uncommitted_count: int = 0
+    beyond_end_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,8 @@ class GroupReading:
     more_partitions: int
     silent: tuple[int, ...]
     denied: tuple[KafkaError, ...]
+    uncommitted_count: int = 0
+    """The partitions of its topics without a committed offset."""
 
 
 @dataclass(frozen=True, slots=True)

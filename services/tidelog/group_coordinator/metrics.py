@@ -29,7 +29,8 @@ class UncommittedLag(NamedTuple):
 class GroupLag(NamedTuple):
     """The lag of a group in one partition.
 
-    `lag` is counted up to the last stable offset, which limits read_committed consumers. `lag_seconds` is the
+    `lag` is counted up to the last stable offset, which limits read_committed consumers. It is negative if
+    the committed offset is beyond the end of the log. `lag_seconds` is the
     age of the first unread record, or 0 if the group has read all records. `expires_seconds` is the time
     until retention may delete that record, or None if no record can expire. `read_uncommitted` is the lag up
     to the high watermark, or None if it is the same.
@@ -270,7 +271,7 @@ def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
         "Age of the first unread record",
         "Committed offset",
     )
-    shown = nlargest(MAX_SHOWN_PARTITIONS, lags, key=lambda lag: lag.greatest)
+    shown = nlargest(MAX_SHOWN_PARTITIONS, lags, key=lambda lag: abs(lag.greatest))
     doc = "Partitions of groups without series of their own, because others have a greater lag"
     families.gauge("tidelog_consumergroup_partitions_omitted", doc, len(lags) - len(shown))
     for lag in sorted(shown):
@@ -305,7 +306,7 @@ def _add_groups(families: Families, lags: Sequence[GroupLag]) -> frozenset[str]:
         families.gauge(
             "kafka_consumergroup_lag_sum",
             "Lag over all partitions of a topic",
-            sum(lag.lag for lag in of_topic),
+            _unread(of_topic),
             consumergroup=group,
             topic=topic,
         )
@@ -319,7 +320,7 @@ def _add_groups(families: Families, lags: Sequence[GroupLag]) -> frozenset[str]:
     shown = _with_greatest_lag(by_group)
     for group, of_group in shown:
         prefix = "kafka_consumergroup_group"
-        total, most = sum(lag.lag for lag in of_group), max(lag.lag for lag in of_group)
+        total, most = _unread(of_group), max(lag.lag for lag in of_group)
         oldest = max(lag.lag_seconds for lag in of_group)
         families.gauge(f"{prefix}_sum_lag", "Lag over all partitions of a group", total, group=group)
         families.gauge(f"{prefix}_max_lag", "Greatest lag of a group's partitions", most, group=group)
@@ -329,12 +330,19 @@ def _add_groups(families: Families, lags: Sequence[GroupLag]) -> frozenset[str]:
     return frozenset(group for group, _ in shown)
 
 
+def _unread(lags: Sequence[GroupLag]) -> int:
+    """Returns the number of unread records. A commit beyond the end of a partition does not make up for
+    others.
+    """
+    return sum(max(0, lag.lag) for lag in lags)
+
+
 def _with_greatest_lag(
     lags: Mapping[_Key, Sequence[GroupLag]],
 ) -> list[tuple[_Key, Sequence[GroupLag]]]:
     """Returns the MAX_SHOWN_GROUPS entries with the greatest lag, sorted by key."""
 
     def total(entry: tuple[_Key, Sequence[GroupLag]]) -> int:
-        return sum(lag.lag for lag in entry[1])
+        return _unread(entry[1])
 
     return sorted(nlargest(MAX_SHOWN_GROUPS, lags.items(), key=total), key=lambda entry: entry[0])

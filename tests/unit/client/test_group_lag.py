@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.group_lag import PartitionLag, lag_of, total_of
-from tidelog.model.topics import TopicPartition
+from tidelog.client.cluster import Partition, Topic
+from tidelog.client.group_lag import PartitionLag, lag_of, total_of, uncommitted_count
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 PLACE = TopicPartition("t", 0)
 OFFSETS = st.none() | st.integers(0, 100)
@@ -18,7 +19,7 @@ def test_an_open_transaction_holds_back_only_the_stable_lag() -> None:
 
 
 @given(OFFSETS, OFFSETS, OFFSETS)
-def test_lags_are_never_negative_and_the_stable_one_is_not_greater(
+def test_only_a_commit_beyond_the_end_has_a_negative_lag_and_the_stable_one_is_not_greater(
     committed: int | None, end: int | None, stable: int | None
 ) -> None:
     def known(offset: int | None) -> dict[TopicPartition, int]:
@@ -27,12 +28,31 @@ def test_lags_are_never_negative_and_the_stable_one_is_not_greater(
     lag = lag_of(PLACE, known(committed), known(end), known(stable))
     assert (lag.lag is None) == (committed is None or end is None)
     if lag.lag is not None and lag.stable_lag is not None:
-        assert 0 <= lag.stable_lag <= lag.lag
+        assert min(lag.lag, 0) <= lag.stable_lag <= lag.lag
     if committed is not None and end is not None:
-        assert lag.lag == max(0, end - committed)
+        assert lag.lag == end - committed
 
 
-def test_a_total_leaves_out_unknown_lags() -> None:
-    assert total_of([6, None, 0]) == 6
+def test_a_commit_beyond_the_end_is_shown_as_kafka_shows_it() -> None:
+    lag = PartitionLag(150, high_watermark=101, last_stable_offset=90)
+    assert (lag.lag, lag.stable_lag) == (-49, -49)
+
+
+def test_a_commit_behind_an_open_transaction_is_not_beyond_the_end() -> None:
+    assert PartitionLag(8, high_watermark=10, last_stable_offset=6).stable_lag == 0
+
+
+def test_partitions_without_a_commit_are_counted_in_the_topics_of_the_group() -> None:
+    topics = [topic("t", 4), topic("u", 2)]
+    assert uncommitted_count(topics, {PLACE, TopicPartition("t", 2), TopicPartition("gone", 0)}) == 4
+
+
+def topic(name: str, partition_count: int) -> Topic:
+    partitions = tuple(Partition(index, 1, 0, (1,), (1,), ()) for index in range(partition_count))
+    return Topic(name, ZERO_TOPIC_ID, False, partitions)
+
+
+def test_a_total_leaves_out_unknown_lags_and_commits_beyond_the_end() -> None:
+    assert total_of([6, None, 0, -49]) == 6
     assert total_of([None]) is None
     assert total_of([]) is None

@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.share_groups import ShareOffset
@@ -14,7 +14,7 @@ from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
 from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 
 def reader() -> GroupReader:
@@ -31,11 +31,48 @@ def test_records_between_two_answers_are_no_difference_of_isolation_levels(
     answers = iter([{PLACE: 10}, {PLACE: stable}])
     group = ListedGroup("spotters", "consumer", "consumer", "Stable")
     monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
-    monkeypatch.setattr(group_reader, "committed_offsets", lambda *args: {PLACE: 3})
+    offsets = {"spotters": {PLACE: 3}}
+    monkeypatch.setattr(group_reader, "committed_offsets_of_groups", lambda *args, silent: offsets)
     monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: next(answers))
     cluster = Mock(Cluster, topics=lambda names: {})
     (row,) = reader().groups(cluster).groups
     assert (row.lag_uncommitted, row.lag_committed) == expected
+
+
+def test_the_groups_with_the_greatest_lag_come_first_and_none_is_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = [ListedGroup(f"g{number:04}", "consumer", "consumer", "Stable", 1) for number in range(700)]
+    # The last one by name lags most, and the first one is committed beyond the end.
+    offsets = {group.group_id: {PLACE: 749 - number} for number, group in enumerate(listed)}
+    asked: list[int] = []
+
+    def committed(cluster: object, groups: list[ListedGroup], *, silent: set[int]) -> dict[str, object]:
+        asked.append(len(groups))
+        return {group.group_id: offsets[group.group_id] for group in groups}
+
+    partitions = tuple(Partition(index, 1, 0, (1,), (1,), ()) for index in range(3))
+    topics = {"flights": Topic("flights", ZERO_TOPIC_ID, False, partitions)}
+    monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: listed)
+    monkeypatch.setattr(group_reader, "committed_offsets_of_groups", committed)
+    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 700})
+    found = reader().groups(Mock(Cluster, topics=lambda names: topics))
+    assert [row.group.group_id for row in found.groups[:2]] == ["g0699", "g0698"]
+    assert found.groups[0].lag_uncommitted == 650
+    assert {row.uncommitted_count for row in found.groups} == {2}
+    assert (len(found.groups), found.more_groups, found.without_lag) == (500, 200, 0)
+    assert asked == [200, 200, 200, 100]
+
+
+def test_a_commit_beyond_the_end_does_not_make_up_for_unread_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = TopicPartition("flights", 1)
+    group = ListedGroup("spotters", "consumer", "consumer", "Stable", 1)
+    offsets = {"spotters": {PLACE: 150, other: 3}}
+    monkeypatch.setattr(group_reader, "list_groups", lambda *args, silent: [group])
+    monkeypatch.setattr(group_reader, "committed_offsets_of_groups", lambda *args, silent: offsets)
+    monkeypatch.setattr(group_reader, "offsets_of_topics", lambda *args, **options: {PLACE: 101, other: 10})
+    (row,) = reader().groups(Mock(Cluster, topics=lambda names: {})).groups
+    assert (row.lag_uncommitted, row.beyond_end_count) == (7, 1)
 
 
 @pytest.mark.parametrize(("lags", "expected"), [((2, 3), 5), ((2, None), 2), ((None, None), None)])

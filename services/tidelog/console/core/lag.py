@@ -31,11 +31,13 @@ class Observation(NamedTuple):
 
     @property
     def lag_uncommitted(self) -> int:
-        return max(0, self.high_watermark - max(self.committed, self.log_start_offset))
+        """The lag, which is negative if the committed offset is beyond the end of the log."""
+        return self.high_watermark - max(self.committed, self.log_start_offset)
 
     @property
     def lag_committed(self) -> int:
-        return max(0, self.last_stable_offset - max(self.committed, self.log_start_offset))
+        unread = max(0, self.last_stable_offset - max(self.committed, self.log_start_offset))
+        return min(self.lag_uncommitted, unread)
 
     @property
     def lost_records(self) -> int:
@@ -45,7 +47,7 @@ class Observation(NamedTuple):
     @property
     def lag_ms(self) -> int | None:
         """The age of the next record that the group reads: 0 if it has read all, None if it is not known."""
-        if not self.lag_uncommitted:
+        if self.lag_uncommitted <= 0:
             return 0
         return None if self.record_ms is None else max(0, self.at_ms - self.record_ms)
 
@@ -86,7 +88,7 @@ def forecast(now: Observation, before: Observation | None, retention: Retention)
         return Forecast(
             Outlook.LOST, 0, f"retention deleted {now.lost_records:,} offsets that the group had not read"
         )
-    if not now.lag_uncommitted:
+    if now.lag_uncommitted <= 0:
         return Forecast(Outlook.NONE, None, "the group has read all records")
     if not retention.is_deleting:
         return Forecast(Outlook.NONE, None, "the topic keeps the last record of each key")

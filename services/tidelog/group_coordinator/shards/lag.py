@@ -218,12 +218,13 @@ def lag_of(
 ) -> GroupLag:
     """Returns the lag of a group in one partition.
 
-    Deleted records do not count. Retention may delete a record when it is
-    `retention.ms` old, but the record stays longer if its segment has newer records.
+    Deleted records do not count. The lag is negative if the committed offset is beyond the end of the log.
+    Retention may delete a record when it is `retention.ms` old, but the record stays longer if its segment
+    has newer records.
     """
     first_unread = max(offset, offsets.log_start_offset)
-    lag = max(0, offsets.last_stable_offset - first_unread)
-    to_high_watermark = max(0, offsets.high_watermark - first_unread)
+    to_high_watermark = offsets.high_watermark - first_unread
+    lag = min(to_high_watermark, max(0, offsets.last_stable_offset - first_unread))
     first_unread_ms = offsets.first_unread_timestamp_ms
     age_s = max(0, now_ms - first_unread_ms) / 1000 if first_unread_ms >= 0 else 0.0
     expires_s = None

@@ -65,7 +65,7 @@ def lag_trend(
     consumed = trend([point for point in committed if point[0] >= since_ms])
     change = trend(recent)
     drain_s = None
-    if lag == 0:
+    if lag <= 0:
         drain_s = 0.0
     elif change is not None and change.per_s < 0 and change.is_clear:
         drain_s = lag / -change.per_s
@@ -102,7 +102,7 @@ def _since_set_back(
 def _state_of(lag: float, lag_per_s: float | None, consumed_per_s: float | None, *, is_gone: bool) -> str:
     if is_gone:
         return GONE
-    if lag == 0:
+    if lag <= 0:
         return READ
     if consumed_per_s is not None and consumed_per_s <= 0:
         return STALLED

@@ -60,9 +60,9 @@ def forecast(
     margin = committed[-1][1] - starts[-1][1] if committed and starts else None
     is_told = bool(expires) and expires[-1][0] >= lag.last_ms
     expires_s = expires[-1][1] if is_told else None
-    by_time_s = _until_zero(latest(expires, window_ms)) if is_told and lag.lag else None
-    by_offset_s = _overtaken_in_s(committed, starts, window_ms) if lag.lag else None
-    if lag.lag == 0:
+    by_time_s = _until_zero(latest(expires, window_ms)) if is_told and lag.lag > 0 else None
+    by_offset_s = _overtaken_in_s(committed, starts, window_ms) if lag.lag > 0 else None
+    if lag.lag <= 0:
         verdict = SAFE
     elif by_time_s is not None or by_offset_s is not None:
         soonest_s = min(s for s in (by_time_s, by_offset_s) if s is not None)

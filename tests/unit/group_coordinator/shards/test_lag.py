@@ -47,7 +47,7 @@ NOW_MS = WallMs(1_000_000)
         pytest.param(90, PartitionOffsets(0, 100, 95, NOW_MS - 1_000), 5, 1.0, id="open transaction"),
         pytest.param(95, PartitionOffsets(0, 100, 95, NOW_MS - 9_000), 0, 0.0, id="only an open one"),
         pytest.param(10, PartitionOffsets(40, 100, 100, NOW_MS - 4_000), 60, 4.0, id="deleted before"),
-        pytest.param(120, PartitionOffsets(0, 100, 100, -1), 0, 0.0, id="ahead of the log"),
+        pytest.param(120, PartitionOffsets(0, 100, 95, -1), -20, 0.0, id="beyond the end"),
         pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS + 500), 10, 0.0, id="clock of the producer"),
         pytest.param(90, PartitionOffsets(0, 100, 100, -1), 10, 0.0, id="time unknown"),
     ],
