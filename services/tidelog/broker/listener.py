@@ -34,8 +34,10 @@ IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
 MAX_HOST_RATES = 10_000
 """The addresses whose rate of connections is remembered, if a quota limits it."""
+MAX_UNREAD_ANSWER_BYTES = 256 * 1024 * 1024
+"""The responses in memory that clients have not read, without the small ones."""
 RESERVED_PART = 8
-"""The brokers' own listener has memory for requests of its own: this part of what clients have."""
+"""The brokers' own listener has memory of its own: this part of what clients have."""
 MAX_EXCESS_S = 1.0
 """The longest time for which a connection above the quota of its address stays open: Kafka's quota window."""
 MIN_BACKLOG = 1024
@@ -70,7 +72,8 @@ class ConnectionLimits:
         self._exempt_listener_names = names if len(plan.bind) > len(names) else frozenset()
         self._waiting: WaitingConnections[Connection] = WaitingConnections()
         self._turn: asyncio.TimerHandle | None = None
-        self.buffer_pool = BufferPool(self._request_memory(settings.broker.queued_max_request_bytes))
+        self.buffer_pool = BufferPool(self._budget(settings.broker.queued_max_request_bytes))
+        self.unread_answers = self._budget(MAX_UNREAD_ANSWER_BYTES)
         self.per_host: Counter[str] = Counter()
         self.total = 0
 
@@ -78,7 +81,8 @@ class ConnectionLimits:
         """Returns whether a listener is the brokers', and clients have other ones."""
         return listener_name in self._exempt_listener_names
 
-    def _request_memory(self, max_bytes: int) -> FairBudget:
+    def _budget(self, max_bytes: int) -> FairBudget:
+        """Returns a budget with a reserve for brokers if they have a listener of their own."""
         if max_bytes <= 0:
             return FairBudget(NO_LIMIT)
         reserve = max_bytes // RESERVED_PART if self._exempt_listener_names else 0
@@ -180,6 +184,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.buffer_pool = limits.buffer_pool
         self.turn = Turn(self.loop)
+        self.unread_answers = limits.unread_answers
         self.max_request_bytes = settings.broker.socket_request_max_bytes
         self.max_in_flight_requests = settings.broker.tidelog_connection_max_in_flight_requests
         self.port = endpoint.port

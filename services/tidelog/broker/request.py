@@ -301,7 +301,7 @@ class RequestContext:
         self.api_version = route.version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.answer_bytes: int  # known when the response is encoded
+        self.answer_bytes = 0  # known when the response is encoded
         self.started_at = started_at  # seconds of the monotonic clock at the arrival of the bytes
         self.chunks: Sequence[Chunk] | None = None
         self.edit: Callable[[Message], Steps[None]] | None = None
@@ -415,6 +415,21 @@ class Handling(NamedTuple):
     decoder: DecoderOfVersion | None = None
 
 
+LARGE_ANSWERS: Final = frozenset(
+    {
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.LIST_GROUPS,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.LIST_TRANSACTIONS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
+    }
+)
+"""The APIs whose small requests coordinators may answer with up to 16 MiB."""
+
+
 class Route:
     """The decoder, handler and encoder of one version of one API. It is created at the first request."""
 
@@ -427,6 +442,7 @@ class Route:
         "encode",
         "handle",
         "keeps_frame",
+        "may_answer_large",
         "telemetry",
         "version",
     )
@@ -445,6 +461,7 @@ class Route:
         self.keeps_frame = (
             api_key == ApiKey.PRODUCE
         )  # the handler finishes with the records before the buffer is reused
+        self.may_answer_large = api_key in LARGE_ANSWERS
         self.decode = (
             codec.request_decoder(api_key, version) if handling.decoder is None else handling.decoder(version)
         )

@@ -384,6 +384,7 @@ class BrokerServer:
         plan = settings.listener_plan()
         limits = ConnectionLimits(parts.current_settings, parts.quotas.quotas)
         self._metrics.budgets["request_memory"] = limits.buffer_pool.budget
+        self._metrics.budgets["unread_answers"] = limits.unread_answers
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,

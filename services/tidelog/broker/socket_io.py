@@ -140,7 +140,7 @@ class FrameReader:
         self._start = self._end = 0
 
     def await_room(self, granted: Callable[[], object]) -> None:
-        """Calls `granted`, and perhaps at once, when the frame that is arriving has room."""
+        """Calls `granted` when the frame that is arriving has room."""
 
         def on_granted() -> None:
             self.is_starved = False
@@ -202,6 +202,10 @@ class FrameReader:
         elif self._end:
             self._keep_rest()
         return None
+
+    def take_back(self, frame_bytes: int) -> None:
+        """Lets `next_frame` return again what it has just returned."""
+        self._start -= SIZE_BYTES + frame_bytes
 
     def keep_unread(self) -> None:
         """Copies the frames that `next_frame` has not returned yet out of the shared buffer, so that the
@@ -390,6 +394,10 @@ class Outbox:
         self.waiting_bytes += sum(map(len, chunks))
         if not self._watching and not self._reading_ahead:
             self._pump()
+
+    def memory_bytes(self) -> int:
+        """Returns the bytes that wait in memory, without those in files."""
+        return memory_of(self._chunks)
 
     def close(self) -> None:
         """Drops the waiting chunks, releases their files and closes the duplicate of the socket."""
@@ -732,6 +740,11 @@ class TlsOutbox(Outbox):
             head.release()
             self._probed_to = 0
         return piece
+
+
+def memory_of(chunks: Iterable[Chunk]) -> int:
+    """Returns the bytes of chunks that are in memory and not in files."""
+    return sum(len(chunk) for chunk in chunks if not isinstance(chunk, FileRange))
 
 
 def release_files(chunks: Iterable[Chunk]) -> None:

@@ -138,14 +138,12 @@ class FairBudget:
     def await_room(
         self, holding: Holding, key: Hashable, amount: int, granted: Callable[[], object], now_s: float
     ) -> None:
-        """Calls `granted` once the holding has `amount`, which has been refused, and perhaps at once. While
-        holdings wait, the caller calls `check` from time to time.
+        """Calls `granted` once the holding has `amount`, which has been refused. While holdings wait, the
+        caller calls `check` from time to time.
         """
-        is_first = not self.waiting
-        self.waiting[holding] = _Wish(key, amount, granted)
-        if is_first:
+        if not self.waiting:
             self._freed_s = max(self._freed_s, now_s)
-            self._grant(now_s)
+        self.waiting[holding] = _Wish(key, amount, granted)
 
     def forget(self, holding: Holding, now_s: float) -> None:
         """Ends a holding, also while it waits."""
@@ -156,13 +154,14 @@ class FairBudget:
         holding.progressed_s = None
 
     def check(self, now_s: float) -> None:
-        """Looks for holdings without progress while others wait. If nothing has become free for `stalled_s`,
-        the waiting ones block each other, and the largest holding of the largest key is evicted.
+        """Looks for holdings without progress while others wait. If nothing has become free for a while, the
+        waiting ones may block each other: one of them may use the spare part, and after `stalled_s`, the
+        largest holding of the largest key is evicted.
         """
         if not self.waiting or now_s - self._checked_s < SCAN_INTERVAL_S:
             return
         self._checked_s = now_s
-        self._grant(now_s)
+        self._grant(now_s, may_use_spare=now_s - self._freed_s >= SCAN_INTERVAL_S)
         if self.waiting and now_s - self._freed_s >= self._stalled_s and self.held_by_clients:
             accounts = [each for each in self._accounts.values() if each.key != BROKERS]
             largest = max(accounts, key=lambda account: account.held)
@@ -216,7 +215,7 @@ class FairBudget:
         share = self.fair_share(key)
         is_below = self.held_by(key) + growth <= share
         needed = growth - self.spare_left
-        if is_below or may_use_spare:
+        if is_below or may_use_spare or self.held_by_clients == holding.amount:
             needed -= self._spare()
         if needed <= 0:
             return ()
@@ -276,17 +275,17 @@ class FairBudget:
             for victim in victims:
                 victim.evict()
 
-    def _grant(self, now_s: float) -> None:
-        """Lets waiting holdings have what they wait for. The one that has waited longest may use the spare
-        part, so that they cannot all wait for each other. A refused one goes to the end.
+    def _grant(self, now_s: float, *, may_use_spare: bool = False) -> None:
+        """Lets waiting holdings have what they wait for, and the first of them perhaps the spare part. A
+        refused one goes to the end.
         """
         for attempt in range(min(len(self.waiting), MAX_TRIES)):
             if not self.waiting:  # an eviction has ended others
                 return
             holding = next(iter(self.waiting))
             wish = self.waiting[holding]
-            growth = wish.amount - holding.amount
-            if growth <= 0 or self._grow(holding, wish.key, growth, now_s, may_use_spare=attempt == 0):
+            growth, uses_spare = wish.amount - holding.amount, may_use_spare and not attempt
+            if growth <= 0 or self._grow(holding, wish.key, growth, now_s, may_use_spare=uses_spare):
                 self.waiting.pop(holding, None)
                 wish.granted()
             else:

@@ -7,6 +7,7 @@ The connection is the real one, over a real socket. The dispatcher does what the
 from __future__ import annotations
 
 import asyncio
+import copy
 import socket
 import struct
 import sys
@@ -25,6 +26,7 @@ from structlog.testing import capture_logs
 from tidelog.broker import connection as connection_module
 from tidelog.broker.connection import (
     CLIENT_LOG,
+    LARGE_ANSWER_ROOM_BYTES,
     MAX_CLIENT_LINES_PER_SECOND,
     MAX_TURN_S,
     ClosedByProtocolError,
@@ -81,8 +83,8 @@ class Transport:
 
 
 class Script:
-    """A dispatcher that obeys requests: `now:x`, `slow:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`,
-    `close`. A slow request takes longer than a connection's turn.
+    """A dispatcher that obeys requests: `now:x`, `slow:x`, `park:x`, `describe:x`, `task:x`, `large:n`,
+    `bad`, `bug`, `close`. A slow request takes longer than a connection's turn.
     """
 
     def __init__(self) -> None:
@@ -95,15 +97,19 @@ class Script:
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         word, _, name = bytes(frame).decode().partition(":")
+        route = copy.copy(self)
+        route.may_answer_large = word == "describe"
+        if route.may_answer_large and not connection.has_room_for_large_answer(len(frame)):
+            return
         self.started.append(name)
-        context = RequestContext(connection, cast(Any, self), 0, None, 0.0)
+        context = RequestContext(connection, cast(Any, route), 0, None, 0.0)
         if word == "slow":
             self.now_s += 1.5 * MAX_TURN_S
         if word in ("now", "slow"):
             connection.answer_now(context, self.encode_answer(context, name))
         elif word == "range":
             connection.answer_now(context, [*self.encode_answer(context, name), self.file.range()])
-        elif word == "park":
+        elif word in ("park", "describe"):
             context.park(lambda: self.abandoned.append(name))
             self.parked[name] = context
         elif word == "task":
@@ -122,6 +128,7 @@ class Script:
             connection.close()
 
     version = 0
+    may_answer_large = False
 
     def encode_answer(self, context: RequestContext, name: str) -> list[Chunk]:
         text = name.encode()
@@ -169,6 +176,7 @@ class Lab:
             loop=self.loop,
             buffer_pool=self.pool,
             turn=Turn(self.loop),
+            unread_answers=FairBudget(1 << 30),
             max_request_bytes=8 * 1024 * 1024,
             max_in_flight_requests=MAX_IN_FLIGHT,
             name="PLAINTEXT",
@@ -615,6 +623,62 @@ def test_a_client_that_holds_all_memory_does_not_delay_others(lab: Lab) -> None:
     for connection in others:
         lab.feed_bytes(b"!!", connection)
     assert len(lab.script.started) == len(others)
+
+
+def test_answers_behind_one_that_waits_stop_further_requests(lab: Lab) -> None:
+    lab.feed("park:first", *(f"now:{'x' * 400_000}" for _ in range(2)))
+    assert not lab.connection.is_held_back
+    assert lab.listener.unread_answers.held_by_clients > 800_000
+    lab.feed_bytes((struct.pack(">i", 400_004) + b"now:" + b"x" * 400_000) * 2)
+    assert len(lab.script.started) == 4
+    assert lab.connection.is_held_back
+    lab.script.answer("first")
+    lab.turn()
+    lab.answers()
+    lab.turn()
+    assert not lab.connection.is_held_back
+    assert lab.listener.unread_answers.held == 0
+
+
+def test_a_client_that_reads_nothing_leaves_memory_for_others(lab: Lab) -> None:
+    """It may have the memory that others do not need. Above that, its connections are closed."""
+    budget = lab.listener.unread_answers = FairBudget(4_000_000)
+    greedy = [lab.connection, *(lab.connect()[0] for _ in range(9))]
+    for connection in greedy:
+        lab.feed(f"large:{900_000}", connection=connection)
+        lab.turn()
+    assert any(connection.is_closed for connection in greedy)
+    assert 1_500_000 < budget.held <= 3_500_000
+    other, transport = lab.connect()
+    other.principal = Principal("User:other")
+    lab.feed(f"large:{900_000}", connection=other)
+    lab.turn()
+    assert not other.is_closed
+    assert lab.answers(transport) == ["x" * 900_000]
+
+
+def test_requests_with_large_answers_start_one_after_the_other(lab: Lab) -> None:
+    """A client has few of them at a time, over all its connections, and leaves room for others."""
+    lab.listener.unread_answers = FairBudget(4 * LARGE_ANSWER_ROOM_BYTES)
+    connections = {name: lab.connect()[0] for name in "abcd"}
+    for name, connection in connections.items():
+        lab.feed(f"describe:{name}1", f"describe:{name}2", f"now:{name}3", connection=connection)
+    other, transport = lab.connect()
+    other.principal = Principal("User:other")
+    lab.feed("describe:other", connection=other)
+    assert lab.script.started == ["a1", "b1", "c1", "other"]
+    lab.script.answer("other")
+    assert lab.answers(transport) == ["other"]
+    answered = ["other"]
+    while waiting := [name for name in lab.script.started if name[0] in "abcd" and name in lab.script.parked]:
+        assert len(waiting) <= 4
+        assert len({name[0] for name in waiting}) == len(waiting)
+        answered.append(waiting[0])
+        lab.script.answer(waiting[0])
+        lab.turn()
+    assert sorted(answered) == sorted(["other", *(f"{name}{n}" for name in "abcd" for n in (1, 2))])
+    assert len(lab.script.started) == 13
+    assert lab.listener.unread_answers.held == 0
 
 
 def test_small_requests_are_served_while_a_client_holds_all_memory(lab: Lab) -> None:
