@@ -126,7 +126,7 @@ class NumberCore:
         return ShardDecision()
 
     def deactivate(self) -> list[Reply]:
-        refused = HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        refused = HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return [Reply(reply_to, refused) for reply_to in self.parked]
 
 

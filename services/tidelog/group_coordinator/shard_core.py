@@ -260,7 +260,8 @@ class ShardCore(Protocol):
         ...
 
     def deactivate(self) -> list[Reply]:
-        """Returns a NOT_COORDINATOR reply to every open request, because the shard moves elsewhere.
+        """Returns a reply to every open request: COORDINATOR_LOAD_IN_PROGRESS, because another coordinator
+        loads the shard and clients reach it at the same broker.
 
         The core is not used afterwards. It gives up its cycles of references, so that Python frees it at
         once: the garbage collector visits frozen objects only rarely (ADR 0066).

@@ -198,14 +198,14 @@ class TransactionCore:
 
     def deactivate(self) -> list[Reply]:
         replies = [
-            Reply(awaited.request.reply_to, refusal(awaited.request, ErrorCode.NOT_COORDINATOR))
+            Reply(awaited.request.reply_to, refusal(awaited.request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             for awaited in self._awaited.values()
         ]
         self._awaited.clear()
         self._awaiting_ids.clear()
         self._handlers.clear()
         return replies + [
-            Reply(request.reply_to, refusal(request, ErrorCode.NOT_COORDINATOR))
+            Reply(request.reply_to, refusal(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
             for request in self._waiting.take_all()
         ]
 

@@ -149,7 +149,7 @@ def test_a_lost_shard_is_loaded_without_its_unreplicated_records() -> None:
     assert kept.is_good
     assert gone.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert parked.message is not None
-    assert parked.message.error_code == ErrorCode.NOT_COORDINATOR
+    assert parked.message.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     coordinator.attach()
     coordinator.settle()
     assert coordinator.core.numbers == {"g": 1}

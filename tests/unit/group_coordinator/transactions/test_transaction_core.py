@@ -294,7 +294,7 @@ class TestInitProducerId:
         lab.ids_at_once = False
         assert lab.init() is None
         (reply,) = lab.core.deactivate()
-        assert reply.message.error_code == ErrorCode.NOT_COORDINATOR
+        assert reply.message.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class TestPartitions:
@@ -518,7 +518,7 @@ class TestWaitingForMarkers:
         lab.is_patient = True
         assert lab.init() is None
         (reply,) = lab.core.deactivate()
-        assert reply.message.error_code == ErrorCode.NOT_COORDINATOR
+        assert reply.message.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class TestLongIds:

@@ -222,10 +222,10 @@ class ClassicGroups:
         return step.decision
 
     def deactivate(self) -> list[Reply]:
-        """Returns a NOT_COORDINATOR reply to every waiting request."""
+        """Returns a reply to every waiting request."""
         step = Step(ShardDecision(), WallMs(0))
         for group in self._all():
-            self._refuse_all(group, step, ErrorCode.NOT_COORDINATOR)
+            self._refuse_all(group, step, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return step.decision.replies
 
     # -- conversion from and to consumer groups
@@ -258,7 +258,10 @@ class ClassicGroups:
         del self._groups.by_id[group.group_id]
 
     @staticmethod
-    def _refuse_all(group: ClassicGroup, step: Step, error: ErrorCode) -> None:
+    def _refuse_all(group: ClassicGroup, step: Step, join_error: ErrorCode) -> None:
+        """Refuses the joins that wait. Members that wait for their assignment have to join again: most other
+        errors are final for them.
+        """
         for member in group.members.values():
-            refuse_join(member, step, error, member_id=member.member_id)
-            answer_sync(group, member, step, error)
+            refuse_join(member, step, join_error, member_id=member.member_id)
+            answer_sync(group, member, step, ErrorCode.REBALANCE_IN_PROGRESS)

@@ -113,7 +113,12 @@ class Deletions:
             waiting.append(self._sought.done)
         self._sought = None
         self._deleted_groups.clear()
-        return [reply for done in waiting if done is not None for reply in done(ErrorCode.NOT_COORDINATOR)]
+        return [
+            reply
+            for done in waiting
+            if done is not None
+            for reply in done(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        ]
 
     def _next(self) -> _Sought | None:
         """Returns the next group to look through, or None at the end of all deletions."""

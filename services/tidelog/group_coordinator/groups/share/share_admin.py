@@ -84,7 +84,7 @@ class _OffsetsAnswer:
             return []
         self._is_refused = True
         groups = [
-            _DescribedGroup(wanted.group_id, error_code=ErrorCode.NOT_COORDINATOR)
+            _DescribedGroup(wanted.group_id, error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             for wanted in self.request.message.groups
         ]
         response = describing.DescribeShareGroupOffsetsResponse(groups=groups)
@@ -250,7 +250,7 @@ class ShareAdmin:
             return altered({}, now_ms)
         self._groups.by_id[group.group_id] = group
         changes = ShareChanges(self._groups, group, decision, now_ms)
-        refusal = Reply(request.reply_to, _alter_refusal(ErrorCode.NOT_COORDINATOR, None))
+        refusal = Reply(request.reply_to, _alter_refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None))
         self._states.reset(changes, offsets, names, altered, lambda: [refusal])
         return decision
 
@@ -317,7 +317,7 @@ class ShareAdmin:
             return deleted({}, now_ms)
         decision = ShardDecision()
         changes = ShareChanges(self._groups, group, decision, now_ms)
-        refusal = Reply(request.reply_to, _delete_refusal(ErrorCode.NOT_COORDINATOR, None))
+        refusal = Reply(request.reply_to, _delete_refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None))
         self._states.delete_topics(changes, found, deleted, lambda: [refusal])
         return decision
 
@@ -362,7 +362,7 @@ class ShareAdmin:
             changes,
             topic_ids,
             lambda results, now_ms: finish(),
-            lambda: answered(ErrorCode.NOT_COORDINATOR),
+            lambda: answered(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
         )
 
 

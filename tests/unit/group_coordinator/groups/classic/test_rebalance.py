@@ -180,9 +180,22 @@ def test_requests_that_wait_while_a_shard_is_released_are_rejected() -> None:
     members = lab.stable_group(2)
     _, joined = lab.join_with_id()
     lab.fail_over()
-    assert lab.answers[joined].error_code == ErrorCode.NOT_COORDINATOR
+    assert lab.answers[joined].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     assert not lab.owed
     assert lab.heartbeat(members[0], 1) is ErrorCode.NONE, "the next owner does not know of the rebalance"
+
+
+def test_a_member_that_waits_for_its_assignment_joins_again_when_the_shard_is_released() -> None:
+    lab = ShardLab()
+    joins = [lab.join_with_id() for _ in range(2)]
+    while not all(number in lab.answers for _, number in joins):
+        lab.pass_time(lab.settings.group_initial_rebalance_delay_ms)
+    group = lab.group()
+    follower = next(member_id for member_id, _ in joins if member_id != group.leader)
+    waiting = lab.sync(follower, group.generation)
+    assert waiting in lab.owed
+    lab.fail_over()
+    assert lab.answers[waiting].error_code == ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def test_from_version_5_a_sync_must_name_its_protocol() -> None:

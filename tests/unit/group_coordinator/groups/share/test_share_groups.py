@@ -248,7 +248,7 @@ def test_a_request_that_waits_is_refused_when_the_shard_moves(lab: ShareLab) -> 
     joined(lab).beat(-1)
     number = alter(lab, 7)
     lab.fail_over()
-    assert lab.answers[number].error_code == ErrorCode.NOT_COORDINATOR
+    assert lab.answers[number].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @pytest.mark.parametrize("version", [0, 1])

@@ -120,7 +120,7 @@ def test_a_shard_that_moves_refuses_the_whole_request_once(
     lab.fail_over()
     told = lab.answers[number]
     assert [group.group_id for group in told.groups] == [*GROUPS, "absent"]
-    assert {group.error_code for group in told.groups} == {ErrorCode.NOT_COORDINATOR}
+    assert {group.error_code for group in told.groups} == {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
 
 
 def test_the_answer_is_made_in_steps(lab: ShareLab, monkeypatch: pytest.MonkeyPatch) -> None:
