@@ -3,80 +3,57 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import CLIENT_TIMEOUT_S, consume_messages, create_topic, new_consumer, new_producer
+from brokerlab.clients import consume_messages, create_topic
 from brokerlab.command_line import Tools
+from brokerlab.old_records import OLD_RECORDS, QUICK_DELETION, await_deletion, produce_old
 
 pytestmark = pytest.mark.integration
-QUICK_DELETION = {
-    "log.initial.task.delay.ms": "100",
-    "log.retention.check.interval.ms": "100",
-    "log.cleaner.backoff.ms": "100",
-}
-YEARS_AGO_MS = 1_500_000_000_000
-RECORDS = 20
 OLD_TOPICS = {
     "endless": {"retention.ms": "-1"},
     "compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "segment.ms": "1"},
 }
 
 
-def produce_old(bootstrap: str, topic: str) -> None:
-    """Produces records with the same key and old times, each in a batch of its own."""
-    producer = new_producer(bootstrap)
-    for number in range(RECORDS):
-        producer.produce(topic, b"%d" % number, b"key", 0, timestamp=YEARS_AGO_MS)
-        assert producer.flush(CLIENT_TIMEOUT_S) == 0
+def start_without_metadata(broker: BrokerProcess) -> None:
+    assert broker.stop() == 0
+    shutil.rmtree(broker.data_dir / "metadata")
+    broker.start()
 
 
-def start_offset(bootstrap: str, topic: str) -> int:
-    consumer = new_consumer(bootstrap)
-    try:
-        low: int = consumer.get_watermark_offsets(TopicPartition(topic, 0), CLIENT_TIMEOUT_S)[0]
-        return low
-    finally:
-        consumer.close()
-
-
-def await_deletion(bootstrap: str, topic: str) -> None:
-    deadline_s = time.monotonic() + 30
-    while start_offset(bootstrap, topic) < RECORDS:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+def await_a_pass(bootstrap: str, tools: Tools) -> None:
+    """Waits until retention has looked at all partitions."""
+    create_topic(bootstrap, "new", configs={"retention.ms": "1"})
+    produce_old(bootstrap, "new")
+    await_deletion(bootstrap, "new")
+    tools.output("topic", "delete", "new")
 
 
 def test_topics_without_known_settings_keep_all_records_until_confirmed(
     start_broker: Callable[..., BrokerProcess],
 ) -> None:
     broker = start_broker()  # it deletes nothing for 30 s
+    bootstrap, tools = broker.bootstrap, Tools(broker.bootstrap)
     for topic, configs in OLD_TOPICS.items():
-        create_topic(broker.bootstrap, topic, configs=configs)
-        produce_old(broker.bootstrap, topic)
-    assert broker.stop() == 0
-    shutil.rmtree(broker.data_dir / "metadata")
-    for file in broker.data_dir.rglob("topic-settings.json"):
+        create_topic(bootstrap, topic, configs=configs)
+        produce_old(bootstrap, topic, keys=1)
+    for file in broker.data_dir.rglob("*-settings.json"):
         file.unlink()
     broker.settings |= QUICK_DELETION
-    broker.start()
-    tools = Tools(broker.bootstrap)
+    start_without_metadata(broker)
     for _ in range(2):  # also after a restart
-        create_topic(broker.bootstrap, "new")
-        produce_old(broker.bootstrap, "new")
-        await_deletion(broker.bootstrap, "new")
+        await_a_pass(bootstrap, tools)
         for topic in OLD_TOPICS:
-            assert len(consume_messages(broker.bootstrap, topic, RECORDS)) == RECORDS
+            assert len(consume_messages(bootstrap, topic, OLD_RECORDS)) == OLD_RECORDS
         unconfirmed = tools.output("topic", "confirm-settings").splitlines()
         assert [line.split("\t") for line in unconfirmed[1:]] == [
             ["compacted", "delete", "604800000", "-1"],
             ["endless", "delete", "604800000", "-1"],
         ]
-        tools.output("topic", "delete", "new")
         broker.stop()
         broker.start()
     said = tools.run("doctor")
@@ -85,6 +62,26 @@ def test_topics_without_known_settings_keep_all_records_until_confirmed(
     tools.output("config", "alter", "--topic", "endless", "retention.ms=-1")
     assert "are confirmed" in tools.output("topic", "confirm-settings", "endless")
     tools.output("topic", "confirm-settings", "--all")
-    await_deletion(broker.bootstrap, "compacted")
-    assert len(consume_messages(broker.bootstrap, "endless", RECORDS)) == RECORDS
+    await_deletion(bootstrap, "compacted")
+    assert len(consume_messages(bootstrap, "endless", OLD_RECORDS)) == OLD_RECORDS
     assert "topic settings\tthe settings of all topics are known" in tools.run("doctor").stdout.decode()
+
+
+def test_settings_are_restored_from_their_copies(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker(QUICK_DELETION)
+    bootstrap, tools = broker.bootstrap, Tools(broker.bootstrap)
+    tools.output("config", "alter", "--broker-defaults", "log.retention.ms=-1")
+    create_topic(bootstrap, "changed")
+    create_topic(bootstrap, "inherits")
+    tools.output("config", "alter", "--topic", "changed", "retention.ms=-1", "segment.bytes=2097152")
+    tools.output("config", "alter", "--topic", "changed", "--delete-config", "segment.bytes")
+    for topic in ("changed", "inherits"):
+        produce_old(bootstrap, topic)
+    start_without_metadata(broker)
+    await_a_pass(bootstrap, tools)
+    for topic in ("changed", "inherits"):
+        assert len(consume_messages(bootstrap, topic, OLD_RECORDS)) == OLD_RECORDS
+    described = tools.output("topic", "describe")
+    assert "retention.ms=-1" in described.partition("Topic: changed\t")[2].splitlines()[0]
+    assert "tidelog.settings.confirmed" not in described
+    assert "segment.bytes=2097152" not in described

@@ -113,6 +113,7 @@ class CommandReceiver:
                 self._settings.apply(command.broker_configs)
                 changed = tuple(metadata.topics.values())  # topics inherit the broker's settings
             await run_in_slices(self._apply_topic_settings(changed))
+            await self._hosting.keep_settings(command)
             if self._identity.broker_id in metadata.brokers:
                 self.first_metadata.set()
             return CommandResult()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
@@ -16,6 +16,7 @@ from tidelog.broker.hosting_state import HostingState
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.log.errors import CorruptFileError, LogStorageError
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.core import PartitionCore
@@ -27,6 +28,7 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, TopicState, UpdateMetadata
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock
 from tidelog.timing.slices import run_in_slices
@@ -132,6 +134,7 @@ class Hosting:
             log_config(settings),
             now_ms=self._clock.wall_ms(),
             is_only_replica=len(role.state.replicas) == 1,
+            topic_settings=role.overrides,
         )
         broker_settings = self._settings.broker
         producers.expiration_ms = broker_settings.producer_id_expiration_ms
@@ -164,6 +167,33 @@ class Hosting:
         )
         replica.step(EligibleLeadersSwitched(self._metadata.uses_elr))
         return replica
+
+    async def keep_settings(self, update: UpdateMetadata) -> None:
+        """Copies the settings of brokers and of hosted topics that an update has changed to the disk."""
+        changed: list[tuple[PartitionLog, Mapping[str, str]]] = []
+        await run_in_slices(self._find_changed(update.topics, changed))
+        broker_configs, own = update.broker_configs, str(self._identity.broker_id)
+
+        def keep() -> None:
+            for storage, overrides in changed:
+                storage.keep_topic_settings(overrides)
+            if broker_configs is not None:
+                self._log_directory.keep_broker_settings(
+                    broker_configs.get(DEFAULT_BROKER_ENTITY, {}), broker_configs.get(own, {})
+                )
+
+        if changed or broker_configs is not None:
+            await asyncio.to_thread(keep)
+
+    def _find_changed(
+        self, topics: Sequence[TopicState], changed: list[tuple[PartitionLog, Mapping[str, str]]]
+    ) -> Steps[None]:
+        for topic in topics:
+            for state in topic.partitions:
+                replica = self._hosted.replicas.get(TopicPartition(topic.name, state.partition))
+                if replica is not None and replica.storage.topic_settings != topic.configs:
+                    changed.append((replica.storage, topic.configs))
+                yield
 
     def features_changed(self) -> Steps[None]:
         """Tells the replicas which features are on."""

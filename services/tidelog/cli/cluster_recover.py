@@ -15,6 +15,7 @@ import click
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
+from tidelog.broker.log.settings_copies import BrokerSettingsCopy
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, ETCD
 from tidelog.cli.output import counted, note, say
@@ -22,7 +23,14 @@ from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.embedded.log_survey import FoundReplica, greatest_producer_id, partition_directories, survey
+from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings
+from tidelog.embedded.log_survey import (
+    FoundReplica,
+    broker_settings_of,
+    greatest_producer_id,
+    partition_directories,
+    survey,
+)
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_EPOCH_KEY, Entry, ProducerIdBlockEntry
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
@@ -45,6 +53,7 @@ class Survey(NamedTuple):
     cluster_id: str
     replicas: dict[int, list[FoundReplica]]
     greatest_producer_id: int
+    broker_settings: FoundBrokerSettings
 
 
 @click.command(
@@ -79,8 +88,8 @@ def command(
     """Rebuild etcd's contents from the brokers' directories.
 
     etcd must be empty, and brokers and controllers must be stopped. The command restores topics with their
-    ids, partitions and replicas; all records remain. The settings of topics and brokers existed only in etcd
-    and are lost. Nothing is deleted from the topics until 'tidelog topic confirm-settings' confirms their
+    ids, partitions, replicas and settings; all records remain. If the copies of a topic's settings are
+    missing or differ, nothing is deleted from the topic until 'tidelog topic confirm-settings' confirms its
     settings. With --log-dir, the setting tidelog.etcd.endpoints names the etcd (in --config, the
     environment or --set).
     """
@@ -103,11 +112,11 @@ def command(
         except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
             raise ToolError(str(error)) from error
     _tell(topics)
-    unconfirmed = [topic.entry.name for topic in topics if not are_confirmed(topic.config.configs)]
+    unconfirmed = [topic for topic in topics if topic.config and not are_confirmed(topic.config.configs)]
     if unconfirmed:
         note(
-            f"The settings of {counted(len(unconfirmed), 'topic')} are lost. Nothing is deleted from them "
-            "until 'tidelog topic confirm-settings' confirms what applies."
+            f"The settings of {counted(len(unconfirmed), 'topic')} are not known. Nothing is deleted from "
+            "them until 'tidelog topic confirm-settings' confirms what applies."
         )
     say(f"Cluster {found.cluster_id} is restored in etcd; {next_step}.", is_one_of_many=True)
 
@@ -166,6 +175,7 @@ def survey_directories(log_dirs: Sequence[Path]) -> Survey:
         raise ToolError(f"none of these directories exists: {', '.join(map(str, log_dirs))}")
     cluster_id = _one_cluster(metas)
     replicas: dict[int, list[FoundReplica]] = {}
+    copies: dict[int, BrokerSettingsCopy | None] = {}
     greatest = -1
     with ThreadPoolExecutor(SURVEY_THREADS) as threads:
         for log_dir, meta in metas.items():
@@ -173,10 +183,11 @@ def survey_directories(log_dirs: Sequence[Path]) -> Survey:
                 raise ToolError(
                     f"{log_dir}: broker {meta.node_id} has another directory; give only one of them"
                 )
+            copies[meta.node_id] = broker_settings_of(log_dir)
             directories = partition_directories(log_dir)
             replicas[meta.node_id] = list(threads.map(lambda item: survey(*item), directories.items()))
             greatest = max(greatest, *threads.map(greatest_producer_id, directories.values()), -1)
-    return Survey(cluster_id, replicas, greatest)
+    return Survey(cluster_id, replicas, greatest, found_broker_settings(copies))
 
 
 def _one_cluster(metas: dict[Path, MetaProperties]) -> str:
@@ -197,12 +208,17 @@ async def recover(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
             f"etcd is not empty: it holds {len(others)} keys ({others[0]}, ...). Nothing was changed. "
             "If you do not need its contents, stop etcd and move its data away"
         )
-    topics = rebuild_topics(found.replicas, new_topic_id=uuid.uuid4())
+    topics = rebuild_topics(
+        found.replicas,
+        new_topic_id=uuid.uuid4(),
+        are_defaults_known=found.broker_settings.are_known,
+    )
     await store.txn([], [Put(UNDER_WAY, found.cluster_id.encode())])
     entries: list[Entry] = [
         ProducerIdBlockEntry(-1, found.greatest_producer_id + 1, PRODUCER_IDS_SKIPPED),
         *(state for topic in topics for state in topic.states),
-        *(topic.config for topic in topics),
+        *(topic.config for topic in topics if topic.config is not None),
+        *found.broker_settings.entries,
         *(topic.entry for topic in topics),
     ]
     for batch in _batches([Put(entry.key, entry.encode()) for entry in entries]):

@@ -3,8 +3,7 @@
 The replica that is furthest ahead becomes the leader, by (leader epoch of its last batch, log end offset). It
 holds all committed records, because every replica that was in sync in that epoch holds them. Replicas with
 the same end are in sync. The others truncate to the leader's log and catch up. The new leader epoch is
-greater than all known epochs. The settings of topics existed only in the lost store, so nothing of them is
-deleted until an administrator confirms their settings (ADR 0067).
+greater than all known epochs. The settings of topics come from the copies beside their partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.embedded.found_settings import lost_settings
+from tidelog.embedded.found_settings import found_topic_settings
 from tidelog.embedded.log_survey import NO_EPOCH, FoundReplica
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
 
@@ -30,29 +29,35 @@ class RebuiltTopic(NamedTuple):
 
     entry: TopicEntry
     states: tuple[PartitionStateEntry, ...]
-    config: TopicConfigEntry
+    config: TopicConfigEntry | None
     missing: tuple[int, ...]
     left_out: tuple[int, ...]
 
 
 def rebuild_topics(
-    found: Mapping[int, Sequence[FoundReplica]], *, new_topic_id: uuid.UUID
+    found: Mapping[int, Sequence[FoundReplica]], *, new_topic_id: uuid.UUID, are_defaults_known: bool
 ) -> list[RebuiltTopic]:
     """Rebuilds all topics.
 
     `found` holds the replicas by broker id. `new_topic_id` seeds the ids of topics whose ids are on no disk.
+    `are_defaults_known` says whether the settings are known that topics inherit from brokers.
     """
     by_topic: dict[str, dict[int, list[FoundReplica]]] = {}
     for broker_id, replicas in found.items():
         for replica in replicas:
             by_topic.setdefault(replica.topic_partition.topic, {}).setdefault(broker_id, []).append(replica)
     return [
-        _rebuild(topic, by_broker, uuid.uuid5(new_topic_id, topic))
+        _rebuild(topic, by_broker, uuid.uuid5(new_topic_id, topic), are_defaults_known)
         for topic, by_broker in sorted(by_topic.items())
     ]
 
 
-def _rebuild(topic: str, by_broker: Mapping[int, list[FoundReplica]], otherwise: uuid.UUID) -> RebuiltTopic:
+def _rebuild(
+    topic: str,
+    by_broker: Mapping[int, list[FoundReplica]],
+    otherwise: uuid.UUID,
+    are_defaults_known: bool,
+) -> RebuiltTopic:
     topic_id = _topic_id(by_broker) or otherwise
     partitions: dict[int, dict[int, FoundReplica]] = {}
     left_out: set[int] = set()
@@ -70,10 +75,16 @@ def _rebuild(topic: str, by_broker: Mapping[int, list[FoundReplica]], otherwise:
         here = partitions.get(index, {})
         assignments.append(_rotated(sorted(here) or everywhere, index))
         states.append(_state(topic, index, here, assignments[-1]))
+    settings = found_topic_settings(
+        topic,
+        [replica.settings for replicas in partitions.values() for replica in replicas.values()],
+        replicas=max(map(len, assignments)),
+        are_defaults_known=are_defaults_known,
+    )
     return RebuiltTopic(
         TopicEntry(topic, topic_id, tuple(assignments)),
         tuple(states),
-        TopicConfigEntry(topic, lost_settings(topic, max(map(len, assignments)))),
+        TopicConfigEntry(topic, settings) if settings else None,
         tuple(index for index in range(count) if index not in partitions),
         tuple(sorted(left_out)),
     )

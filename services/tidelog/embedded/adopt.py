@@ -1,8 +1,8 @@
 """Adopts topics that are in the data directory but not in the metadata.
 
 Apache Kafka wrote the directory, or the metadata was lost. The names and ids come from the partitions'
-directories and their `partition.metadata`. The topics' settings were stored elsewhere and are lost, so
-nothing of the topics is deleted until an administrator confirms their settings (ADR 0067).
+directories and their `partition.metadata`, and the settings from the copies in the directories. Nothing is
+deleted from topics without such copies until an administrator confirms their settings (ADR 0067).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import structlog
 
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.partition_directory import read_topic_id
-from tidelog.embedded.found_settings import lost_settings
+from tidelog.embedded.found_settings import found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
     NO_EPOCH,
+    broker_settings_of,
     greatest_producer_id,
     latest_leader_epoch,
     partition_directories,
+    topic_settings_of,
 )
 from tidelog.metadata.entries import (
     PRODUCER_ID_BLOCK_KEY,
@@ -34,7 +36,7 @@ from tidelog.metadata.entries import (
     topic_key,
 )
 from tidelog.metadata.store import MAX_TXN_OPERATIONS, Compare, MetadataStore, Put
-from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.settings.topic_settings import are_confirmed
 
 NO_CONTROLLER_EPOCH: Final = 0
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
@@ -54,19 +56,28 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
         for topic, partitions in sorted(_topics_on_disk(log_dir).items())
         if topic_key(topic) not in known
     }
-    if found:
-        await _skip_producer_ids(
-            store, [path for partitions in found.values() for path in partitions.values()]
-        )
+    if not found:
+        return
+    await _skip_producer_ids(store, [path for partitions in found.values() for path in partitions.values()])
+    inherited = found_broker_settings({node_id: broker_settings_of(log_dir)})
+    if not known:
+        await store.txn([], [Put(entry.key, entry.encode()) for entry in inherited.entries])
+    unconfirmed = 0
     for topic, partitions in found.items():
-        await _adopt(store, topic, partitions, node_id)
+        settings = found_topic_settings(
+            topic,
+            [topic_settings_of(directory) for directory in partitions.values()],
+            replicas=1,
+            are_defaults_known=inherited.are_known,
+        )
+        unconfirmed += not are_confirmed(settings)
+        await _adopt(store, topic, partitions, node_id, settings)
         _log.info("topic adopted from the data directory", topic=topic, partitions=len(partitions))
-    unknown = [topic for topic in found if topic not in INTERNAL_TOPICS]
-    if unknown:
+    if unconfirmed:
         _log.warning(
-            "nothing is deleted from topics whose settings are lost; `tidelog topic confirm-settings` lists "
-            "them",
-            topics=len(unknown),
+            "nothing is deleted from topics whose settings are not known; `tidelog topic confirm-settings` "
+            "lists them",
+            topics=unconfirmed,
         )
 
 
@@ -90,7 +101,13 @@ def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
     return topics
 
 
-async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path], node_id: int) -> None:
+async def _adopt(
+    store: MetadataStore,
+    topic: str,
+    partitions: Mapping[int, Path],
+    node_id: int,
+    settings: Mapping[str, str],
+) -> None:
     """Writes a topic. The topic's own key comes last, so that an interrupted adoption is repeated."""
     ids = {found for found in map(read_topic_id, partitions.values()) if found is not None}
     if len(ids) > 1:
@@ -105,7 +122,8 @@ async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path
         )
         for index in range(count)
     ]
-    entries.append(TopicConfigEntry(topic, lost_settings(topic, replicas=1)))
+    if settings:
+        entries.append(TopicConfigEntry(topic, settings))
     entries.append(TopicEntry(topic, topic_id, tuple((node_id,) for _ in range(count))))
     for start in range(0, len(entries), MAX_TXN_OPERATIONS):
         puts = [Put(entry.key, entry.encode()) for entry in entries[start : start + MAX_TXN_OPERATIONS]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +21,17 @@ from tidelog.broker.log.partition_directory import (
     parse_partition_directory_name,
     read_topic_id,
 )
+from tidelog.broker.log.settings_copies import (
+    BrokerSettingsCopy,
+    DamagedCopyError,
+    read_broker_settings,
+    read_topic_settings,
+)
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.topic_settings import validate_overrides
 
 NO_EPOCH = -1
 
@@ -37,12 +46,15 @@ class LogEnd(NamedTuple):
 
 
 class FoundReplica(NamedTuple):
-    """A replica on disk. `topic_id` is None if the machine crashed before the id was written."""
+    """A replica on disk. `topic_id` is None if the machine crashed before the id was written, and `settings`
+    is None if the topic's overrides are not known.
+    """
 
     topic_partition: TopicPartition
     topic_id: uuid.UUID | None
     end: LogEnd
     latest_epoch: int  # the greatest known leader epoch, even if it has no batch
+    settings: Mapping[str, str] | None = None
 
 
 def partition_directories(log_dir: Path) -> dict[TopicPartition, Path]:
@@ -69,7 +81,33 @@ def survey(topic_partition: TopicPartition, directory: Path) -> FoundReplica:
     except CorruptFileError as error:
         _log.warning("leader epochs are taken from the log", reason=str(error))
         latest_epoch = NO_EPOCH
-    return FoundReplica(topic_partition, read_topic_id(directory), end, max(end.leader_epoch, latest_epoch))
+    latest_epoch = max(end.leader_epoch, latest_epoch)
+    return FoundReplica(
+        topic_partition, read_topic_id(directory), end, latest_epoch, topic_settings_of(directory)
+    )
+
+
+def topic_settings_of(directory: Path) -> Mapping[str, str] | None:
+    """Returns the overrides of a partition's topic, None if they are not known. Raises OSError."""
+    try:
+        overrides = read_topic_settings(directory)
+        if overrides is not None:
+            validate_overrides(overrides)
+    except (DamagedCopyError, KafkaError) as error:
+        _log.warning("settings of a topic are not known", directory=str(directory), reason=str(error))
+        return None
+    return overrides
+
+
+def broker_settings_of(log_dir: Path) -> BrokerSettingsCopy | None:
+    """Returns the settings that AlterConfigs had set for the broker, None if they are not known. Raises
+    OSError.
+    """
+    try:
+        return read_broker_settings(log_dir)
+    except DamagedCopyError as error:
+        _log.warning("settings of a broker are not known", reason=str(error))
+        return None
 
 
 def log_end(directory: Path) -> LogEnd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from loglab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.cli.cluster_recover import UNDER_WAY, recover, survey_directories
-from tidelog.cli.rebuilt_metadata import rebuild_topics
+from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.tool_command import ToolError
 from tidelog.embedded.log_survey import FoundReplica, LogEnd
 from tidelog.metadata.entries import (
@@ -35,28 +36,46 @@ CONFIG = LogConfig()
 
 
 def replica(
-    partition: int, epoch: int, end: int, *, latest: int | None = None, topic_id: uuid.UUID | None = ID
+    partition: int,
+    epoch: int,
+    end: int,
+    *,
+    latest: int | None = None,
+    topic_id: uuid.UUID | None = ID,
+    settings: Mapping[str, str] | None = None,
 ) -> FoundReplica:
     latest_epoch = epoch if latest is None else latest
-    return FoundReplica(TopicPartition("t", partition), topic_id, LogEnd(epoch, end), latest_epoch)
+    return FoundReplica(TopicPartition("t", partition), topic_id, LogEnd(epoch, end), latest_epoch, settings)
+
+
+def rebuilt(found: Mapping[int, Sequence[FoundReplica]]) -> RebuiltTopic:
+    (topic,) = rebuild_topics(found, new_topic_id=SEED, are_defaults_known=True)
+    return topic
 
 
 def test_the_replica_with_the_longest_log_leads() -> None:
     found = {1: [replica(0, 4, 90)], 2: [replica(0, 5, 80)], 3: [replica(0, 5, 70, latest=9)]}
-    (topic,) = rebuild_topics(found, new_topic_id=SEED)
+    topic = rebuilt(found)
     assert topic.entry == TopicEntry("t", ID, ((1, 2, 3),))
     (state,) = topic.states
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 10)
 
 
+def test_settings_come_from_the_replicas_of_the_topic_itself() -> None:
+    kept = {"retention.ms": "-1"}
+    deleted = replica(0, 9, 999, topic_id=OLD_ID, settings={"retention.ms": "1"})
+    topic = rebuilt({1: [replica(0, 1, 7, settings=kept)], 2: [replica(0, 1, 7)], 3: [deleted]})
+    assert topic.config == TopicConfigEntry("t", kept)
+    assert rebuilt({1: [replica(0, 1, 7, settings={})]}).config is None
+
+
 def test_nothing_is_deleted_from_topics_whose_settings_are_lost() -> None:
-    (topic,) = rebuild_topics({1: [replica(0, 1, 7)]}, new_topic_id=SEED)
-    assert topic.config == TopicConfigEntry("t", NOT_CONFIRMED)
+    assert rebuilt({1: [replica(0, 1, 7)]}).config == TopicConfigEntry("t", NOT_CONFIRMED)
 
 
 def test_replicas_with_the_same_end_are_in_sync_and_lead_in_turn() -> None:
     found = {b: [replica(p, 1, 7) for p in range(3)] for b in (5, 6, 7)}
-    (topic,) = rebuild_topics(found, new_topic_id=SEED)
+    topic = rebuilt(found)
     assert topic.entry.assignments == ((5, 6, 7), (6, 7, 5), (7, 5, 6))
     assert [state.leader for state in topic.states] == [5, 6, 7]
     assert all(sorted(state.isr) == [5, 6, 7] for state in topic.states)
@@ -68,12 +87,12 @@ def test_a_topic_that_was_recreated_while_a_broker_was_down() -> None:
         2: [replica(0, 0, 1)],
         3: [replica(0, 9, 999, topic_id=OLD_ID), replica(1, 9, 999, topic_id=OLD_ID)],
     }
-    (topic,) = rebuild_topics(found, new_topic_id=SEED)
+    topic = rebuilt(found)
     assert (topic.entry.topic_id, topic.entry.assignments, topic.left_out) == (ID, ((1, 2),), (3,))
 
 
 def test_a_partition_without_replicas_will_be_empty() -> None:
-    (topic,) = rebuild_topics({1: [replica(2, 3, 4)]}, new_topic_id=SEED)
+    topic = rebuilt({1: [replica(2, 3, 4)]})
     assert (topic.missing, topic.entry.assignments) == ((0, 1), ((1,), (1,), (1,)))
     assert [state.leader_epoch for state in topic.states] == [0, 0, 4]
 
@@ -92,7 +111,7 @@ def directories(draw: st.DrawFn) -> dict[int, list[FoundReplica]]:
 
 @given(directories())
 def test_no_replica_is_ahead_of_the_leader_or_of_its_epoch(found: dict[int, list[FoundReplica]]) -> None:
-    (topic,) = rebuild_topics(found, new_topic_id=SEED)
+    topic = rebuilt(found)
     for state, assignment in zip(topic.states, topic.entry.assignments, strict=True):
         here = {b: r for b, rs in found.items() for r in rs if r.topic_partition.partition == state.partition}
         assert set(assignment) == set(here) or not here

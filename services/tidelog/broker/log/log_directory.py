@@ -55,6 +55,7 @@ from tidelog.broker.log.previous_life import (
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
+from tidelog.broker.log.settings_copies import keep_broker_settings
 from tidelog.model.instants import WallMs, is_over
 from tidelog.model.topics import TopicPartition
 
@@ -193,12 +194,14 @@ class LogDirectory:
         *,
         now_ms: WallMs,
         is_only_replica: bool = False,
+        topic_settings: Mapping[str, str] | None = None,
         new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> OpenedLog:
         """Opens the partition's log, which is created or recovered if necessary.
 
         A directory of a deleted topic with the same name (and another id) is set aside first. Unless it
-        `is_only_replica`, a log without its first segments is not opened. Raises LogStorageError.
+        `is_only_replica`, a log without its first segments is not opened. The topic's overrides,
+        `topic_settings`, are copied to the directory. Raises LogStorageError.
         """
         directory = self._path_of(topic_partition)
         try:
@@ -230,6 +233,8 @@ class LogDirectory:
             open_segments=self.open_segments,
         )
         storage = opened.storage
+        if topic_settings is not None:
+            storage.keep_topic_settings(topic_settings)
         storage.clean_offset = self._clean_offsets.get(topic_partition, NEVER_CLEANED)
         if storage.clean_offset > storage.log.log_end_offset:
             storage.clean_offset = NEVER_CLEANED
@@ -337,6 +342,10 @@ class LogDirectory:
 
     def _path_of(self, topic_partition: TopicPartition) -> Path:
         return self.path / partition_directory_name(topic_partition)
+
+    def keep_broker_settings(self, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> None:
+        """Writes the copy of the settings that AlterConfigs has set for all brokers and for this one."""
+        keep_broker_settings(self.path, of_all, of_this)
 
     def remember(self, life: Life) -> None:
         """Writes the facts about this run that the next start needs to `meta.properties`. Raises OSError."""

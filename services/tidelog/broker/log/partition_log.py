@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from operator import attrgetter
+from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -36,6 +37,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
+from tidelog.broker.log.settings_copies import TOPIC_SETTINGS_FILE, keep_topic_settings
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
@@ -44,6 +46,12 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs, is_over
 
 NEVER_CLEANED: Final = -1
+_SMALL_FILES: Final = (
+    LEADER_EPOCHS_FILE,
+    PARTITION_METADATA_FILE,
+    SEGMENTS_CHECKPOINT_FILE,
+    TOPIC_SETTINGS_FILE,
+)
 
 _BASE_OFFSET = attrgetter("base_offset")
 
@@ -71,6 +79,7 @@ class PartitionLog:
         "leader_epoch_checkpoint",
         "log",
         "recovery_point",
+        "topic_settings",
         "was_damaged",
     )
 
@@ -85,6 +94,8 @@ class PartitionLog:
         """The number of truncations so far."""
         self.cut_at_opening: str | None = None
         self.was_damaged = False
+        self.topic_settings: Mapping[str, str] | None = None
+        """The topic's overrides in the copy of its settings; None if this run has not written it."""
         self.clean_offset = NEVER_CLEANED
         self.is_swapping = False
         self.flush_times: Durations | None = None
@@ -393,7 +404,7 @@ class PartitionLog:
 
     def _sync_small_files(self) -> None:
         directory = self.log.directory
-        for name in (LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE, SEGMENTS_CHECKPOINT_FILE):
+        for name in _SMALL_FILES:
             with suppress(FileNotFoundError):
                 sync_file(directory.named(name))
         directory.sync()
@@ -418,6 +429,11 @@ class PartitionLog:
             raise LogStorageError(
                 f"{directory.path}: the leader epochs cannot be written: {error}"
             ) from error
+
+    def keep_topic_settings(self, overrides: Mapping[str, str]) -> None:
+        """Writes the copy of the topic's settings."""
+        keep_topic_settings(Path(self.log.directory.path), overrides)
+        self.topic_settings = overrides
 
     def close(self, producer_snapshot: bytes | None = None) -> None:
         """Flushes everything and closes the files. The log is then unusable.

@@ -52,6 +52,11 @@ from tidelog.broker.log.segment_indexes import (
     aborted_transaction,
     decode_aborted_transactions,
 )
+from tidelog.broker.log.settings_copies import (
+    DamagedCopyError,
+    read_broker_settings,
+    read_topic_settings,
+)
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.broker.partition.producer_state import ProducerState
@@ -195,6 +200,7 @@ def check_directory(directory: Path, tell: Tell) -> DirectoryReport:
         _check_offsets(report, found, key, expected)
     _check_strangers(report, paths)
     _check_topic_ids(report, paths)
+    _check_settings_copies(report, paths)
     return report
 
 
@@ -303,6 +309,17 @@ def _check_topic_ids(report: DirectoryReport, paths: Sequence[Path]) -> None:
             names = ", ".join(sorted(found.values()))
             text = f"partitions of topic {topic} have different ids: {names}"
             report.findings.append(Finding("topic ids", State.FAIL, text, step))
+
+
+def _check_settings_copies(report: DirectoryReport, paths: Sequence[Path]) -> None:
+    """Looks for damaged copies of settings (ADR 0068)."""
+    readers: list[tuple[Callable[[Path], object], Path]] = [(read_broker_settings, report.path)]
+    readers += [(read_topic_settings, path) for path in paths]
+    for read, path in readers:
+        try:
+            read(path)
+        except DamagedCopyError as error:
+            report.findings.append(Finding("settings", State.WARN, str(error), START_STEP))
 
 
 # -- one partition
