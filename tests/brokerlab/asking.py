@@ -44,6 +44,7 @@ class Asked:
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
         self.principal = principal
+        self.budget_key = self.peer_host
         self.access: Any = None
         self.authentication = None
         self.gate = None
@@ -76,6 +77,9 @@ class Asked:
         assert end == len(frame)
 
     answer_later = answer_now
+
+    def has_room_for_large_answer(self, frame_bytes: int) -> bool:
+        return True
 
     def mute(self, duration_s: float) -> None:
         self.muted_s = max(self.muted_s, duration_s)
