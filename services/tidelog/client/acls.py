@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.principal import Principal
 from tidelog.wire.messages.create_acls import AclCreation, CreateAclsRequest, CreateAclsResponse
@@ -34,6 +35,11 @@ def list_acls(cluster: Cluster, wanted: AclFilter) -> list[AclBinding]:
 
 def create_acls(cluster: Cluster, bindings: Sequence[AclBinding]) -> None:
     """Creates the ACLs that do not exist. Raises KafkaError, ClientError."""
+    for part in in_parts(bindings):
+        _create_acls(cluster, part)
+
+
+def _create_acls(cluster: Cluster, bindings: list[AclBinding]) -> None:
     creations = [
         AclCreation(
             binding.resource_type,

@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.client.answers import raise_on_topic_error
 from tidelog.client.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.core.delivery_errors import LeaderNotAvailableError, UnknownTopicError, request_error
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.create_partitions import (
@@ -171,7 +172,12 @@ def list_offsets(
     while True:
         failed: ListOffsetsPartitionResponse | None = None
         for leader, indexes in _by_leader(topic, wanted - found.keys()).items():
-            for row in _ask_offsets(cluster, leader, topic.name, indexes, timestamp, isolation_level):
+            rows = (
+                row
+                for part in in_parts(indexes)
+                for row in _ask_offsets(cluster, leader, topic.name, part, timestamp, isolation_level)
+            )
+            for row in rows:
                 if row.error_code == ErrorCode.NONE:
                     found[row.partition_index] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
                 else:
@@ -236,9 +242,14 @@ def delete_records(
     """
     timeout_ms = int(cluster.timeout_s * 1000)
     found: dict[TopicPartition, DeletedRecords] = {}
-    for leader, of_leader in places_by_leader(cluster, offsets).items():
+    parts = [
+        (leader, part)
+        for leader, of_leader in places_by_leader(cluster, offsets).items()
+        for part in in_parts(of_leader)
+    ]
+    for leader, part in parts:
         rows: dict[str, list[DeleteRecordsPartition]] = {}
-        for place in of_leader:
+        for place in part:
             rows.setdefault(place.topic, []).append(DeleteRecordsPartition(place.partition, offsets[place]))
         asked = [DeleteRecordsTopic(name, partitions) for name, partitions in rows.items()]
         request = DeleteRecordsRequest(asked, timeout_ms)

@@ -13,6 +13,7 @@ from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.answers import topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
 from tidelog.client.core.delivery_errors import LeaderNotAvailableError, request_error
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     AuthenticationFailedError,
@@ -163,7 +164,12 @@ class Cluster:
 
         The request goes to the broker `seen_by`, or to any broker. It never creates topics.
         """
-        return _topics_of(self._ask(None if names is None else tuple(names), asked=seen_by))
+        if names is None:
+            return _topics_of(self._ask(None, asked=seen_by))
+        found: dict[str, Topic] = {}
+        for part in list(in_parts(names)) or [[]]:
+            found |= _topics_of(self._ask(tuple(part), asked=seen_by))
+        return dict(sorted(found.items()))
 
     def topic(self, name: str, *, creates: bool = False) -> Topic:
         """Returns a topic when all its partitions have leaders, and waits for them until the timeout.

@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerConnection
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.topic_settings import NOT_CONFIRMED, SETTINGS_CONFIRMED
 from tidelog.wire.messages.describe_configs import (
@@ -54,7 +55,6 @@ CONFIG_SOURCES: Final[Mapping[int, str]] = {
 }
 DYNAMIC_SOURCES: Final = frozenset({1, 2, 3, 6, 7, 8})
 _SYNONYMS_SINCE: Final = 1
-_TOPICS_A_REQUEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,8 @@ def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) 
     """
     wanted = sorted(topics)
     found: dict[str, str | None] = {}
-    for start in range(0, len(wanted), _TOPICS_A_REQUEST):
-        asked = [
-            DescribeConfigsResource(int(ResourceType.TOPIC), topic, [name])
-            for topic in wanted[start : start + _TOPICS_A_REQUEST]
-        ]
+    for part in in_parts(wanted):
+        asked = [DescribeConfigsResource(int(ResourceType.TOPIC), topic, [name]) for topic in part]
         answer = cluster.any_broker().call(DescribeConfigsRequest(asked), DescribeConfigsResponse)
         for result in answer.results:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:

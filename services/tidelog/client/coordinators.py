@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 from tidelog.client.connection import BrokerConnection
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -412,8 +413,17 @@ def delete_offsets(
     A partition whose topic a member subscribes to keeps its offset (GROUP_SUBSCRIBED_TO_TOPIC). Raises
     KafkaError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
     """
+    found: dict[TopicPartition, ErrorCode] = {}
+    for part in in_parts(sorted(places)):
+        found |= _delete_offsets(cluster, group_id, part)
+    return found
+
+
+def _delete_offsets(
+    cluster: Cluster, group_id: str, places: list[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
     topics: dict[str, list[OffsetDeleteRequestPartition]] = {}
-    for place in sorted(places):
+    for place in places:
         topics.setdefault(place.topic, []).append(OffsetDeleteRequestPartition(place.partition))
     request = OffsetDeleteRequest(
         group_id, [OffsetDeleteRequestTopic(name, rows) for name, rows in topics.items()]

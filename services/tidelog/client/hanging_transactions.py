@@ -15,6 +15,7 @@ from tidelog.client.cluster import NO_LEADER, Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
 from tidelog.client.core.delivery_errors import request_error
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -32,7 +33,6 @@ from tidelog.wire.messages.write_txn_markers import (
 )
 
 NO_TRANSACTION: Final = -1
-_PARTITIONS_A_REQUEST: Final = 500
 _FIRST_COORDINATOR_EPOCH: Final = 0
 
 
@@ -74,8 +74,7 @@ def describe_producers(cluster: Cluster, places: Iterable[TopicPartition]) -> li
     """Returns the producers of partitions. Raises KafkaError, ClientError."""
     found: list[PartitionProducer] = []
     for leader, of_leader in places_by_leader(cluster, places).items():
-        for start in range(0, len(of_leader), _PARTITIONS_A_REQUEST):
-            left = of_leader[start : start + _PARTITIONS_A_REQUEST]
+        for left in in_parts(of_leader):
             while left:
                 left = _ask_for_producers(cluster.broker(leader), left, found)
     return sorted(found, key=lambda producer: (producer.place, producer.producer_id))

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition
 from tidelog.client.core.delivery_errors import UnknownTopicError, request_error
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_for_leader_epoch import (
@@ -107,8 +108,9 @@ def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[T
                 failed = (place, ErrorCode.LEADER_NOT_AVAILABLE)
                 continue
             by_leader.setdefault(leader, {})[place] = epochs[place]
-        for leader, asked in by_leader.items():
-            for place, row in _ask(cluster, leader, asked):
+        parts = [(leader, part) for leader, asked in by_leader.items() for part in in_parts(asked.items())]
+        for leader, part in parts:
+            for place, row in _ask(cluster, leader, dict(part)):
                 if row.error_code == ErrorCode.NONE:
                     found[place] = EpochEnd(row.leader_epoch, row.end_offset)
                 else:

@@ -8,6 +8,8 @@ from typing import Final
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import partitions_by_topic
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -81,27 +83,28 @@ def describe_log_dirs(
     Brokers in `silent` are not asked, and one that does not answer joins them. Raises KafkaError
     CLUSTER_AUTHORIZATION_FAILED and, without `silent`, other KafkaErrors and ClientError.
     """
-    wanted = None
+    asked: list[list[DescribableLogDirTopic] | None] = [None]
     if topics is not None:
-        wanted = [
-            DescribableLogDirTopic(topic.name, [partition.index for partition in topic.partitions])
-            for topic in topics
-        ]
+        places = ((topic.name, partition.index) for topic in topics for partition in topic.partitions)
+        asked = [
+            [DescribableLogDirTopic(name, rows) for name, rows in partitions_by_topic(part).items()]
+            for part in in_parts(TopicPartition(*place) for place in places)
+        ] or [[]]
     found: list[LogDir] = []
     for broker_id in sorted(broker_ids):
         if silent is not None and broker_id in silent:
             continue
         try:
-            answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
-            raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
+            answers = [_ask(cluster, broker_id, wanted) for wanted in asked]
         except (ClientError, KafkaError) as error:
             is_denied = isinstance(error, KafkaError) and error.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             if silent is None or is_denied:
                 raise
             silent.add(broker_id)
             continue
-        for row in answer.results:
-            replicas = (
+        replicas: dict[str, list[ReplicaSize]] = {}
+        for row in (row for answer in answers for row in answer.results):
+            replicas.setdefault(row.log_dir, []).extend(
                 ReplicaSize(
                     TopicPartition(topic.name, part.partition_index),
                     part.partition_size,
@@ -111,14 +114,23 @@ def describe_log_dirs(
                 for topic in row.topics
                 for part in topic.partitions
             )
-            found.append(
-                LogDir(
-                    broker_id,
-                    row.log_dir,
-                    ErrorCode(row.error_code),
-                    row.total_bytes,
-                    row.usable_bytes,
-                    tuple(sorted(replicas, key=lambda replica: replica.place)),
-                )
+        found += [
+            LogDir(
+                broker_id,
+                row.log_dir,
+                ErrorCode(row.error_code),
+                row.total_bytes,
+                row.usable_bytes,
+                tuple(sorted(replicas[row.log_dir], key=lambda replica: replica.place)),
             )
+            for row in answers[-1].results
+        ]
     return found
+
+
+def _ask(
+    cluster: Cluster, broker_id: int, wanted: list[DescribableLogDirTopic] | None
+) -> DescribeLogDirsResponse:
+    answer = cluster.broker(broker_id).call(DescribeLogDirsRequest(wanted), DescribeLogDirsResponse)
+    raise_on_error(answer.error_code, f"log directories of broker {broker_id}")
+    return answer

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import GROUP, coordinator_of, until_loaded
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_commit import (
@@ -36,8 +37,15 @@ def commit_offsets(
     cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], metadata: str = ""
 ) -> None:
     """Commits offsets. Raises KafkaError (NON_EMPTY_GROUP if the group has members), ClientError."""
+    for part in in_parts(sorted(offsets.items())):
+        _commit_offsets(cluster, group_id, part, metadata)
+
+
+def _commit_offsets(
+    cluster: Cluster, group_id: str, offsets: list[tuple[TopicPartition, CommittedOffset]], metadata: str
+) -> None:
     topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for place, committed in sorted(offsets.items()):
+    for place, committed in offsets:
         topics.setdefault(place.topic, []).append(
             OffsetCommitRequestPartition(place.partition, committed.offset, committed.leader_epoch, metadata)
         )

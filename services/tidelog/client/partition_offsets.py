@@ -13,6 +13,7 @@ from typing import Final
 
 from tidelog.client.admin import READ_UNCOMMITTED, OffsetAt
 from tidelog.client.cluster import NO_LEADER, Cluster, Topic
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -25,7 +26,6 @@ from tidelog.wire.messages.list_offsets import (
 )
 
 _CONSUMER: Final = -1
-_PARTITIONS_A_REQUEST: Final = 1_000
 _WITH_TIMESTAMPS: Final = 1
 _WITH_ISOLATION: Final = 2
 """The first versions whose response has a timestamp, and whose request has an isolation level."""
@@ -52,9 +52,9 @@ def offsets_at(
     least = _WITH_ISOLATION if isolation_level else _WITH_TIMESTAMPS
     found: dict[PartitionKey, OffsetAt] = {}
     for leader, keys in sorted(of_leader.items()):
-        for start in range(0, len(keys), _PARTITIONS_A_REQUEST):
+        for part in in_parts(keys):
             topics: dict[str, list[ListOffsetsPartition]] = {}
-            for topic, index in keys[start : start + _PARTITIONS_A_REQUEST]:
+            for topic, index in part:
                 row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
                 topics.setdefault(topic, []).append(row)
             asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]

@@ -8,7 +8,9 @@ from typing import Final
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
+from tidelog.client.core.cluster_view import partitions_by_topic
 from tidelog.client.core.delivery_errors import UnknownTopicError
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.rebalance_plan import Assignment, PartitionKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -92,8 +94,13 @@ def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[in
 
     Partitions are independent. Raises the KafkaError of the first rejected partition, ClientError.
     """
+    for part in in_parts(wanted.items()):
+        _alter_reassignments(cluster, part)
+
+
+def _alter_reassignments(cluster: Cluster, wanted: list[tuple[PartitionKey, tuple[int, ...] | None]]) -> None:
     topics: dict[str, list[ReassignablePartition]] = {}
-    for (topic, partition), replicas in wanted.items():
+    for (topic, partition), replicas in wanted:
         row = ReassignablePartition(partition, None if replicas is None else list(replicas))
         topics.setdefault(topic, []).append(row)
     timeout_ms = int(cluster.timeout_s * 1000)
@@ -127,11 +134,17 @@ def elect_leaders(
     leader gets any live replica, which may lose records. A partition that needs no election has the code
     ELECTION_NOT_NEEDED or no result. Raises KafkaError, ClientError.
     """
-    wanted: dict[str, list[int]] | None = None
-    if places is not None:
-        wanted = {}
-        for place in sorted(places):
-            wanted.setdefault(place.topic, []).append(place.partition)
+    if places is None:
+        return _elect_leaders(cluster, election_type, None)
+    found: dict[TopicPartition, Election] = {}
+    for part in in_parts(sorted(places)):
+        found |= _elect_leaders(cluster, election_type, partitions_by_topic(part))
+    return found
+
+
+def _elect_leaders(
+    cluster: Cluster, election_type: int, wanted: Mapping[str, list[int]] | None
+) -> dict[TopicPartition, Election]:
     timeout_ms = int(cluster.timeout_s * 1000)
     rows = None if wanted is None else [TopicPartitions(name, indexes) for name, indexes in wanted.items()]
     request = ElectLeadersRequest(election_type, rows, timeout_ms)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tidelog.client.answers import raise_on_error, raise_on_group_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import GROUP, coordinator_of, until_loaded
+from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.alter_share_group_offsets import (
@@ -83,8 +84,13 @@ def alter_share_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicP
 
     Raises KafkaError (NON_EMPTY_GROUP if the group has members), ClientError.
     """
+    for part in in_parts(sorted(offsets.items())):
+        _alter_share_offsets(cluster, group_id, part)
+
+
+def _alter_share_offsets(cluster: Cluster, group_id: str, offsets: list[tuple[TopicPartition, int]]) -> None:
     topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
-    for place, offset in sorted(offsets.items()):
+    for place, offset in offsets:
         topics.setdefault(place.topic, []).append(
             AlterShareGroupOffsetsRequestPartition(place.partition, offset)
         )
@@ -114,7 +120,10 @@ def delete_share_offsets(cluster: Cluster, group_id: str, topics: Collection[str
     done: dict[str, ErrorCode] = {}
 
     def ask() -> None:
-        left = sorted(set(topics) - done.keys())
+        for part in in_parts(sorted(set(topics) - done.keys())):
+            ask_for(part)
+
+    def ask_for(left: list[str]) -> None:
         request = DeleteShareGroupOffsetsRequest(
             group_id, [DeleteShareGroupOffsetsRequestTopic(name) for name in left]
         )

@@ -34,6 +34,7 @@ from tidelog.client.core.delivery_errors import (
 )
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.errors import (
     AuthenticationFailedError,
@@ -356,6 +357,20 @@ class GroupCalls:
         StaleMemberError if the member was removed in the meantime: another member may have committed more;
         UnknownTopicError if a topic was deleted, after the others were committed.
         """
+        deleted: set[TopicPartition] = set()
+        for part in in_parts(offsets.items()):
+            deleted |= await self._commit(dict(part), owner)
+        if deleted:
+            places = ", ".join(map(str, sorted(deleted)))
+            raise UnknownTopicError(
+                f"commit for group '{self.group_id}': the topic of {places} was deleted, so its offset was "
+                "not committed"
+            )
+
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetToCommit], owner: Member
+    ) -> set[TopicPartition]:
+        """Returns the partitions whose topics were deleted."""
         subject = f"commit for group '{self.group_id}'"
         deleted: set[TopicPartition] = set()
         refused: Member | None = None
@@ -418,9 +433,7 @@ class GroupCalls:
                     self.coordinator.check(row.error_code, subject)
 
         await self._until_answered(subject, ask)
-        if deleted:
-            text = "was deleted, so its offset was not committed"
-            raise UnknownTopicError(f"{subject}: the topic of {', '.join(map(str, sorted(deleted)))} {text}")
+        return deleted
 
     async def _learn_topics(self, topics: Collection[str]) -> None:
         self._view.update(await self._network.metadata(topics))
@@ -438,6 +451,12 @@ class GroupCalls:
         """Returns the committed offsets and epochs; the offset is -1 if there is none. Raises KafkaError,
         ClientError.
         """
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for part in in_parts(places):
+            found |= await self._committed(part)
+        return found
+
+    async def _committed(self, places: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         wanted = partitions_by_topic(places)
 
         async def ask() -> dict[TopicPartition, tuple[int, int]]:
@@ -502,7 +521,8 @@ class GroupCalls:
                     raise request_error(code, f"offset of {place}")
                 by_node.setdefault(leader, []).append(place)
             for node_id, places in by_node.items():
-                await self._ask_leader(node_id, places, left, found)
+                for part in in_parts(places):
+                    await self._ask_leader(node_id, part, left, found)
             return found
 
         return await self._until_answered("offsets", ask)
@@ -540,6 +560,14 @@ class GroupCalls:
         self, node_id: int, checks: Mapping[TopicPartition, PositionCheck]
     ) -> dict[TopicPartition, EpochEnd]:
         """Asks a leader for the ends of epochs in its log. Raises ClientError."""
+        found: dict[TopicPartition, EpochEnd] = {}
+        for part in in_parts(checks.items()):
+            found |= await self._epoch_ends(node_id, dict(part))
+        return found
+
+    async def _epoch_ends(
+        self, node_id: int, checks: Mapping[TopicPartition, PositionCheck]
+    ) -> dict[TopicPartition, EpochEnd]:
         topics = [
             OffsetForLeaderTopic(
                 name,

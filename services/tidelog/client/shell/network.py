@@ -12,6 +12,7 @@ from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.producer_settings import ConnectionSettings
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.errors import ClientError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity
@@ -112,6 +113,12 @@ class Network:
 
     async def metadata(self, topics: Iterable[str] | None, *, creates: bool = False) -> MetadataReceived:
         """Returns the metadata of these topics, None for all. Raises ClientError."""
+        if topics is None:
+            return await self._ask_metadata(None, creates)
+        parts = [await self._ask_metadata(part, creates) for part in list(in_parts(topics)) or [[]]]
+        return parts[-1]._replace(topics=tuple(topic for part in parts for topic in part.topics))
+
+    async def _ask_metadata(self, topics: list[str] | None, creates: bool) -> MetadataReceived:
         rows = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(rows, creates)
         answer: MetadataResponse = await self.call_any(request, at_least=_METADATA_SINCE)

@@ -1,0 +1,156 @@
+"""No request of the client names more than brokers with limits accept (wire/request_limits.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.client.acls import AclBinding, create_acls
+from tidelog.client.admin import delete_records, list_offsets
+from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.configs import describe_topics_setting
+from tidelog.client.coordinators import delete_offsets
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consumed_partition import OffsetToCommit
+from tidelog.client.core.consumer import PositionCheck
+from tidelog.client.core.request_parts import in_parts
+from tidelog.client.leader_epochs import epoch_ends
+from tidelog.client.log_dirs import describe_log_dirs
+from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.partition_offsets import offsets_of_topics
+from tidelog.client.reassignments import alter_reassignments, elect_leaders
+from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets
+from tidelog.client.shell.consumer import Consumer
+from tidelog.client.shell.group_calls import Member
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.request_limits import max_elements
+
+COUNT = 6_000
+PLACES = [TopicPartition(f"t{number}", 0) for number in range(COUNT)]
+TOPICS = [
+    Topic(place.topic, uuid.UUID(int=1), False, (Partition(0, 1, 0, (1, 2, 3), (1, 2, 3), ()),))
+    for place in PLACES
+]
+
+
+class SentError(Exception):
+    """A request was sent."""
+
+
+def elements(message: Any) -> int:
+    """Returns the number of elements of all arrays in a message."""
+    found = 0
+    for field in dataclasses.fields(message):
+        value = getattr(message, field.name)
+        if isinstance(value, list):
+            found += len(value)
+            found += sum(elements(each) for each in value if dataclasses.is_dataclass(each))
+    return found
+
+
+class Broker:
+    """A broker that checks the first request."""
+
+    def call(self, request: Any, answer: object, **options: object) -> Any:
+        assert elements(request) <= max_elements(request.API_KEY), type(request).__name__
+        raise SentError
+
+
+class ManyTopics(Cluster):
+    """A cluster with many topics."""
+
+    def __init__(self) -> None:
+        self.timeout_s = 1.0
+
+    def any_broker(self) -> Any:
+        return Broker()
+
+    def controller(self) -> Any:
+        return Broker()
+
+    def broker(self, broker_id: int) -> Any:
+        return Broker()
+
+    def topics(self, names: object = None, *, seen_by: int | None = None) -> dict[str, Topic]:
+        return {topic.name: topic for topic in TOPICS}
+
+
+WIDE = Topic("wide", uuid.UUID(int=1), False, tuple(Partition(n, 1, 0, (1,), (1,), ()) for n in range(9_000)))
+CALLS: dict[str, Callable[[Cluster], object]] = {
+    "log dirs": lambda cluster: describe_log_dirs(cluster, [1], TOPICS),
+    "offsets of topics": lambda cluster: offsets_of_topics(cluster, TOPICS, -1),
+    "offsets of a topic": lambda cluster: list_offsets(cluster, WIDE, -1),
+    "delete records": lambda cluster: delete_records(cluster, dict.fromkeys(PLACES, 1)),
+    "settings": lambda cluster: describe_topics_setting(cluster, [each.topic for each in PLACES], "x"),
+    "delete offsets": lambda cluster: delete_offsets(cluster, "g", PLACES),
+    "commit": lambda cluster: commit_offsets(cluster, "g", dict.fromkeys(PLACES, CommittedOffset(1))),
+    "reassign": lambda cluster: alter_reassignments(cluster, dict.fromkeys(PLACES, (1, 2, 3))),
+    "elect": lambda cluster: elect_leaders(cluster, 0, PLACES),
+    "epochs": lambda cluster: epoch_ends(cluster, dict.fromkeys(PLACES, 1)),
+    "share offsets": lambda cluster: alter_share_offsets(cluster, "g", dict.fromkeys(PLACES, 1)),
+    "share deletion": lambda cluster: delete_share_offsets(cluster, "g", [each.topic for each in PLACES]),
+    "acls": lambda cluster: create_acls(
+        cluster, [cast("Any", AclBinding)(2, 3, each.topic, "User:a", "*", 3, 3) for each in PLACES]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_of_the_tools(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("coordinators", "offset_commits", "share_groups"):
+        monkeypatch.setattr(f"tidelog.client.{module}.coordinator_of", lambda *asked: Broker())
+    with pytest.raises(SentError):
+        CALLS[name](ManyTopics())
+
+
+def test_the_metadata_of_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cast("Any", Cluster.__new__(Cluster))
+    monkeypatch.setattr(cluster, "any_broker", Broker, raising=False)
+    with pytest.raises(SentError):
+        cluster.topics(f"t{number}" for number in range(20_000))
+
+
+ASKED: dict[str, Callable[[Any], Any]] = {
+    "commit": lambda shell: shell._calls.commit(dict.fromkeys(PLACES, OffsetToCommit(1)), Member()),
+    "committed": lambda shell: shell._calls.committed(PLACES),
+    "offsets": lambda shell: shell._calls.offsets(dict.fromkeys(PLACES, -1)),
+    "epochs": lambda shell: shell._calls.epoch_ends(1, dict.fromkeys(PLACES, PositionCheck(1, 0, 0))),
+    "metadata": lambda shell: shell._network.metadata(f"t{number}" for number in range(20_000)),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_calls_of_the_consumer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell: Any = Consumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"})
+    views = tuple(TopicView(place.topic, uuid.UUID(int=1), (PartitionLeader(1, 0),)) for place in PLACES)
+    shell._core.view.update(MetadataReceived((Node(1, "h", 1),), views))
+
+    class Line:
+        async def call(self, request: Any, *asked: object, **options: object) -> Any:
+            return Broker().call(request, None)
+
+    async def line(*asked: object) -> Line:
+        return Line()
+
+    async def call_any(request: Any, **options: object) -> Any:
+        return Broker().call(request, None)
+
+    monkeypatch.setattr(shell._network, "broker", line)
+    monkeypatch.setattr(shell._network, "call_any", call_any)
+    monkeypatch.setattr(shell._calls.coordinator, "connection", line)
+    with pytest.raises(SentError):
+        asyncio.run(ASKED[name](shell))
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_parts_are_the_whole(items: list[int], size: int) -> None:
+    parts = list(in_parts(items, size))
+    assert [item for part in parts for item in part] == items
+    assert all(1 <= len(part) <= size for part in parts)
