@@ -203,6 +203,10 @@ class SimPartitionLog:
         self.leader_epoch_checkpoint = b""
         self.recovery_point = min(stored.flushed_end_offset, self.log_end_offset)
         self.on_change: Callable[[SimPartitionLog], None] = lambda log: None
+        self.topic_settings: Mapping[str, str] | None = None
+
+    def keep_topic_settings(self, overrides: Mapping[str, str]) -> None:
+        self.topic_settings = overrides
 
     def recovered(self, now_ms: int) -> OpenedLog:
         """The log with the state that its files show, as from `PartitionLog.open`.
@@ -428,6 +432,7 @@ class SimLogDirectory:
         config: LogConfig,
         *,
         now_ms: int,
+        topic_settings: Mapping[str, str] | None = None,
         **_: Any,
     ) -> OpenedLog:
         stored = self.disk.partitions.get(topic_partition)
@@ -437,9 +442,13 @@ class SimLogDirectory:
             self._log_starts.pop(topic_partition, None)
         log_start_offset = self._log_starts.get(topic_partition, 0)
         log = SimPartitionLog(stored, config, now_ms, log_start_offset=log_start_offset)
+        log.topic_settings = topic_settings
         log.on_change = lambda changed: self._on_change(topic_partition, changed)
         self.partitions[topic_partition] = log
         return log.recovered(now_ms)
+
+    def keep_broker_settings(self, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> None:
+        """Keeps nothing, because no simulation recovers a lost store."""
 
     def close_partition(
         self, topic_partition: TopicPartition, producer_snapshot: bytes | None = None
