@@ -227,13 +227,16 @@ def test_only_changes_that_happened_are_reported(tools: InProcessTools) -> None:
     assert tools.document("config", "alter", "--topic", TOPIC, "--delete-config", "retention.ms")["changed"]
 
 
-def test_a_broker_without_a_role_has_null_as_in_top() -> None:
+def test_brokers_are_no_controllers() -> None:
+    """Each broker names itself in Metadata, because it forwards the requests for the controller."""
     with Cluster(2) as cluster:
         tools = InProcessTools(cluster.bootstrap)
-        described = tools.document("cluster", "describe")["brokers"]
+        described = tools.document("cluster", "describe")
         (seen,) = tools.document("top", "--once", "--interval", "0.5")
-    assert {row["role"] for row in described} == {"controller", None}
-    assert [row["role"] for row in described] == [row["role"] for row in seen["brokers"]]
+    assert described["controllers"] == [{"controller": described["controller_id"], "state": "active"}]
+    assert [row["state"] for row in described["brokers"]] == ["up", "up"]
+    assert seen["summary"]["controller"] == str(described["controller_id"])
+    assert [row["role"] for row in seen["brokers"]] == [None, None]
 
 
 def test_a_broker_that_goes_away_is_not_blamed_for_its_listeners() -> None:

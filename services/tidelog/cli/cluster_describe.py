@@ -1,11 +1,13 @@
-"""`tidelog cluster describe`: shows the brokers, the controller, and the APIs that a broker serves."""
+"""`tidelog cluster describe`: shows the controllers, the brokers, and the APIs that a broker serves."""
 
 from __future__ import annotations
 
 import click
 
-from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table
+from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.client.cluster import holders
+from tidelog.client.quorum import describe_quorum
 from tidelog.wire.api_keys import find_api_spec
 
 
@@ -21,7 +23,11 @@ from tidelog.wire.api_keys import find_api_spec
 @click.option("--api-versions", is_flag=True, help="Show the APIs and versions that a broker serves.")
 @cluster_options
 def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
-    """Show the cluster id, the brokers and the controller."""
+    """Show the cluster id, the controllers and the brokers.
+
+    A broker is down if it has replicas and is not registered. The ids of controllers are not those of
+    brokers. Clients cannot see group coordinators and etcd: see `tidelog doctor`.
+    """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if api_versions:
             served = sorted(cluster.any_broker().served.items())
@@ -36,15 +42,23 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
             ]
             print_table(("#key", "API", "#from", "#to"), rows)
             return
-        view = cluster.describe()
+        view, topics = cluster.describe_with_topics()
+        quorum = describe_quorum(cluster)
     if output_format() is OutputFormat.TABLE:
         print_heading(view.cluster_id or "", "  cluster id")
-    add_facts(cluster_id=view.cluster_id, controller_id=view.controller_id)
-    print_table(
-        ("#broker", "address", "rack", "role"),
-        [
-            (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else None)
-            for b in view.brokers
-        ],
-        name="brokers",
-    )
+        if quorum.unknown:
+            say(f"The controllers are unknown: {quorum.unknown}.")
+    add_facts(cluster_id=view.cluster_id, controller_id=quorum.active_id)
+    if not quorum.unknown:
+        print_table(
+            ("#controller", "state"),
+            [(each, "active" if each == quorum.active_id else "standby") for each in quorum.controller_ids],
+            name="controllers",
+        )
+    alive = {broker.broker_id: broker for broker in view.brokers}
+    brokers: list[tuple[object, ...]] = []
+    for broker_id in sorted(alive.keys() | holders(topics.values())):
+        broker = alive.get(broker_id)
+        address, rack = (None, None) if broker is None else (broker.address, broker.rack)
+        brokers.append((broker_id, address, rack, "down" if broker is None else "up"))
+    print_table(("#broker", "address", "rack", "state"), brokers, name="brokers")

@@ -14,7 +14,7 @@ def summary_text(found: ClusterSummary) -> str:
     if found.offline:
         faults.append(f"{counted(found.offline, 'partition')} offline")
     return (
-        f"{counted(found.brokers, 'broker')}, controller {found.controller_id}, "
+        f"{counted(found.brokers, 'broker')}, controller {found.controller}, "
         f"{counted(found.topics, 'topic')}, "
         f"{counted(found.partitions, 'partition')}, {', '.join(faults) or 'all replicas in sync'}, "
         f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"

@@ -68,8 +68,19 @@ class Topic:
     partitions: tuple[Partition, ...]
 
 
+def holders(topics: Iterable[Topic]) -> set[int]:
+    """Returns the brokers that have replicas, whether they are alive or not."""
+    return {
+        broker_id for topic in topics for partition in topic.partitions for broker_id in partition.replicas
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterView:
+    """The brokers that are registered. `controller_id` is the broker for admin requests, which need not be a
+    controller; `quorum.py` reads which controllers there are.
+    """
+
     cluster_id: str | None
     controller_id: int
     brokers: tuple[Broker, ...]

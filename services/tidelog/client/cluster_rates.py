@@ -54,7 +54,8 @@ class Snapshot:
     """The state of a cluster at one time of the monotonic clock."""
 
     at_ms: MonotonicMs
-    controller_id: int
+    controller: str
+    """The id of the active controller, `none` or `unknown`."""
     brokers: Mapping[int, BrokerFacts]
     partitions: Mapping[TopicPartition, PartitionFacts]
     groups: Mapping[str, GroupFacts] = field(default_factory=dict)
@@ -67,7 +68,6 @@ class BrokerRow:
 
     broker_id: int
     address: str
-    is_controller: bool
     is_alive: bool
     leaders: int
     replicas: int
@@ -78,10 +78,8 @@ class BrokerRow:
 
     @property
     def role(self) -> str:
-        """One word about the broker, empty for one that is alive and not the controller."""
-        if not self.is_alive:
-            return "dead"
-        return "controller" if self.is_controller else ""
+        """One word about the broker, empty for one that is alive."""
+        return "" if self.is_alive else "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class GroupRow:
 @dataclass(frozen=True, slots=True)
 class ClusterSummary:
     brokers: int
-    controller_id: int
+    controller: str
     topics: int
     partitions: int
     missing_replicas: int
@@ -164,7 +162,7 @@ class ClusterRates:
         found = self.current.partitions.values()
         return ClusterSummary(
             len(self.current.brokers),
-            self.current.controller_id,
+            self.current.controller,
             len({place.topic for place in self.current.partitions}),
             len(self.current.partitions),
             sum(facts.missing_replicas for facts in found),
@@ -185,7 +183,6 @@ class ClusterRates:
         return BrokerRow(
             broker_id,
             "" if alive is None else alive.address,
-            broker_id == self.current.controller_id,
             alive is not None,
             len(led),
             len(held),

@@ -13,6 +13,7 @@ from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, l
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
+from tidelog.client.quorum import describe_quorum
 from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
@@ -31,7 +32,7 @@ def take_snapshot(
 ) -> Snapshot:
     """Returns the state of the cluster, or of the named topics. Raises KafkaError, ClientError.
 
-    It needs two requests, and two for each group, and three for each broker.
+    It needs three requests, and two for each group, and three for each broker.
     """
     view = cluster.describe()
     found = cluster.topics(None if topics is None else list(topics)).values()
@@ -47,7 +48,7 @@ def take_snapshot(
     groups, omitted = _groups(cluster, max_groups)
     return Snapshot(
         now_ms,
-        view.controller_id,
+        describe_quorum(cluster).active_text,
         {
             broker.broker_id: BrokerFacts(str(broker.address), broker.rack, disk_bytes.get(broker.broker_id))
             for broker in view.brokers

@@ -25,7 +25,7 @@ T0 = TopicPartition("flights[x]", 0)  # brackets are markup in Textual
 def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
     return Snapshot(
         MonotonicMs(at_ms),
-        1,
+        "1",
         {1: BrokerFacts("h:1", None, 1_536)},
         {T0: PartitionFacts(1, (1, 2), (1,), end, 1_000)},
         {"billing": GroupFacts("classic", "Stable", {T0: committed})},

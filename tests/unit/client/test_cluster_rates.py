@@ -23,7 +23,7 @@ from tidelog.model.topics import TopicPartition
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 BEFORE = Snapshot(
     MonotonicMs(1_000),
-    1,
+    "1",
     {1: BrokerFacts("h:1", None, 700), 2: BrokerFacts("h:2", None, 100)},
     {
         T0: PartitionFacts(1, (1, 2), (1, 2), 100, 1_000),
@@ -54,7 +54,7 @@ def test_rates_of_topics_and_brokers() -> None:
     assert (t.topic, t.partitions, t.missing_replicas) == ("t", 2, 1)
     assert (t.size_bytes, t.records_per_s, t.bytes_per_s) == (2_000, 10.0, 300.0)
     one, two, dead = rates.brokers()
-    assert (one.leaders, one.replicas, one.missing_replicas, one.is_controller) == (1, 1, 0, True)
+    assert (one.leaders, one.replicas, one.missing_replicas) == (1, 1, 0)
     assert (one.records_per_s, one.bytes_per_s, one.disk_bytes) == (10.0, 300.0, 700)
     assert (two.leaders, two.replicas, two.records_per_s, two.bytes_per_s) == (1, 2, 0.0, None)
     assert (dead.broker_id, dead.is_alive, dead.replicas, dead.missing_replicas) == (3, False, 2, 2)

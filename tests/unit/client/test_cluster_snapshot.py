@@ -11,6 +11,7 @@ from tidelog.client import cluster_snapshot
 from tidelog.client.cluster_rates import GroupFacts
 from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.quorum import Quorum
 from tidelog.client.share_groups import ShareOffset
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
@@ -30,6 +31,7 @@ EMPTY = cast(
 def groups(monkeypatch: pytest.MonkeyPatch, *listed: ListedGroup) -> Any:  # a mapping to GroupFacts
     monkeypatch.setattr(cluster_snapshot, "list_groups", lambda *args: list(listed))
     monkeypatch.setattr(cluster_snapshot, "committed_offsets", lambda *args: {PLACE: 4})
+    monkeypatch.setattr(cluster_snapshot, "describe_quorum", lambda cluster: Quorum(1, (1,)))
     return cluster_snapshot.take_snapshot(EMPTY, MonotonicMs(0)).groups
 
 
