@@ -75,9 +75,6 @@ DIFFERENCES: Final = (
         "IncrementalAlterConfigs", "dynamic follower.fetch.last.tiered.offset.enable", "1", _WITHOUT_EFFECT
     ),
     Difference(
-        "IncrementalAlterConfigs", "dynamic group.consumer.assignment.interval.ms", "1", _WITHOUT_EFFECT
-    ),
-    Difference(
         "IncrementalAlterConfigs", "dynamic group.coordinator.cached.buffer.max.bytes", "1", _WITHOUT_EFFECT
     ),
     Difference("IncrementalAlterConfigs", "dynamic metric.reporters", "1", _WITHOUT_EFFECT),

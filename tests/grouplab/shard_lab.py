@@ -46,11 +46,18 @@ def subscription(*topics: str) -> bytes:
     )
 
 
+EAGER: dict[str, Any] = {
+    "group_consumer_assignment_interval_ms": 0,
+    "group_share_assignment_interval_ms": 0,
+}
+"""Settings with which each change of a group gives another assignment at once."""
+
+
 class ShardLab:
     def __init__(
         self, settings: BrokerSettings | None = None, now_ms: int = 1_000_000, uuids: str = "u{}"
     ) -> None:
-        self.settings = settings or BrokerSettings()
+        self.settings = settings or BrokerSettings(**EAGER)
         self.now_ms = now_ms
         self.log: list[CoordinatorRecord] = []
         self.owed: dict[Hashable, ShardRequest] = {}

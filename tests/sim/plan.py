@@ -31,6 +31,7 @@ SHARE_GROUP_BOUNDS: Final = {
     "group.share.session.timeout.ms": "3000",
     "group.share.min.heartbeat.interval.ms": "100",
     "group.share.heartbeat.interval.ms": "500",
+    "group.share.assignment.interval.ms": "200",
     "group.share.min.record.lock.duration.ms": "1000",
     "group.share.initialize.retry.interval.ms": "1000",
 }
@@ -212,6 +213,7 @@ def _coordination(
             "group.consumer.session.timeout.ms": "3000",
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.heartbeat.interval.ms": "500",
+            "group.consumer.assignment.interval.ms": "200",
             **SHARE_GROUP_BOUNDS,
             "share.coordinator.state.topic.prune.interval.ms": str(NEVER_PRUNES_MS),
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",

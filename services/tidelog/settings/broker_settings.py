@@ -404,10 +404,12 @@ def _check_consumer_groups(settings: BrokerSettings) -> None:
 
 
 def _check_group_bounds(settings: BrokerSettings) -> None:
-    """Checks that the defaults of share and streams groups are within the bounds of what a group may set."""
+    """Checks that the defaults of groups are within the bounds of what a group may set."""
     for protocol, rest in (
+        ("consumer", "assignment.interval.ms"),
         ("share", "session.timeout.ms"),
         ("share", "heartbeat.interval.ms"),
+        ("share", "assignment.interval.ms"),
         ("share", "delivery.count.limit"),
         ("share", "record.lock.duration.ms"),
         ("share", "partition.max.record.locks"),

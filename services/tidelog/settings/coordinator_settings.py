@@ -71,6 +71,19 @@ class CoordinatorSettings(LogSettings):
     group_consumer_max_heartbeat_interval_ms: int = integer(
         15_000, MEDIUM, "Maximum heartbeat interval that a consumer group may set.", at_least(1)
     )
+    group_consumer_assignment_interval_ms: int = integer(
+        1_000,
+        MEDIUM,
+        "Minimum time between two assignments of a consumer group.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
+    )
+    group_consumer_min_assignment_interval_ms: int = integer(
+        0, MEDIUM, "Minimum of consumer.assignment.interval.ms of a group.", at_least(0)
+    )
+    group_consumer_max_assignment_interval_ms: int = integer(
+        15_000, MEDIUM, "Maximum of consumer.assignment.interval.ms of a group.", at_least(0)
+    )
     group_consumer_max_size: int = integer(
         INT_MAX, MEDIUM, "Maximum number of members of a consumer group.", at_least(1)
     )

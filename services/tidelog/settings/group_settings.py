@@ -90,6 +90,9 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int = integer(
         5_000, MEDIUM, "Interval at which the members of a consumer group send heartbeats.", at_least(1)
     )
+    consumer_assignment_interval_ms: int = integer(
+        1_000, MEDIUM, "Minimum time between two assignments of a consumer group.", at_least(0)
+    )
     share_session_timeout_ms: int = integer(
         45_000,
         MEDIUM,
@@ -98,6 +101,9 @@ class GroupSettings:
     )
     share_heartbeat_interval_ms: int = integer(
         5_000, MEDIUM, "Interval at which the members of a share group send heartbeats.", at_least(1)
+    )
+    share_assignment_interval_ms: int = integer(
+        1_000, MEDIUM, "Minimum time between two assignments of a share group.", at_least(0)
     )
     share_record_lock_duration_ms: int = integer(
         30_000, MEDIUM, "Time for which a consumer holds an acquired record.", at_least(1_000)
@@ -226,8 +232,10 @@ BOUNDS: Final[Mapping[str, tuple[str | None, str | None]]] = {
         for name in (
             "consumer.session.timeout.ms",
             "consumer.heartbeat.interval.ms",
+            "consumer.assignment.interval.ms",
             "share.session.timeout.ms",
             "share.heartbeat.interval.ms",
+            "share.assignment.interval.ms",
             "share.record.lock.duration.ms",
             "share.delivery.count.limit",
             "share.partition.max.record.locks",

@@ -47,6 +47,19 @@ class ShareSettings(CoordinatorSettings):
     group_share_max_heartbeat_interval_ms: int = integer(
         15_000, MEDIUM, "Maximum heartbeat interval that a share group may set.", at_least(1)
     )
+    group_share_assignment_interval_ms: int = integer(
+        1_000,
+        MEDIUM,
+        "Minimum time between two assignments of a share group.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
+    )
+    group_share_min_assignment_interval_ms: int = integer(
+        0, MEDIUM, "Minimum of share.assignment.interval.ms of a group.", at_least(0)
+    )
+    group_share_max_assignment_interval_ms: int = integer(
+        15_000, MEDIUM, "Maximum of share.assignment.interval.ms of a group.", at_least(0)
+    )
     group_share_max_size: int = integer(
         200, MEDIUM, "Maximum number of members of a share group.", between(1, 1_000)
     )

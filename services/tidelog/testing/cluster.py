@@ -474,6 +474,8 @@ class Cluster:
             "group.consumer.min.heartbeat.interval.ms": "100",
             "group.consumer.heartbeat.interval.ms": "100",
             "group.consumer.min.session.timeout.ms": "500",
+            "group.consumer.assignment.interval.ms": "0",
+            "group.share.assignment.interval.ms": "0",
             "group.share.min.heartbeat.interval.ms": "100",
             "group.share.heartbeat.interval.ms": "100",
             "group.share.min.session.timeout.ms": "500",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import ShardLab
 from grouplab.share_lab import SHARERS, ShareLab
 from grouplab.streams_lab import SOURCE, ModelThread, StreamsLab
+from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
@@ -18,6 +20,7 @@ from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from tidelog.wire.messages.streams_group_heartbeat import Subtopology, Topology
 
 
 def core_of(lab: ShardLab) -> ShardCore:
@@ -60,6 +63,14 @@ def streams() -> ShardCore:
     return core_of(lab)
 
 
+def streams_in_the_middle_of_an_assignment() -> ShardCore:
+    lab = StreamsLab()
+    lab.set_topic("large", 3_000)
+    ModelThread(lab, "a", "process", Topology(0, [Subtopology("0", ["large"])])).step()
+    assert lab.streams_group().unfinished_assignment is not None
+    return core_of(lab)
+
+
 def transactions() -> ShardCore:
     return TransactionCore(1, CoordinatorSettings())
 
@@ -68,7 +79,10 @@ def share_states() -> ShardCore:
     return ShareStateCore(BrokerSettings())
 
 
-@pytest.mark.parametrize("make_core", [classic, consumer, share, streams, transactions, share_states])
+GROUPS = [classic, consumer, share, streams, streams_in_the_middle_of_an_assignment]
+
+
+@pytest.mark.parametrize("make_core", [*GROUPS, transactions, share_states])
 def test_an_ended_core_is_no_garbage(make_core: Callable[[], ShardCore]) -> None:
     core = make_core()
     gc.collect()
@@ -82,3 +96,21 @@ def test_an_ended_core_is_no_garbage(make_core: Callable[[], ShardCore]) -> None
         gc.set_debug(0)
         gc.garbage.clear()
     assert kinds == set()
+
+
+@pytest.mark.parametrize("make_core", GROUPS)
+def test_the_groups_of_an_ended_core_are_freed_without_a_collection(
+    make_core: Callable[[], ShardCore],
+) -> None:
+    core = make_core()
+    assert isinstance(core, GroupCore)
+    groups = [weakref.ref(group) for group in core.groups.by_id.values()]
+    assert groups
+    gc.collect()
+    gc.disable()
+    try:
+        core.deactivate()
+        del core
+        assert [group() for group in groups if group() is not None] == []
+    finally:
+        gc.enable()

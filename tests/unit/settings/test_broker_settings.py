@@ -133,7 +133,7 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
             "node.id": "7",
             "controller.quorum.voters": "7@localhost:9093",
             "num.network.threads": "3",
-            "group.share.assignment.interval.ms": "10",
+            "group.coordinator.append.linger.ms": "10",
         }
     )
     assert settings.node_id == 7
@@ -141,7 +141,7 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
         "process.roles",
         "controller.quorum.voters",
         "num.network.threads",
-        "group.share.assignment.interval.ms",
+        "group.coordinator.append.linger.ms",
     }
 
 

@@ -22,10 +22,12 @@ from tidelog.settings.setting_description import ConfigSource, describe_group
 
 # Kafka 4.3.1's `GroupConfig.CONFIG_DEF`: the type, the default and the smallest value of a number.
 KAFKA = {
+    "consumer.assignment.interval.ms": ("INT", "1000", 0),
     "consumer.heartbeat.interval.ms": ("INT", "5000", 1),
     "consumer.session.timeout.ms": ("INT", "45000", 1),
     "errors.deadletterqueue.copy.record.enable": ("BOOLEAN", "false", None),  # these two in Kafka 4.4.0
     "errors.deadletterqueue.topic.name": ("STRING", "", None),
+    "share.assignment.interval.ms": ("INT", "1000", 0),
     "share.auto.offset.reset": ("STRING", "latest", None),
     "share.delivery.count.limit": ("INT", "5", 2),
     "share.heartbeat.interval.ms": ("INT", "5000", 1),
@@ -85,6 +87,8 @@ def test_valid_overrides(overrides: dict[str, str | None]) -> None:
         ({"share.partition.max.record.locks": "4001"}, "group.share.max.partition.max.record.locks"),
         ({"streams.num.standby.replicas": "3"}, "group.streams.max.standby.replicas"),
         ({"streams.assignment.interval.ms": "15001"}, "group.streams.max.assignment.interval.ms"),
+        ({"consumer.assignment.interval.ms": "15001"}, "group.consumer.max.assignment.interval.ms"),
+        ({"share.assignment.interval.ms": "15001"}, "group.share.max.assignment.interval.ms"),
         ({"streams.session.timeout.ms": "44999"}, "group.streams.min.session.timeout.ms"),
         ({"share.record.lock.duration.ms": "14999"}, "group.share.min.record.lock.duration.ms"),
         ({"share.auto.offset.reset": "by_duration:-P1D"}, "share.auto.offset.reset"),

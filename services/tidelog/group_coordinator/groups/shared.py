@@ -209,6 +209,13 @@ class SizedMembers(dict[str, M]):
         return member
 
 
+def may_assign(last_assignment_ms: WallMs, interval_ms: int, now_ms: WallMs) -> bool:
+    """Returns whether another target assignment may be computed: `interval_ms` after the last one, which is 0
+    if there was none. A time in the future says only that the wall clock was set back.
+    """
+    return not last_assignment_ms or not 0 <= now_ms - last_assignment_ms < interval_ms
+
+
 class Groups:
     """All groups of one shard."""
 

@@ -77,6 +77,7 @@ class ConsumerGroup:
         self.group_id = group_id
         self.epoch = 0
         self.assignment_epoch = 0
+        self.assignment_timestamp_ms = WallMs(0)
         self.metadata_hash = 0
         self.members: SizedMembers[Member] = SizedMembers()
         self.static_members: dict[str, str] = {}
@@ -133,6 +134,7 @@ class ConsumerGroup:
                 ConsumerGroupTargetAssignmentMetadataValue(),
             ):
                 self.assignment_epoch = value.assignment_epoch
+                self.assignment_timestamp_ms = WallMs(value.assignment_timestamp)
             case (
                 ConsumerGroupTargetAssignmentMemberKey(),
                 ConsumerGroupTargetAssignmentMemberValue(),
@@ -157,7 +159,7 @@ class ConsumerGroup:
             case ConsumerGroupMemberMetadataKey():
                 self.remove_member(key.member_id)
             case ConsumerGroupTargetAssignmentMetadataKey():
-                self.assignment_epoch = 0
+                self.assignment_epoch, self.assignment_timestamp_ms = 0, WallMs(0)
             case ConsumerGroupTargetAssignmentMemberKey():
                 self.targets.pop(key.member_id, None)
             case ConsumerGroupCurrentMemberAssignmentKey():

@@ -30,7 +30,7 @@ from tidelog.group_coordinator.groups.consumer.topic_regex import (
     ResolvedRegex,
     TopicRegex,
 )
-from tidelog.group_coordinator.groups.shared import Groups, TimerKey
+from tidelog.group_coordinator.groups.shared import Groups, TimerKey, may_assign
 from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
@@ -92,7 +92,7 @@ class GroupChanges:
         self._write(records.target_record(self.group.group_id, member_id, assignment))
 
     def put_assignment_epoch(self, epoch: int) -> None:
-        self.group.assignment_epoch = epoch
+        self.group.assignment_epoch, self.group.assignment_timestamp_ms = epoch, self.now_ms
         self._write(records.target_epoch_record(self.group.group_id, epoch, self.now_ms))
 
     def put_regex(self, expression: str, resolved: ResolvedRegex) -> None:
@@ -242,10 +242,13 @@ class GroupChanges:
                 self._write(records.tombstone(RecordKind.PARTITION_METADATA, group.group_id))
 
     def update_target(self) -> None:
-        """Computes the target assignment of the group epoch if it does not exist yet."""
+        """Computes the target assignment of the group epoch if it does not exist yet and may be computed."""
         group = self.group
         if group.epoch <= group.assignment_epoch:
             return
+        interval_ms = self._groups.group_settings.for_group(group.group_id).consumer_assignment_interval_ms
+        if not may_assign(group.assignment_timestamp_ms, interval_ms, self.now_ms):
+            return  # a later heartbeat computes it
         specs, counts = self._assignor_input()
         default = default_assignor(self._settings.group_consumer_assignors)
         chosen = group.preferred_assignor(default)

@@ -18,7 +18,7 @@ from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions
 from tidelog.group_coordinator.groups.share.share_records import RecordKind
-from tidelog.group_coordinator.groups.shared import Groups, TimerKey
+from tidelog.group_coordinator.groups.shared import Groups, TimerKey, may_assign
 from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.instants import WallMs
 
@@ -54,7 +54,7 @@ class ShareChanges:
         self._write(records.target_record(self.group.group_id, member_id, assignment))
 
     def put_assignment_epoch(self, epoch: int) -> None:
-        self.group.assignment_epoch = epoch
+        self.group.assignment_epoch, self.group.assignment_timestamp_ms = epoch, self.now_ms
         self._write(records.target_epoch_record(self.group.group_id, epoch, self.now_ms))
 
     def put_current_assignment(self, member: ShareMember) -> None:
@@ -102,10 +102,13 @@ class ShareChanges:
             self.put_group(max(group.epoch + 1, FIRST_EPOCH), new_hash)
 
     def update_target(self) -> None:
-        """Computes the target assignment of the group epoch if it does not exist yet."""
+        """Computes the target assignment of the group epoch if it does not exist yet and may be computed."""
         group, image = self.group, self._groups.image
         if group.epoch <= group.assignment_epoch:
             return
+        interval_ms = self._groups.group_settings.for_group(group.group_id).share_assignment_interval_ms
+        if not may_assign(group.assignment_timestamp_ms, interval_ms, self.now_ms):
+            return  # a later heartbeat computes it
         existing = image.topics.keys() & group.subscribed_names()
         names_of: dict[frozenset[str], frozenset[str]] = {}
         specs = []

@@ -58,6 +58,7 @@ class ShareGroup:
         self.epoch = 0
         self.metadata_hash = 0
         self.assignment_epoch = 0
+        self.assignment_timestamp_ms = WallMs(0)
         self.members: SizedMembers[ShareMember] = SizedMembers()
         self.targets: dict[str, Assignment] = {}
         """Maps each member id to its target assignment."""
@@ -95,6 +96,7 @@ class ShareGroup:
                 self.members[key.member_id] = records.with_subscription(before, value)
             case ShareGroupTargetAssignmentMetadataKey(), ShareGroupTargetAssignmentMetadataValue():
                 self.assignment_epoch = value.assignment_epoch
+                self.assignment_timestamp_ms = WallMs(value.assignment_timestamp)
             case ShareGroupTargetAssignmentMemberKey(), ShareGroupTargetAssignmentMemberValue():
                 self.targets[key.member_id] = records.target_of(value)
             case ShareGroupCurrentMemberAssignmentKey(), ShareGroupCurrentMemberAssignmentValue():
@@ -111,7 +113,7 @@ class ShareGroup:
             case ShareGroupMemberMetadataKey():
                 self.members.remove(key.member_id)
             case ShareGroupTargetAssignmentMetadataKey():
-                self.assignment_epoch = 0
+                self.assignment_epoch, self.assignment_timestamp_ms = 0, WallMs(0)
             case ShareGroupTargetAssignmentMemberKey():
                 self.targets.pop(key.member_id, None)
             case ShareGroupCurrentMemberAssignmentKey():

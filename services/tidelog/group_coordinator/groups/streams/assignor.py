@@ -73,11 +73,14 @@ def assignment_steps(
     if not ordered:
         return {}
     assignment = _Assignment()
-    yield from assignment.add_members(ordered)
-    yield from assignment.add_tasks(subtopologies)
-    yield from assignment.assign_active()
-    yield from assignment.assign_standby(num_standby_replicas)
-    return (yield from assignment.result())
+    try:
+        yield from assignment.add_members(ordered)
+        yield from assignment.add_tasks(subtopologies)
+        yield from assignment.assign_active()
+        yield from assignment.assign_standby(num_standby_replicas)
+        return (yield from assignment.result())
+    finally:
+        assignment.free()
 
 
 class _Process:
@@ -104,6 +107,10 @@ class _Process:
             if task_count == member.task_count:
                 return member
             heapq.heappop(self._queue)
+
+    def free(self) -> None:
+        self.members.clear()
+        self._queue.clear()
 
 
 class _Member:
@@ -227,6 +234,11 @@ class _Assignment:
         self._previous_standby: dict[_Task, list[_Member]] = defaultdict(list)
         self._tasks: list[_Task] = []
         self._stateful_tasks: list[_Task] = []
+
+    def free(self) -> None:
+        """Ends the references of processes to their members, which refer to them."""
+        for process in self._processes.values():
+            process.free()
 
     def add_members(self, specs: Iterable[StreamsMemberSpec]) -> Generator[None, None, None]:
         for at, spec in enumerate(specs):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import Final, NamedTuple
 
-from tidelog.group_coordinator.groups.shared import Groups, TimerKey
+from tidelog.group_coordinator.groups.shared import Groups, TimerKey, may_assign
 from tidelog.group_coordinator.groups.streams import streams_records as records
 from tidelog.group_coordinator.groups.streams.assignor import (
     StreamsMemberSpec,
@@ -154,9 +154,8 @@ class StreamsChanges:
             return
         if group.epoch <= group.assignment_epoch:
             return
-        # A time in the future says only that the wall clock was set back.
-        since_ms = self.now_ms - group.assignment_timestamp_ms
-        if group.assignment_timestamp_ms and 0 <= since_ms < self._settings.streams_assignment_interval_ms:
+        interval_ms = self._settings.streams_assignment_interval_ms
+        if not may_assign(group.assignment_timestamp_ms, interval_ms, self.now_ms):
             statuses.append(_delayed("the configured assignment interval"))
             return
         if group.unfinished_assignment is None:

@@ -484,3 +484,30 @@ def test_a_member_with_too_large_a_subscription_is_refused(monkeypatch: pytest.M
 def test_a_member_may_subscribe_to_as_many_topics_as_a_request_names() -> None:
     names = [f"{number:04}" + "x" * 245 for number in range(3_990)]
     assert new_lab().beat(**joining(subscribed_topic_names=names)).error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_assignments_keep_their_interval(fails_over: bool) -> None:
+    lab = ConsumerLab(BrokerSettings(group_consumer_assignment_interval_ms=5_000))
+    lab.set_topic("orders", 4)
+    one, two = (ModelConsumer(lab, name, ["orders"]) for name in ("a", "b"))
+    one.step()
+    one.step()
+    assert len(one.owned) == 4, "the first assignment is not delayed"
+    if fails_over:
+        lab.fail_over()
+    lab.beat_all([one, two], rounds=4)
+    assert (len(one.owned), len(two.owned)) == (4, 0)
+    assert lab.consumer_group().epoch > lab.consumer_group().assignment_epoch
+    lab.beat_all([one, two], rounds=6)
+    assert (len(one.owned), len(two.owned)) == (2, 2)
+
+
+def test_the_interval_of_assignments_is_a_second() -> None:
+    lab = ConsumerLab(BrokerSettings())
+    lab.set_topic("orders", 4)
+    one, two = (ModelConsumer(lab, name, ["orders"]) for name in ("a", "b"))
+    lab.beat_all([one, two], rounds=3, pause_ms=200)
+    assert not lab.consumer_group().target_of("b"), "Kafka's default is a second"
+    lab.beat_all([one, two], rounds=5)
+    assert len(two.owned) == 2

@@ -384,3 +384,22 @@ def test_a_member_with_too_large_a_subscription_is_refused(
 def test_a_member_may_subscribe_to_as_many_topics_as_a_request_names(lab: ShareLab) -> None:
     names = [f"{number:04}" + "x" * 245 for number in range(3_990)]
     assert raw(lab, subscribed_topic_names=names).error_code == ErrorCode.NONE
+
+
+def test_assignments_of_share_groups_keep_their_interval() -> None:
+    lab = ShareLab(settings=BrokerSettings(group_share_assignment_interval_ms=5_000))
+    lab.set_topic(T, 4)
+    one = joined(lab)
+    assert lab.share_group().assignment_epoch < lab.share_group().epoch, "the states came within the interval"
+    lab.pass_time(5_000)
+    one.beat()
+    assert lab.share_group().targets["a"]
+    two = ModelSharer(lab, "b", [T])
+    two.beat()
+    assert "b" not in lab.share_group().targets
+    lab.fail_over()
+    two.beat()
+    assert "b" not in lab.share_group().targets
+    lab.pass_time(5_000)
+    one.beat()
+    assert lab.share_group().targets["b"]
