@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import uuid
 from typing import Any, cast
@@ -317,3 +318,114 @@ def test_a_wrong_type_is_refused_by_the_name_of_its_field(field: str) -> None:
             ):
                 asyncio.run(scenario(producer, "text", is_batch=is_batch))
         assert records_of(producer) == []
+
+
+def with_a_record(producer: Producer[bytes, bytes]) -> BatchDelivery:
+    """Begins to use a producer without a broker, and adds a record to its buffer."""
+    shell = cast("Any", producer)
+    shell._tasks.start()
+    topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
+    shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), now_ms())
+    delivery = BatchDelivery()
+    assert producer.append_batch(delivery, "t", 0, 0, (None, [b"v", b"w"], None), 0) == 2
+    return delivery
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "tidelog.client"]
+
+
+@pytest.mark.parametrize("how", ["timeout", "second cancellation", "without a flush"])
+def test_a_close_states_how_many_records_are_left(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000})
+        delivery = with_a_record(producer)
+        timeout_s = 0.0 if how == "timeout" else None
+        closing = asyncio.create_task(producer.close(flushes=how != "without a flush", timeout_s=timeout_s))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if how == "second cancellation":
+            closing.cancel()
+        await asyncio.wait([closing], timeout=5)
+        ((_, error),) = delivery.errors()
+        assert str(error) == "the producer was closed"
+        with pytest.raises(ClosedError):
+            await producer.send("t", b"v")
+
+    asyncio.run(scenario())
+    left = "the producer was closed before 2 of its records were acknowledged, and they may be lost"
+    assert left in lines(caplog)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted", "failed", None])
+def test_the_end_of_a_block_flushes_and_is_bounded_only_after_a_cancellation(
+    how: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closes: list[float | None] = []
+
+    async def close(*, flushes: bool = True, timeout_s: float | None = None) -> None:
+        assert flushes
+        closes.append(timeout_s)
+
+    async def scenario() -> None:
+        producer = Producer[bytes, bytes]("127.0.0.1:1", {"cancelled.flush.timeout.ms": 250})
+        monkeypatch.setattr(producer, "close", close)
+        errors = {
+            "cancelled": asyncio.CancelledError(),
+            "interrupted": KeyboardInterrupt(),
+            "failed": ValueError(),
+        }
+        error = None if how is None else errors[how]
+        await producer.__aexit__(None if error is None else type(error), error, None)
+
+    asyncio.run(scenario())
+    assert closes == [0.25 if how in ("cancelled", "interrupted") else None]
+
+
+def test_a_producer_whose_coroutine_nobody_runs_any_more_warns(caplog: pytest.LogCaptureFixture) -> None:
+    """`close` would wait in a coroutine that is being closed, which is a RuntimeError."""
+
+    async def scenario() -> None:
+        producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000})
+        with_a_record(producer)
+        with pytest.warns(ResourceWarning, match="not closed, and 2 of its records are not acknowledged"):
+            await producer.__aexit__(GeneratorExit, GeneratorExit(), None)
+
+    asyncio.run(scenario())
+    assert any("2 of its records" in line and "may be lost" in line for line in lines(caplog))
+
+
+def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` cancels all tasks at its end, also those that would have sent the records."""
+    line = Line()
+    opened: list[int] = []
+
+    async def scenario() -> BatchDelivery:
+        producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000, "retry.backoff.ms": 0})
+        shell = cast("Any", producer)
+
+        async def connect(node_id: int) -> Line:
+            opened.append(node_id)
+            if len(opened) == 1:
+                await asyncio.get_running_loop().create_future()  # until the cancellation
+            return line
+
+        async def nothing(*arguments: object) -> None: ...
+
+        monkeypatch.setattr(shell._network, "start", nothing)
+        monkeypatch.setattr(shell, "_request_metadata", nothing)
+        monkeypatch.setattr(shell._network, "broker", connect)
+        await producer.start()
+        delivery = with_a_record(producer)
+        shell._step(ProducerIdReceived(7, 0))
+        shell._core.is_flushing = True
+        shell._pump()
+        await asyncio.sleep(0)
+        assert opened == [1]
+        return delivery
+
+    with pytest.warns(ResourceWarning, match="0 of its records"):
+        delivery = asyncio.run(scenario())
+        gc.collect()
+    assert line.written == [(TopicPartition("t", 0), [b"v", b"w"])]
+    assert delivery.is_done and not delivery.errors()

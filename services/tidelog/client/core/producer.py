@@ -353,13 +353,17 @@ class ProducerCore:
         return self._answer_counts.get(topic, 0)
 
     def pending_batches(self) -> list[ProducerBatch]:
-        """Returns the batches that are neither acknowledged nor failed."""
+        """Returns the batches that are neither acknowledged nor failed, also while another thread appends."""
         return [
             batch
-            for queue in self._active
+            for queue in list(self._active)
             for batch in (*queue.unacknowledged, *queue.waiting)
             if not batch.is_done
         ]
+
+    def unacknowledged_count(self) -> int:
+        """Returns the number of records that are neither acknowledged nor failed."""
+        return sum(batch.count for batch in self.pending_batches())
 
     def _want(self, topic: str) -> None:
         if topic not in self._wanted:

@@ -75,6 +75,12 @@ class ProducerSettings(ConnectionSettings):
     delivery_timeout_ms: int = integer(
         120_000, MEDIUM, "Time from a send to its acknowledgement or failure.", at_least(0)
     )
+    cancelled_flush_timeout_ms: int = long(
+        10_000,
+        MEDIUM,
+        "Time that a producer still sends its records after a cancellation or Ctrl-C, or without a close.",
+        at_least(0),
+    )
     max_in_flight_requests_per_connection: int = integer(
         5, LOW, "Most requests to one broker without a response.", at_least(1)
     )

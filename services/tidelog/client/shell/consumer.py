@@ -221,7 +221,7 @@ class Consumer(Generic[K, V]):
         self._raise_callback_error()
 
     async def _close(self, *, commits: bool, timeout_s: float) -> None:
-        if self._is_closed:
+        if self._is_closed or not self._network.home.is_current:
             return
         self._is_closed = self._calls.is_closing = True
         self._ready.set()
@@ -552,6 +552,7 @@ class Consumer(Generic[K, V]):
         return records
 
     def _begin_poll(self) -> None:
+        self._network.home.check()
         self._raise_callback_error()
         if self._is_closed:
             raise ClosedError("the consumer is closed")
@@ -677,6 +678,7 @@ class Consumer(Generic[K, V]):
         )
 
     def _pump(self) -> None:
+        self._network.home.check()
         if not self._has_ended and self._tasks.loop is not None:
             self._perform(self._core.poll(now_ms()))
 

@@ -17,6 +17,7 @@ from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.errors import ClientError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.home_process import HomeProcess
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.wire.schema import Message
 
@@ -32,6 +33,7 @@ class Network:
     ) -> None:
         """Raises BadAddressError."""
         self._bootstrap = parse_bootstrap(bootstrap)
+        self.home: HomeProcess = HomeProcess("client")
         self._settings = settings
         self._security = security
         self.nodes: dict[int, Node] = {}
@@ -51,7 +53,7 @@ class Network:
         self.timeout_s: float = settings.request_timeout_ms / 1000
 
     async def start(self) -> None:
-        """Connects to the first address that answers. Raises ClientError."""
+        """Connects to the first address that answers. Raises ClientError; in a forked child, ClosedError."""
         self._is_closed = False
         await self.any_broker()
         self._keeper = asyncio.create_task(self._close_idle())
@@ -77,6 +79,7 @@ class Network:
 
     async def broker(self, node_id: int, lane: str = "") -> AsyncConnection:
         """Returns a connection to a broker, after a pause if the last attempt failed. Raises ClientError."""
+        self.home.check()
         found = self._connections.get((node_id, lane))
         if found is not None and not found.is_closed:
             await found.renew_login(self.timeout_s)
@@ -90,6 +93,7 @@ class Network:
 
     async def any_broker(self) -> AsyncConnection:
         """Returns a connection for requests that any broker answers. Raises ClientError."""
+        self.home.check()
         async with self._seed_lock:
             if self._seed is not None and not self._seed.is_closed:
                 await self._seed.renew_login(self.timeout_s)

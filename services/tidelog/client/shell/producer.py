@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
+import os
 import random
 import threading
 import time
+import warnings
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -50,6 +54,7 @@ from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.group_calls import PERMANENT_ERRORS
+from tidelog.client.shell.home_process import HomeProcess
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -81,6 +86,7 @@ _PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
 _LAST_PRODUCE_BY_NAME: Final = 12
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
+_CANCELLED: Final = "the request was cancelled"
 
 
 _BYTES_OR_NONE: Final = frozenset({bytes, type(None)})
@@ -146,6 +152,7 @@ class Producer(Generic[K, V]):
         )
         """Whether keys and values need no `serialize`."""
         self._thread_id = 0
+        self._home = HomeProcess("producer")
         self._is_closed = False
         self._is_pump_scheduled = False
         self._outboxes: dict[int, deque[SendProduce]] = {}
@@ -167,12 +174,24 @@ class Producer(Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(flushes=kind is None or issubclass(kind, Exception))
+        if kind is GeneratorExit:  # nothing runs the coroutine any more, so it can't wait
+            self.report_unclosed()
+        else:
+            await self.close(timeout_s=self.time_to_flush_s(error))
+
+    def time_to_flush_s(self, error: BaseException | None) -> float | None:
+        """Returns the time that the end of a block may take. None means up to `delivery.timeout.ms`. It is
+        `cancelled.flush.timeout.ms` after a cancellation or Ctrl-C, which somebody waits for.
+        """
+        if error is None or isinstance(error, Exception):
+            return None
+        return self.settings.cancelled_flush_timeout_ms / 1000
 
     async def start(self) -> None:
         """Connects to a broker, and claims the transactional id if there is one. Raises ClientError,
         KafkaError.
         """
+        self._home.check()
         self._tasks.start()
         self._thread_id = threading.get_ident()
         await self._network.start()
@@ -183,28 +202,93 @@ class Producer(Generic[K, V]):
                 await self._network.close()
                 raise
             self._transaction.move_to(TransactionState.READY)
+        _open_producers.add(self)
+        self._tasks.spawn(self._flush_when_cancelled())
 
-    async def close(self, *, flushes: bool = True) -> None:
+    async def close(self, *, flushes: bool = True, timeout_s: float | None = None) -> None:
         """Aborts an open transaction, sends what is in the buffer, then closes the connections.
 
-        Without `flushes`, the records that are not acknowledged fail with ClosedError's message.
+        The records that are not acknowledged after `timeout_s`, or at once without `flushes`, fail, and the
+        log states their number. Without `timeout_s`, the limit is `delivery.timeout.ms`.
         """
-        if self._is_closed or self._tasks.loop is None:
+        loop = self._tasks.loop
+        if self._is_closed or loop is None:
+            return
+        if loop is not asyncio.get_running_loop():
+            self.report_unclosed()  # its tasks and connections belong to the other loop
             return
         try:
-            if self._transaction_calls is not None and self.is_in_transaction:
-                with contextlib.suppress(KafkaError, ClientError):
-                    await self.abort_transaction()
-            if flushes:
-                await self.flush()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    if self._transaction_calls is not None and self.is_in_transaction:
+                        with contextlib.suppress(KafkaError, ClientError):
+                            await self.abort_transaction()
+                    if flushes:
+                        await self.flush()
         finally:
-            with self._lock:  # a thread that appends has added its record now, or gets an error
-                self._is_closed = True
-            self._wake_blocked()
+            await self._end()
+
+    async def _end(self) -> None:
+        with self._lock:  # a thread that appends has added its record now, or gets an error
+            if self._is_closed:
+                return
+            self._is_closed = True
+            left_count = self._core.unacknowledged_count()
+            effects = self._core.fail_all(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
+        if left_count:
+            logger.error(
+                "the producer was closed before %d of its records were acknowledged, and they may be lost",
+                left_count,
+            )
+        self._wake_blocked()
+        self._perform(effects)
+        try:
             await self._tasks.stop()
-            closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed")
-            self._perform(self._core.fail_all(closed))
+        finally:
             await self._network.close()
+
+    async def _flush_when_cancelled(self) -> None:
+        """Sends what is in the buffer when all tasks of the loop are cancelled, as `asyncio.run` does at its
+        end. An open transaction is not committed, because the application has not said so.
+        """
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            if not self._is_closed and self._transaction_calls is None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.settings.cancelled_flush_timeout_ms / 1000):
+                        await self.flush()
+            raise
+
+    def report_unclosed(self) -> None:
+        """Warns that the producer was not closed, and states how many records may be lost."""
+        if not self._is_closed and self._tasks.loop is not None:
+            self._is_closed = True
+            self.warn_unclosed("they may be lost; use `async with`, or await `close`")
+
+    def warn_unclosed(self, consequence: str) -> None:
+        """`consequence` is the one for the records without an outcome."""
+        left_count = self._core.unacknowledged_count()
+        text = f"the producer was not closed, and {left_count} of its records are not acknowledged"
+        if left_count:
+            logger.error("%s: %s", text, consequence)
+        warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):  # otherwise `__init__` failed
+            self.report_unclosed()
+
+    def after_fork(self) -> None:
+        """Ends the copy of the producer in a forked child. The parent sends the records."""
+        self._lock = threading.Lock()  # another thread of the parent may have held it
+        self._is_closed = True
+        error = KafkaError(ErrorCode.NETWORK_EXCEPTION, str(self._home.error()))
+        for batch in self._core.pending_batches():
+            batch.callbacks.clear()  # the parent calls them
+            batch.finish(error=error)
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError("the producer is closed") if self._home.is_current else self._home.error()
 
     # -- records
 
@@ -290,6 +374,7 @@ class Producer(Generic[K, V]):
 
         It does not raise the errors of records: await their deliveries, or use `on_delivery`.
         """
+        self._home.check()
         self._flush_count += 1
         try:
             with self._lock:
@@ -315,10 +400,27 @@ class Producer(Generic[K, V]):
         try:
             yield
             await self.commit_transaction()
-        except BaseException:
+        except BaseException as error:
             if self.is_in_transaction:
-                await self.abort_transaction()
+                await self.abort_after(error)
             raise
+
+    async def abort_after(self, error: BaseException) -> None:
+        """Aborts the transaction because of an error. Raises KafkaError, but not after a cancellation: it has
+        `cancelled.flush.timeout.ms`, and then the coordinator aborts after `transaction.timeout.ms`.
+        """
+        timeout_s = self.time_to_flush_s(error)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.abort_transaction()
+        except (KafkaError, ClientError, TimeoutError) as failure:
+            if timeout_s is None:
+                raise
+            logger.warning(
+                "the transaction was not aborted (%s): its coordinator aborts it after %d ms",
+                str(failure) or f"no answer in {timeout_s:g} s",
+                self.settings.transaction_timeout_ms,
+            )
 
     @property
     def is_in_transaction(self) -> bool:
@@ -491,7 +593,7 @@ class Producer(Generic[K, V]):
         at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
             if self._is_closed:
-                raise ClosedError("the producer is closed")
+                raise self._closed_error()
             if self._transaction_calls is not None:
                 self._transaction.check_open()
             found = core.append_values(topic, partition, timestamp, values, start, at_ms)
@@ -519,7 +621,7 @@ class Producer(Generic[K, V]):
         count = 0
         with self._lock:
             if self._is_closed:
-                raise ClosedError("the producer is closed")
+                raise self._closed_error()
             if self._transaction_calls is not None:
                 self._transaction.check_open()
             try:
@@ -581,7 +683,7 @@ class Producer(Generic[K, V]):
         at_ms = time.monotonic_ns() // 1_000_000
         with self._lock:
             if self._is_closed:
-                raise ClosedError("the producer is closed")
+                raise self._closed_error()
             if self._transaction_calls is not None:
                 self._transaction.check_open()
             if partition is None and (key is not None or self._partitioner is not by_key):
@@ -641,7 +743,7 @@ class Producer(Generic[K, V]):
         the error is permanent and came after the first `known_count` Metadata responses about the topic.
         """
         if self._is_closed:
-            raise ClosedError("the producer is closed")
+            raise self._closed_error()
         left_s = deadline_s - time.monotonic()
         error = self._core.topic_error(topic)
         is_new = self._core.answer_count(topic) > known_count
@@ -688,6 +790,8 @@ class Producer(Generic[K, V]):
         self._perform(effects)
 
     def _step(self, event: Event) -> None:
+        if self._is_closed:
+            return
         with self._lock:
             effects = self._core.step(event, now_ms())
         self._perform(effects)
@@ -710,7 +814,8 @@ class Producer(Generic[K, V]):
         self._tasks.wake_in(None if wake_ms is None else max(0, wake_ms - at_ms))
 
     def _complete(self, batch: ProducerBatch) -> None:
-        if batch.error is not None and not batch.callbacks and batch.whole is None:
+        is_unheard = not batch.callbacks and batch.whole is None and not self._is_closed
+        if batch.error is not None and is_unheard:  # a close states the number of all
             logger.error(
                 "%d records were not delivered and nobody waits for them: %s", batch.count, batch.error
             )
@@ -742,6 +847,12 @@ class Producer(Generic[K, V]):
                 is_permanent = isinstance(error, PERMANENT_ERRORS)
                 self._step(ProduceFailed(effect.request_id, False, str(error), is_permanent))
             return
+        except asyncio.CancelledError:  # whoever cancelled all tasks of the loop may still wait for records
+            failed = list(waiting)
+            waiting.clear()
+            for effect in failed:
+                self._step(ProduceFailed(effect.request_id, False, _CANCELLED))
+            raise
         while waiting:
             self._write(waiting.popleft(), connection)
 
@@ -832,6 +943,9 @@ class Producer(Generic[K, V]):
             logger.info("no metadata: %s", error)
             self._step(MetadataFailed())
             return
+        except asyncio.CancelledError:
+            self._step(MetadataFailed())
+            raise
         self._step(received)
 
     async def _request_producer_id(self) -> None:
@@ -844,6 +958,9 @@ class Producer(Generic[K, V]):
                 code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
             self._step(ProducerIdRefused(KafkaError(code, f"no producer id: {error}")))
             return
+        except asyncio.CancelledError:
+            self._step(ProducerIdRefused(KafkaError(ErrorCode.NETWORK_EXCEPTION, _CANCELLED)))
+            raise
         if answer.error_code:
             self._step(ProducerIdRefused(request_error(answer.error_code, "no producer id")))
         else:
@@ -882,3 +999,21 @@ def _details(row: PartitionProduceResponse) -> str | None:
     texts = [row.error_message or ""]
     texts += [f"record {error.batch_index}: {error.batch_index_error_message}" for error in row.record_errors]
     return "; ".join(text for text in texts if text) or None
+
+
+_open_producers: Final[weakref.WeakSet[Producer[Any, Any]]] = weakref.WeakSet()
+
+
+def _report_at_exit() -> None:
+    for producer in list(_open_producers):
+        producer.report_unclosed()
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_open_producers):
+        producer.after_fork()
+
+
+atexit.register(_report_at_exit)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -115,7 +115,7 @@ class ShareConsumer(Generic[K, V]):
         All other records go to other members at once. In the implicit mode these are the records of the last
         poll, unless a commit has followed.
         """
-        if self._is_closed:
+        if self._is_closed or not self._network.home.is_current:
             return
         try:
             if commits and self.settings.is_explicit and self._tasks.loop is not None:
@@ -217,6 +217,7 @@ class ShareConsumer(Generic[K, V]):
         raise StopAsyncIteration
 
     def _begin_poll(self) -> None:
+        self._network.home.check()
         if self._is_closed:
             raise ClosedError("the consumer is closed")
         if self._tasks.loop is None:
@@ -258,6 +259,7 @@ class ShareConsumer(Generic[K, V]):
         Returns the error of each partition, None if its acknowledgements are stored. Raises
         RequestTimeoutError after `default.api.timeout.ms`.
         """
+        self._network.home.check()
         self._results = {}
         self._perform(self._core.commit(now_ms()))
         await self._settle()
@@ -277,6 +279,7 @@ class ShareConsumer(Generic[K, V]):
     # -- the core's effects
 
     def _pump(self) -> None:
+        self._network.home.check()
         if not self._is_closed and self._tasks.loop is not None:
             self._perform(self._core.poll(now_ms()))
 

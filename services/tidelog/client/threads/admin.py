@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from tidelog.client import admin, configs, coordinators
@@ -13,6 +14,7 @@ from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.security import parse_security
+from tidelog.client.shell.home_process import HomeProcess
 from tidelog.model.topics import TopicPartition
 
 
@@ -35,6 +37,7 @@ class Admin:
         self._settings = parse_settings(ConnectionSettings, properties)
         self._security = parse_security(security_texts(properties))
         self._cluster: Cluster | None = None
+        self._home = HomeProcess("admin client")
         self._lock = threading.RLock()
 
     def __enter__(self) -> Admin:
@@ -46,10 +49,17 @@ class Admin:
         self.close()
 
     def close(self) -> None:
+        if not self._home.is_current:
+            return
         with self._lock:
             if self._cluster is not None:
                 self._cluster.close()
                 self._cluster = None
+
+    def _turn(self) -> AbstractContextManager[bool]:
+        """Returns the lock of a call. Raises ClosedError in a forked child, where nobody may release it."""
+        self._home.check()
+        return self._lock
 
     def _connected(self) -> Cluster:
         if self._cluster is None:
@@ -65,12 +75,12 @@ class Admin:
 
     def describe_cluster(self) -> ClusterView:
         """Returns the brokers and the controller."""
-        with self._lock:
+        with self._turn():
             return self._connected().describe()
 
     def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
         """Returns the existing ones of the named topics, None for all."""
-        with self._lock:
+        with self._turn():
             return self._connected().topics(names)
 
     def create_topic(
@@ -82,7 +92,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
     ) -> admin.CreatedTopic:
         """Creates a topic and waits until its partitions have leaders. -1 is the broker's default."""
-        with self._lock:
+        with self._turn():
             cluster = self._connected()
             created = admin.create_topic(
                 cluster,
@@ -95,12 +105,12 @@ class Admin:
             return created
 
     def delete_topic(self, name: str) -> None:
-        with self._lock:
+        with self._turn():
             admin.delete_topic(self._connected(), name)
 
     def create_partitions(self, name: str, total_count: int) -> None:
         """Increases the number of partitions to `total_count`."""
-        with self._lock:
+        with self._turn():
             admin.create_partitions(self._connected(), name, total_count)
 
     def offsets(self, topic: str, timestamp: int = admin.LATEST_TIMESTAMP) -> dict[int, int]:
@@ -108,7 +118,7 @@ class Admin:
 
         -1 is the end and -2 the beginning. The offset of a time after the last record is -1.
         """
-        with self._lock:
+        with self._turn():
             cluster = self._connected()
             found = admin.list_offsets(cluster, cluster.topic(topic), timestamp)
             return {partition: offset.offset for partition, offset in found.items()}
@@ -117,7 +127,7 @@ class Admin:
 
     def topic_configs(self, topic: str) -> dict[str, ConfigEntry]:
         """Returns the settings of a topic by name."""
-        with self._lock:
+        with self._turn():
             resource = ConfigResource(ResourceType.TOPIC, topic)
             return {entry.name: entry for entry in configs.describe_configs(self._connected(), resource)}
 
@@ -134,30 +144,30 @@ class Admin:
             ConfigChange(name, ConfigOperation.DELETE if value is None else ConfigOperation.SET, value)
             for name, value in changes.items()
         ]
-        with self._lock:
+        with self._turn():
             configs.alter_configs(self._connected(), resource, rows)
 
     # -- groups
 
     def groups(self) -> list[coordinators.ListedGroup]:
-        with self._lock:
+        with self._turn():
             return coordinators.list_groups(self._connected(), [], [])
 
     def describe_group(self, group_id: str) -> coordinators.Group:
-        with self._lock:
+        with self._turn():
             return coordinators.describe_group(self._connected(), group_id)
 
     def delete_group(self, group_id: str) -> None:
-        with self._lock:
+        with self._turn():
             coordinators.delete_group(self._connected(), group_id)
 
     def committed(self, group_id: str) -> dict[TopicPartition, int]:
         """Returns all offsets that a group has committed."""
-        with self._lock:
+        with self._turn():
             return coordinators.committed_offsets(self._connected(), group_id)
 
     def commit(self, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Sets the offsets of a group without members."""
-        with self._lock:
+        with self._turn():
             rows = {place: CommittedOffset(offset) for place, offset in offsets.items()}
             commit_offsets(self._connected(), group_id, rows)

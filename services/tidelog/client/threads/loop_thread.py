@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from tidelog.client.core.delivery_errors import ClosedError
+from tidelog.client.shell.home_process import HomeProcess
 
 CANCEL_TIMEOUT_S: Final = 1.0
 """The time in which tasks end that were cancelled."""
@@ -38,6 +39,7 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.home: HomeProcess = HomeProcess("client")
         self._is_stopped = False
         self._lock = threading.RLock()
         """Held while work is given to the loop, so that none comes after the last round of the loop."""
@@ -62,9 +64,10 @@ class LoopThread:
         the callbacks of `call_back` if `runs_callbacks` is True.
 
         Raises RuntimeError in the thread of the loop, which would wait for itself, and ClosedError after
-        `stop`.
+        `stop` and in a forked child, which does not have the thread.
         """
         try:
+            self.home.check()
             self.check_caller()
             with self._lock:
                 if self._is_stopped:
@@ -126,11 +129,30 @@ class LoopThread:
                 "call it from another thread"
             )
 
+    def end_after(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs a coroutine in the loop, and then ends the thread. The caller does not wait, and may hold any
+        lock, as the garbage collector does.
+        """
+
+        async def finish() -> None:
+            try:
+                await work
+                await asyncio.sleep(0)  # the connections end in the next round of the loop
+            finally:
+                self._is_stopped = True
+                self.loop.stop()
+
+        asyncio.run_coroutine_threadsafe(finish(), self.loop)
+
+    def join(self) -> None:
+        """Waits for the end of the thread."""
+        self._thread.join()
+
     def stop(self) -> None:
         with self._lock:
             self._is_stopped = True
             self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        self.join()
 
 
 class ThreadedConsumer(Generic[C]):
@@ -173,7 +195,7 @@ class ThreadedConsumer(Generic[C]):
 
     def _end(self, close: Callable[[C], Coroutine[Any, Any, None]]) -> None:
         thread = self._thread
-        if thread is None or self._is_ending:
+        if thread is None or self._is_ending or not thread.home.is_current:
             return
         thread.check_caller()
         self._is_ending = True

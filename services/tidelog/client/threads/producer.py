@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.core.properties import Properties
@@ -64,7 +66,7 @@ class Producer(Generic[K, V]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(flushes=kind is None or issubclass(kind, Exception))
+        self.close(timeout_s=self._producer.time_to_flush_s(error))
 
     def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
@@ -74,15 +76,32 @@ class Producer(Generic[K, V]):
         except BaseException:
             self.close(flushes=False)
             raise
+        _open_producers.add(self)
 
-    def close(self, *, flushes: bool = True) -> None:
+    def close(self, *, flushes: bool = True, timeout_s: float | None = None) -> None:
         """Sends what is in the buffer, then closes the connections. See `tidelog.aio.Producer.close`."""
         thread = self._thread
-        if thread is not None:
+        if thread is not None and thread.home.is_current:
             thread.check_caller()
             self._thread = None
             try:
-                thread.call(self._producer.close(flushes=flushes))
+                thread.call(self._producer.close(flushes=flushes, timeout_s=timeout_s))
+            finally:
+                thread.stop()
+
+    def __del__(self) -> None:
+        thread = getattr(self, "_thread", None)
+        if thread is not None and thread.home.is_current:
+            thread.end_after(_close_forgotten(self._producer))
+            _ending_threads.add(thread)
+
+    def close_at_exit(self) -> None:
+        """Warns that the program did not close the producer, and closes it."""
+        thread = self._thread
+        if thread is not None and thread.home.is_current:
+            self._thread = None
+            try:
+                thread.call(_close_forgotten(self._producer))
             finally:
                 thread.stop()
 
@@ -178,9 +197,9 @@ class Producer(Generic[K, V]):
         try:
             yield
             thread.call(self._producer.commit_transaction())
-        except BaseException:
+        except BaseException as error:
             if self._producer.is_in_transaction:
-                thread.call(self._producer.abort_transaction())
+                thread.call(self._producer.abort_after(error))
             raise
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
@@ -199,3 +218,26 @@ class Producer(Generic[K, V]):
         if self._thread is None:
             raise ClosedError("the producer is closed or was not started: use `with`, or call `start`")
         return self._thread
+
+
+async def _close_forgotten(producer: asynchronous.Producer[Any, Any]) -> None:
+    timeout_s = producer.settings.cancelled_flush_timeout_ms / 1000
+    try:
+        producer.warn_unclosed(f"they are sent within {timeout_s:g} s; use `with`, or call `close`")
+    finally:
+        await producer.close(timeout_s=timeout_s)
+
+
+_open_producers: Final[weakref.WeakSet[Producer[Any, Any]]] = weakref.WeakSet()
+_ending_threads: Final[weakref.WeakSet[LoopThread]] = weakref.WeakSet()
+"""The threads of producers that the garbage collector has found."""
+
+
+def _close_at_exit() -> None:
+    for producer in list(_open_producers):
+        producer.close_at_exit()
+    for thread in list(_ending_threads):
+        thread.join()
+
+
+atexit.register(_close_at_exit)
