@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import uuid
 from typing import Any, cast
@@ -11,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError
+from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.core.producer import ProducerIdReceived
 from tidelog.client.handshake import Reply
+from tidelog.client.shell import producer as shell_producer
 from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.delivery import BatchDelivery
 from tidelog.client.shell.producer import Producer
@@ -400,9 +400,10 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
     line = Line()
     opened: list[int] = []
 
+    producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000, "retry.backoff.ms": 0})
+    shell = cast("Any", producer)
+
     async def scenario() -> BatchDelivery:
-        producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000, "retry.backoff.ms": 0})
-        shell = cast("Any", producer)
 
         async def connect(node_id: int) -> Line:
             opened.append(node_id)
@@ -424,8 +425,77 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
         assert opened == [1]
         return delivery
 
+    delivery = asyncio.run(scenario())
     with pytest.warns(ResourceWarning, match="0 of its records"):
-        delivery = asyncio.run(scenario())
-        gc.collect()
+        producer.report_unclosed()
     assert line.written == [(TopicPartition("t", 0), [b"v", b"w"])]
     assert delivery.is_done and not delivery.errors()
+
+
+@pytest.mark.parametrize("how", ["send", "send_batch", "send_batch with keys"])
+@pytest.mark.parametrize("appears", [False, True])
+def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
+    appears: bool, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The send waited for a minute, and then named the buffer."""
+    monkeypatch.setattr(shell_producer, "NEW_PARTITION_WAIT_S", 0.3)
+    producer = Producer[bytes, bytes]("127.0.0.1:1")
+    shell = cast("Any", producer)
+    answers = 0
+
+    async def answer(known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
+        nonlocal answers
+        assert wanted == ("t",)
+        answers += 1
+        count = 78 if appears and answers == 2 else 3
+        topic = TopicView("t", uuid.UUID(int=1), (PartitionLeader(1, 0),) * count)
+        shell._step(MetadataReceived((Node(1, "h", 1),), (topic,)))
+
+    async def send() -> int:
+        if how == "send":
+            return (await producer.send("t", b"v", partition=77)).partition
+        keys = [b"k"] if how == "send_batch with keys" else None
+        return len(await producer.send_batch("t", [b"v"], keys=keys, partition=77))
+
+    async def scenario() -> None:
+        shell._tasks.start()
+        async with asyncio.timeout(10):
+            if appears:
+                assert await send() == (77 if how == "send" else 1)
+            else:
+                with pytest.raises(UnknownTopicError) as raised:
+                    await send()
+                assert str(raised.value) == "topic 't' has no partition 77: it has 3, from 0 to 2"
+        assert answers >= 2
+        producer.report_unclosed()
+
+    monkeypatch.setattr(shell, "_request_metadata", answer)
+    with pytest.warns(ResourceWarning):
+        asyncio.run(scenario())
+
+
+def test_a_negative_partition_is_refused_at_once() -> None:
+    producer = started_producer()
+
+    async def scenario() -> None:
+        async with asyncio.timeout(1):
+            with pytest.raises(
+                UnknownTopicError, match="topic 't' has no partition -1: it has 1, from 0 to 0"
+            ):
+                await producer.send("t", b"v", partition=-1)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_wrong_choice_of_a_partitioner_is_named_at_once(is_batch: bool) -> None:
+    producer = started_producer(partitioner=lambda topic, key, value, count: count)
+
+    async def scenario() -> None:
+        async with asyncio.timeout(1):
+            with pytest.raises(
+                ValueError, match="partitioner's choice is wrong: topic 't' has no partition 1:"
+            ):
+                await (producer.send_batch("t", [b"v"]) if is_batch else producer.send("t", b"v"))
+
+    asyncio.run(scenario())

@@ -24,6 +24,7 @@ from tidelog.client.core.delivery_errors import (
     MetadataTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
+    UnknownTopicError,
     request_error,
 )
 from tidelog.client.core.producer import (
@@ -81,6 +82,8 @@ EncodedRows: TypeAlias = tuple[
 
 MAX_ROWS_AT_ONCE: Final = 1_000
 """The most records with keys or headers that `send_batch` adds before requests get their turn."""
+NEW_PARTITION_WAIT_S: Final = 2.0
+"""The time in which a partition that was just created appears in the metadata of all brokers."""
 _PRODUCE_SINCE: Final = 3
 _PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
@@ -306,8 +309,9 @@ class Producer(Generic[K, V]):
         """Adds a record to the buffer. Await the result to get its offset.
 
         `partition` precedes the partitioner. `timestamp` is in milliseconds since 1970, by default now.
-        Waits up to `max.block.ms` for free memory and for the topic's partitions. Raises BufferFullError,
-        MetadataTimeoutError, UnknownTopicError, RecordTooLargeError, and what a serializer raises.
+        Waits up to `max.block.ms` for free memory and for the topic's partitions, and up to 2 s for a
+        partition that is missing in new metadata. Raises BufferFullError, MetadataTimeoutError,
+        UnknownTopicError, RecordTooLargeError, and what a serializer raises.
         """
         pairs = tuple(headers) if headers else ()
         key_bytes: Any = key  # without serializers, they are bytes
@@ -633,6 +637,8 @@ class Producer(Generic[K, V]):
                     pairs = () if headers is None else headers[index]
                     batch = core.append(topic, place, timestamp, key, value, pairs, at_ms)
                     if batch is None:
+                        if partition is None:
+                            self._check_choice(topic, place)
                         break
                     self._transaction.has_content = True
                     delivery.add(batch, batch.count - 1, 1)
@@ -655,7 +661,9 @@ class Producer(Generic[K, V]):
     ) -> int:
         """Waits until `append_batch` adds records. Raises what `send` raises."""
         return await self._until_done(
-            topic, lambda: self.append_batch(delivery, topic, partition, timestamp, rows, start) or None
+            topic,
+            partition,
+            lambda: self.append_batch(delivery, topic, partition, timestamp, rows, start) or None,
         )
 
     def watch(self, delivery: Delivery, on_delivery: Callable[[Delivery], None] | None) -> None:
@@ -686,13 +694,16 @@ class Producer(Generic[K, V]):
                 raise self._closed_error()
             if self._transaction_calls is not None:
                 self._transaction.check_open()
-            if partition is None and (key is not None or self._partitioner is not by_key):
-                partition = self._partition_of(topic, key, value)
-            batch = core.append(topic, partition, timestamp, key, value, headers, at_ms)
+            place = partition
+            if place is None and (key is not None or self._partitioner is not by_key):
+                place = self._partition_of(topic, key, value)
+            batch = core.append(topic, place, timestamp, key, value, headers, at_ms)
             delivery = None
             if batch is not None:
                 self._transaction.has_content = True
                 delivery = Delivery(batch, batch.count - 1, timestamp)
+            elif partition is None:
+                self._check_choice(topic, place)
             if core.is_due and not self._is_pump_scheduled:
                 self._schedule()
         return delivery
@@ -713,55 +724,71 @@ class Producer(Generic[K, V]):
     ) -> Delivery:
         """Waits until `append` adds the record. Raises what `send` raises."""
         return await self._until_done(
-            topic, lambda: self.append(topic, partition, timestamp, key, value, headers)
+            topic, partition, lambda: self.append(topic, partition, timestamp, key, value, headers)
         )
 
-    async def _until_done(self, topic: str, attempt: Callable[[], T | None]) -> T:
+    async def _until_done(self, topic: str, partition: int | None, attempt: Callable[[], T | None]) -> T:
         """Repeats an attempt when the core has made progress, for at most `max.block.ms`."""
-        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        began_s = time.monotonic()
         known_count = self._core.answer_count(topic)
         self._core.blocked_count += 1
         try:
             while (found := attempt()) is None:
-                await self._wait(topic, deadline_s, known_count)
+                await self._wait(topic, began_s, known_count, partition)
             return found
         finally:
             self._core.blocked_count -= 1
 
     async def _partition_count(self, topic: str) -> int:
-        deadline_s = time.monotonic() + self.settings.max_block_ms / 1000
+        began_s = time.monotonic()
         known_count = self._core.answer_count(topic)
         while True:
             with self._lock:
                 count = self._core.partition_count(topic)
             if count is not None:
                 return count
-            await self._wait(topic, deadline_s, known_count)
+            await self._wait(topic, began_s, known_count)
 
-    async def _wait(self, topic: str, deadline_s: float, known_count: int) -> None:
-        """Waits until the core made progress. Raises the error of the topic at the deadline, or before it if
-        the error is permanent and came after the first `known_count` Metadata responses about the topic.
+    async def _wait(self, topic: str, began_s: float, known_count: int, partition: int | None = None) -> None:
+        """Waits until the core made progress. Raises the error of the topic at the end of `max.block.ms`, or
+        before it if the error is permanent and came after the first `known_count` Metadata responses about
+        the topic. A partition that these responses do not name has less time.
         """
         if self._is_closed:
             raise self._closed_error()
-        left_s = deadline_s - time.monotonic()
+        now_s = time.monotonic()
+        left_s = began_s + self.settings.max_block_ms / 1000 - now_s
         error = self._core.topic_error(topic)
         is_new = self._core.answer_count(topic) > known_count
         if error is not None and (left_s <= 0 or (is_new and not error.is_retriable)):
             raise error
+        count = self._core.partition_count(topic)
+        if partition is not None and count is not None and not 0 <= partition < count:
+            new_left_s = min(left_s, began_s + NEW_PARTITION_WAIT_S - now_s)
+            if partition < 0 or left_s <= 0 or (is_new and new_left_s <= 0):
+                raise UnknownTopicError(_lacks_partition(topic, partition, count))
+            left_s = new_left_s if new_left_s > 0 else left_s
         if left_s <= 0:
-            if self._core.partition_count(topic) is None:
+            if count is None:
                 raise MetadataTimeoutError(
                     f"no broker named the partitions of topic '{topic}' in {self.settings.max_block_ms} ms"
                 )
             raise BufferFullError(
                 f"{self.settings.buffer_memory} bytes of buffer.memory were in use for "
-                f"{self.settings.max_block_ms} ms, or topic '{topic}' lacks the partition"
+                f"{self.settings.max_block_ms} ms"
             )
         if self._progress is None or self._progress.done():
             self._progress = asyncio.get_running_loop().create_future()
         self._pump()
         await asyncio.wait([self._progress], timeout=left_s)
+
+    def _check_choice(self, topic: str, partition: int | None) -> None:
+        """Raises ValueError if the partitioner has chosen a partition that does not exist."""
+        count = self._core.partition_count(topic)
+        if partition is not None and count is not None and not 0 <= partition < count:
+            raise ValueError(
+                f"the partitioner's choice is wrong: {_lacks_partition(topic, partition, count)}"
+            )
 
     def _wake_blocked(self) -> None:
         if self._progress is not None and not self._progress.done():
@@ -985,6 +1012,10 @@ def _answers(request: ProduceRequest, response: ProduceResponse) -> dict[TopicPa
                 else PartitionLeader(leader.leader_id, leader.leader_epoch),
             )
     return answers
+
+
+def _lacks_partition(topic: str, partition: int, count: int) -> str:
+    return f"topic '{topic}' has no partition {partition}: it has {count}, from 0 to {count - 1}"
 
 
 async def _finished(batch: ProducerBatch) -> None:
