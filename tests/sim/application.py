@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -137,6 +138,7 @@ def installed(world: World) -> Iterator[None]:
     chance = random.Random(world.seed)
     ids: Any = SimpleNamespace(uuid4=lambda: uuid.UUID(int=chance.getrandbits(128)), UUID=uuid.UUID)
     logger, handler = logging.getLogger("tidelog.client"), _Notes(world)
+    producers: weakref.WeakSet[producer_shell.Producer[Any, Any]] = weakref.WeakSet()
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -149,8 +151,11 @@ def installed(world: World) -> Iterator[None]:
                 stack.enter_context(patch.object(module, "random", chance))
             for module in (group_calls, share_calls):
                 stack.enter_context(patch.object(module, "uuid", ids))
+            stack.enter_context(patch.object(producer_shell, "_open_producers", producers))
             yield
     finally:
+        for producer in producers:
+            producer.after_fork()  # what the garbage collector finds of killed processes says nothing
         logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
