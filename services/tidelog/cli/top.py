@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import asdict
 from typing import Final
@@ -65,6 +66,8 @@ def command(
             raise ToolError(
                 f"the live view needs the package textual: {install_command('top')}, or use --once"
             ) from None
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise ToolError("the live view needs a terminal for input and output; use --once")
         run_app(cluster, topics, interval_s)
 
 

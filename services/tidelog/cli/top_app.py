@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Final
 
+from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.coordinate import Coordinate
 from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
@@ -25,6 +27,9 @@ _COLUMNS: Final = {
     "topics": ("topic", "partitions", "missing", "offline", "size", "records/s", "bytes/s"),
     "groups": ("group", "type", "state", "partitions", "lag", "max lag", "records/s", "catch-up"),
 }
+_WIDTHS: Final = {"address": 30, "topic": 40, "group": 40, "type": 8, "state": 20, "": 10}
+_NUMBER_WIDTH: Final = 10
+"""The columns have fixed widths, so that a long name hides no column, and no cell has to be measured."""
 MAX_ROWS: Final = 200
 """The number of rows that a table shows. The rows come in the order of their importance."""
 
@@ -54,24 +59,28 @@ class TopApp(App[None]):
         self._last: ClusterRates | None = None
         self._is_paused = False
         self._is_asking = False
+        self._summary = "connecting ..."
+        self._rows: dict[str, list[tuple[str, ...]]] = {name: [] for name in _COLUMNS}
+        """The rows that the tables show."""
 
     def compose(self) -> ComposeResult:
-        yield Static("connecting ...", id="summary", markup=False)
+        yield Static(self._summary, id="summary", markup=False)
         for name in _COLUMNS:
             yield Static(name, classes="title")
-            yield DataTable[str](id=name, cursor_type="row", zebra_stripes=True)
+            yield DataTable[Text](id=name, cursor_type="row", zebra_stripes=True)
         yield Footer()
 
     def on_mount(self) -> None:
         for name, columns in _COLUMNS.items():
             for number, column in enumerate(columns):
-                self._table(name).add_column(column, key=f"{name}-{number}")
+                width = _WIDTHS.get(column, _NUMBER_WIDTH)
+                self._table(name).add_column(column, key=f"{name}-{number}", width=width)
         self._refresh()
         self.set_interval(self._interval_s, self._refresh)
 
     def action_pause(self) -> None:
         self._is_paused = not self._is_paused
-        self.sub_title = "paused" if self._is_paused else ""
+        self._summarize(self._summary)
         self._refresh()
 
     def _refresh(self) -> None:
@@ -94,7 +103,13 @@ class TopApp(App[None]):
 
     def _show_error(self, reason: str) -> None:
         self._is_asking = False
-        self.query_one("#summary", Static).update(f"The numbers are old: {reason}")
+        self._summarize(f"The numbers are old: {reason}")
+
+    def _summarize(self, text: str) -> None:
+        self._summary = text
+        self.query_one("#summary", Static).update(
+            f"PAUSED (p continues)  {text}" if self._is_paused else text
+        )
 
     def show(self, rates: ClusterRates) -> None:
         """Shows these rates in all tables."""
@@ -102,7 +117,7 @@ class TopApp(App[None]):
         self._last = rates
         omitted = rates.current.omitted_groups
         more = f", {omitted} more groups" if omitted else ""
-        self.query_one("#summary", Static).update(summary_text(rates.summary()) + more)
+        self._summarize(summary_text(rates.summary()) + more)
         self._fill(
             "brokers",
             [
@@ -152,18 +167,29 @@ class TopApp(App[None]):
             ],
         )
 
-    def _table(self, name: str) -> DataTable[str]:
-        table: DataTable[str] = self.query_one(f"#{name}", DataTable)
+    def _table(self, name: str) -> DataTable[Text]:
+        table: DataTable[Text] = self.query_one(f"#{name}", DataTable)
         return table
 
     def _fill(self, name: str, rows: Sequence[tuple[str, ...]]) -> None:
-        """Replaces the rows, and keeps the position of the cursor."""
+        """Replaces the cells that have changed. The table stays where the user has scrolled it."""
         table = self._table(name)
-        position = table.cursor_row
-        table.clear()
-        table.add_rows(rows)
-        if rows:
-            table.move_cursor(row=min(position, len(rows) - 1), animate=False)
+        shown = self._rows[name]
+        widths = [_WIDTHS.get(column, _NUMBER_WIDTH) for column in _COLUMNS[name]]
+        for index, (before, row) in enumerate(zip(shown, rows, strict=False)):
+            for number, text in enumerate(row):
+                if before[number] != text:
+                    table.update_cell_at(Coordinate(index, number), _cell(text, widths[number]))
+        for row in rows[len(shown) :]:
+            table.add_row(*map(_cell, row, widths))
+        for index in range(len(shown) - 1, len(rows) - 1, -1):
+            table.remove_row(table.ordered_rows[index].key)
+        self._rows[name] = list(rows)
+
+
+def _cell(text: str, width: int) -> Text:
+    """Returns a text that is no markup, and that ends with an ellipsis if it is longer than its column."""
+    return Text(text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}")
 
 
 def run_app(cluster: Cluster, topics: Sequence[str], interval_s: float) -> None:

@@ -94,12 +94,76 @@ def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
             assert "10 records/s" in await ask_again()
             assert rows("groups") == [["billing", "classic", "Stable", "1", "15", "15", "5", "-"]]
             await pilot.press("p")
-            assert app.sub_title == "paused"
+            summary = str(app.query_one("#summary", Static).content)
+            assert summary.startswith("PAUSED") and "10 records/s" in summary
             assert rows("brokers")[1][2] == "dead"
             await pilot.press("q")
 
     asyncio.run(use())
     assert asked == [None, first, first]
+
+
+def wide(count: int, end: int, name: str = "t") -> ClusterRates:
+    places = [TopicPartition(f"{name}{number:03}", 0) for number in range(count)]
+    facts = {place: PartitionFacts(1, (1,), (1,), end, 1_000) for place in places}
+    return ClusterRates(None, Snapshot(MonotonicMs(0), 1, {1: BrokerFacts("h:1", None, 1)}, facts, {}))
+
+
+def test_a_scrolled_table_stays_where_it_is_and_only_changed_cells_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    updates: list[object] = []
+    update = DataTable.update_cell_at
+
+    def count(table: DataTable[object], coordinate: object, *given: object, **options: bool) -> None:
+        if table.id == "topics":
+            updates.append(coordinate)
+        update(table, coordinate, *given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DataTable, "update_cell_at", count)
+
+    async def use() -> None:
+        app = TopApp(lambda before: wide(100, 5), interval_s=3_600)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            table = app.query_one("#topics", DataTable)
+            table.scroll_to(y=40, animate=False)
+            await pilot.pause()
+            assert table.scroll_y == 40
+            app.show(wide(100, 5))
+            await pilot.pause()
+            assert table.scroll_y == 40 and not updates
+            app.show(wide(103, 5))
+            assert table.row_count == 103
+            app.show(wide(60, 5, "u"))
+            await pilot.pause()
+            assert [str(row[0]) for row in map(table.get_row_at, range(60))] == [
+                f"u{number:03}" for number in range(60)
+            ]
+            assert table.row_count == 60 and len(updates) == 60
+
+    asyncio.run(use())
+
+
+def test_a_long_name_hides_no_column() -> None:
+    async def use() -> None:
+        app = TopApp(lambda before: wide(1, 5, "x" * 200), interval_s=3_600)
+        async with app.run_test(size=(130, 30)) as pilot:
+            await app.workers.wait_for_complete()
+            await pilot.pause()
+            table = app.query_one("#topics", DataTable)
+            assert str(table.get_row_at(0)[0]) == "x" * 39 + "\N{HORIZONTAL ELLIPSIS}"
+            assert table.virtual_size.width <= 130
+
+    asyncio.run(use())
+
+
+def test_a_pipe_gets_no_live_view() -> None:
+    with ScriptedBroker({}) as broker:
+        done = CliRunner().invoke(command, ["--bootstrap-server", broker.bootstrap])
+    assert done.exit_code == 1
+    assert done.stderr == "tidelog: the live view needs a terminal for input and output; use --once\n"
 
 
 def test_without_textual_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

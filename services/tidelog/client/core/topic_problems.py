@@ -9,8 +9,8 @@ from tidelog.client.core.cluster_view import ClusterView
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.topics import TopicPartition
 
-WARNING_AFTER_MS: Final = 2_000
-"""A topic that was just created may be unknown to some brokers for this time."""
+WARNING_AFTER_MS: Final = 10_000
+"""A topic that was just created may be unknown to some brokers, and commands report a missing one earlier."""
 WARNING_EACH_MS: Final = 300_000
 
 

@@ -68,6 +68,7 @@ from tidelog.client.core.delivery_errors import (
     ClosedError,
     RequestTimeoutError,
     StaleMemberError,
+    UnknownTopicError,
     request_error,
 )
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
@@ -910,6 +911,8 @@ class Consumer(Generic[K, V]):
             return
         try:
             await self._commit(offsets)
+        except UnknownTopicError as error:
+            logger.info("%s", error)  # nobody needs an offset of a deleted topic
         except (KafkaError, ClientError) as error:
             logger.warning("an automatic commit failed: %s", error)
 

@@ -687,7 +687,7 @@ def test_a_missing_topic_is_named_once_and_again_after_a_while() -> None:
         for effect in core.step(MetadataReceived(NODES, (missing, short)), now_ms):
             if isinstance(effect, TopicsMissing):
                 warned[now_ms] = list(effect.reasons)
-    assert warned == {at_ms: ["topic 't'", "partition u-9"] for at_ms in (3_000, 303_000)}
+    assert warned == {at_ms: ["topic 't'", "partition u-9"] for at_ms in (11_000, 311_000)}
     assert core.problems.reasons["topic 't'"] == "the topic or partition does not exist"
     core.step(MetadataReceived(NODES, (*METADATA.topics, short)), 400_000)
     assert list(core.problems.reasons) == ["partition u-9"]

@@ -79,4 +79,4 @@ def test_a_missing_topic_is_named() -> None:
     received = MetadataReceived((Node(1, "h", 1),), (missing,))
     reasons = {"topic 't'": "the topic or partition does not exist"}
     assert TopicsMissing(reasons) not in core.step(received, 0)
-    assert TopicsMissing(reasons) in core.step(received, 2_000)
+    assert TopicsMissing(reasons) in core.step(received, 10_000)
