@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -30,6 +31,8 @@ GROUPS = ("first", "second", "third", "fourth")
 KILLS = 5
 CALLS_BETWEEN_KILLS = 5
 WAIT_S = 90.0
+FROZEN_S = 8.0
+"""Longer than `offsets.commit.timeout.ms`, after which a commit that is not replicated is refused."""
 
 
 class Lister:
@@ -111,6 +114,36 @@ def _commit(bootstrap: str, group: str, topic: str) -> None:
 def _coordinator(cluster: TidelogCluster | KafkaCluster, group: str) -> int:
     with Cluster(cluster.bootstrap) as client:
         return until_loaded(client, lambda: coordinator_id_of(client, GROUP, group))
+
+
+def test_no_program_ends_because_a_follower_is_frozen(
+    cluster: TidelogCluster | KafkaCluster,
+    new_replicated_topic: Callable[..., str],
+    listers: list[Lister],
+    tell: Callable[..., None],
+) -> None:
+    """Until the frozen broker's session ends, no commit is replicated, and what a coordinator answers is held
+    for `offsets.commit.timeout.ms`.
+    """
+    topic = new_replicated_topic(cluster, 1)
+    lister = listers[0]
+    lister.await_calls(CALLS_BETWEEN_KILLS)
+    coordinator = _coordinator(cluster, lister.group)
+    frozen = next(name for name in cluster.addresses if name != f"broker-{coordinator}")
+    member = new_consumer(cluster.bootstrap, group_id=lister.group)
+    cluster.signal(frozen, signal.SIGSTOP)
+    try:
+        until_s = time.monotonic() + FROZEN_S
+        while time.monotonic() < until_s:
+            member.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=True)
+            time.sleep(0.1)
+    finally:
+        cluster.signal(frozen, signal.SIGCONT)
+    member.close()
+    lister.await_calls(CALLS_BETWEEN_KILLS)
+    print(dict(lister.outcomes), lister.ended_by)
+    tell("longest call", lister.longest_s)
+    assert not lister.ended_by
 
 
 def test_no_program_ends_because_a_coordinator_was_killed_and_came_back(

@@ -29,6 +29,7 @@ from tidelog.rpc.coordinator_session import (
     ShardCommitted,
     ShardRecords,
 )
+from tidelog.wire.api_keys import ApiKey
 
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
 """The size of one answer to ReadShard, unless a single batch is larger."""
@@ -264,7 +265,8 @@ class Attachment:
 
     def refuse_held(self, until_ms: MonotonicMs) -> None:
         """Refuses the requests whose answers have been held since `until_ms` or longer. Their records may be
-        replicated later; the clients repeat their requests.
+        replicated later; the clients repeat their requests. Kafka's error for commits would end a process
+        with an AdminClient of librdkafka that reads offsets (docs/adr/0080).
         """
         expired = [entry for entry in self._held if entry[-1] <= until_ms]
         if not expired:
@@ -272,7 +274,10 @@ class Attachment:
         self._held = [entry for entry in self._held if entry[-1] > until_ms]
         heapq.heapify(self._held)
         for _, _, request_id, _, _ in sorted(expired):
-            self.session.finish(request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            call = self.calls.get(request_id)
+            is_read = call is not None and call.request.api_key == ApiKey.OFFSET_FETCH
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_read else ErrorCode.COORDINATOR_NOT_AVAILABLE
+            self.session.finish(request_id, None, error)
 
     def end(self, refusal: ErrorCode) -> None:
         """Ends the attachment: fails all calls that have no response yet, also those whose response waits for

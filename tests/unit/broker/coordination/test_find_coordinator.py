@@ -77,6 +77,27 @@ def test_several_keys_are_answered_in_order(lab: InMemoryBroker) -> None:
         assert found.node_id == (BROKER_ID, -1, OTHER_BROKER_ID)[partition]
 
 
+@pytest.mark.parametrize(
+    ("kind", "key_type", "key"),
+    [
+        (ShardKind.GROUP, GROUP_KEY, "g"),
+        (ShardKind.TRANSACTION, TRANSACTION_KEY, "t"),
+        (ShardKind.SHARE, SHARE_KEY, "g:AAAAAAAAAAAAAAAAAAAAAQ:0"),
+    ],
+    ids=lambda value: getattr(value, "value", None),
+)
+def test_a_broker_that_is_not_registered_is_not_named(
+    lab: InMemoryBroker, kind: ShardKind, key_type: int, key: str
+) -> None:
+    shard_partitions(lab, kind, leaders=(9,))
+    answer = ask(lab, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 6)
+    (found,) = answer.coordinators
+    assert (found.error_code, found.node_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
+    shard_partitions(lab, kind, leaders=(OTHER_BROKER_ID,), leader_epoch=4, partition_epoch=2)
+    (found,) = ask(lab, FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key]), 6).coordinators
+    assert (found.error_code, found.node_id) == (0, OTHER_BROKER_ID)
+
+
 @pytest.mark.parametrize("version", [3, 4, 6])
 @pytest.mark.parametrize("key_type", [SHARE_KEY, 3, -1])  # "g" is not the key of a share partition
 def test_other_keys_have_no_coordinator(lab: InMemoryBroker, version: int, key_type: int) -> None:

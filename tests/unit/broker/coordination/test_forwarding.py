@@ -335,6 +335,21 @@ def test_an_answer_of_a_group_is_held_for_offsets_commit_timeout_ms(lab: InMemor
     assert error_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+def test_offsets_that_are_held_too_long_are_refused_with_an_error_that_librdkafka_survives(
+    lab: InMemoryBroker,
+) -> None:
+    coordinator, _, attachment = owned(lab, replicas=BOTH)
+    timer, timeout_ms = lab.broker.timer, BrokerSettings().offsets_commit_timeout_ms
+    assert isinstance(timer, VirtualTimer)
+    coordinator.say(AppendToShard(attachment, 3, 0, batch(b"a")))
+    asked = Asked(lab.broker, REQUESTS[ApiKey.OFFSET_FETCH](8), 8)
+    request_id = coordinator.take_one(ForwardedToShard).request_id
+    coordinator.say(AnswerRequest(request_id, b"\0" * 6, hold=Hold(attachment, 1)))
+    for _ in range(20):
+        timer.advance(MonotonicMs(timer.monotonic_ms() + timeout_ms // 10))
+    assert max(error_codes(asked.answer)) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
 @pytest.mark.parametrize("is_held", [False, True])
 def test_unanswered_and_held_requests_are_refused_when_the_leader_changes(
     lab: InMemoryBroker, is_held: bool
