@@ -94,7 +94,7 @@ class InMemoryBroker:
         )
         self.commands = self.broker.commands
         self.handlers = HandlerWiring(self.broker)
-        self.update_metadata(is_full=True)
+        self.update_metadata(is_full=True, broker_configs={})
 
     def close(self) -> None:
         self.runner.run(self.broker.hosting.close_all())

@@ -195,6 +195,7 @@ class ReplicatingCluster:
             CONTROLLER_EPOCH,
             tuple(node.registration for node in self.brokers.values()),
             topics=() if topic is None else (topic,),
+            broker_configs={},
         )
         for node in self.brokers.values():
             await node.commands.update_metadata(update)

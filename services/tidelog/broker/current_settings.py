@@ -10,7 +10,7 @@ import structlog
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
-from tidelog.settings.topic_settings import TopicSettings
+from tidelog.settings.topic_settings import NOT_CONFIRMED, TopicSettings
 
 MAX_KNOWN_TOPIC_SETTINGS: Final = 1_000
 """The different overrides whose settings are remembered."""
@@ -19,12 +19,17 @@ _log = structlog.get_logger(__name__)
 
 
 class CurrentSettings:
-    """Holds the broker's settings. Read `broker` at each use, and never keep it: a change replaces it."""
+    """Holds the broker's settings. Read `broker` at each use, and never keep it: a change replaces it.
 
-    __slots__ = ("_observers", "_topics", "broker")
+    `are_known` says whether `broker` contains the cluster's dynamic settings. They may keep what the static
+    ones would delete, so nothing may be deleted by age or size until they are known.
+    """
+
+    __slots__ = ("_observers", "_topics", "are_known", "broker")
 
     def __init__(self, broker: BrokerSettings) -> None:
         self.broker = broker
+        self.are_known = False
         self._observers: list[Callable[[BrokerSettings], None]] = []
         self._topics: dict[frozenset[tuple[str, str]], TopicSettings] = {}
 
@@ -34,16 +39,28 @@ class CurrentSettings:
 
     def topic(self, overrides: Mapping[str, str]) -> TopicSettings:
         """Returns the settings of a topic with these overrides. Most topics have equal overrides, and share
-        one object.
+        one object. If this broker does not understand an override, the topic's settings are not confirmed.
         """
         key = frozenset(overrides.items())
         known = self._topics.get(key)
         if known is None:
-            known = TopicSettings.resolve(self.broker, overrides)
+            known = self._resolved(overrides)
             if len(self._topics) >= MAX_KNOWN_TOPIC_SETTINGS:
                 self._topics.clear()
             self._topics[key] = known
         return known
+
+    def _resolved(self, overrides: Mapping[str, str]) -> TopicSettings:
+        try:
+            return TopicSettings.resolve(self.broker, overrides)
+        except SettingError as error:
+            _log.error(
+                "nothing is deleted from topics with a setting that this broker does not understand",
+                setting=error.name,
+                reason=str(error),
+            )
+            understood = {name: text for name, text in overrides.items() if name != error.name}
+            return self._resolved({**understood, **NOT_CONFIRMED})
 
     def replace(self, settings: BrokerSettings) -> None:
         """Puts `settings` in force and calls the observers."""
@@ -56,7 +73,7 @@ class CurrentSettings:
         """Puts the cluster's broker configs in force; the keys are broker ids and DEFAULT_BROKER_ENTITY.
 
         Settings that only take effect at the start keep their old values. If the configs contradict the
-        settings with which this broker was started, none of them is applied.
+        settings with which this broker was started, none of them is applied, and nothing is deleted.
         """
         try:
             changed = self.broker.with_dynamic(
@@ -64,6 +81,12 @@ class CurrentSettings:
                 dynamic=configs.get(str(self.broker.node_id), {}),
             )
         except SettingError as error:
-            _log.error("dynamic settings are not applied", setting=error.name, reason=str(error))
+            self.are_known = False
+            _log.error(
+                "dynamic settings are not applied, so retention and compaction are suspended",
+                setting=error.name,
+                reason=str(error),
+            )
             return
+        self.are_known = True
         self.replace(changed)

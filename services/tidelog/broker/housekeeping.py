@@ -118,8 +118,9 @@ class Housekeeping:
     # -- duties
 
     async def apply_retention(self) -> None:
-        """Deletes the segments that exceed `retention.ms` or `retention.bytes`."""
-        await self._each(self._retain)
+        """Deletes the segments that exceed `retention.ms` or `retention.bytes`, if the settings are known."""
+        if self._settings.are_known:
+            await self._each(self._retain)
 
     async def _retain(self, replica: Replica) -> None:
         now_ms = self._steady_clock.earlier_ms()
@@ -167,7 +168,9 @@ class Housekeeping:
         await asyncio.to_thread(self._log_directory.checkpoint_log_start_offsets)
 
     async def expire_producers(self) -> None:
-        await self._each(self._expire_producers)
+        """Forgets the producers that were idle for `producer.id.expiration.ms`, if the settings are known."""
+        if self._settings.are_known:
+            await self._each(self._expire_producers)
 
     async def _expire_producers(self, replica: Replica) -> None:
         if not _is_being_cut(replica):

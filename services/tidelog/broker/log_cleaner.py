@@ -163,7 +163,9 @@ class LogCleaner:
     # -- picking a log
 
     async def _clean_dirtiest(self, worker: WorkerProcess) -> bool:
-        """Cleans the dirtiest log. Returns False if no log needs it now."""
+        """Cleans the dirtiest log. Returns False if no log needs it now, or the settings are not known."""
+        if not self._settings.are_known:
+            return False
         picked = await self._dirtiest()
         if picked is None:
             return False

@@ -110,6 +110,7 @@ class ClusterView:
             answer(is_gone)
 
     def _listed(self, listing: Listing) -> None:
+        known = self.topics.copy()
         self.brokers.clear()
         self.topics.clear()
         self.leaders.clear()
@@ -117,6 +118,9 @@ class ClusterView:
         self._is_image_stale = True
         for item in listing.items:
             self._take(item.key, item.value, item.create_revision)
+            name = item.key.removeprefix(TOPIC_PREFIX)
+            if name in known and name not in self.topics:  # its value is not valid, but it was not deleted
+                self.topics[name] = known[name]
         self._listener.cluster_listed()
 
     def _changed(self, batch: WatchBatch) -> None:

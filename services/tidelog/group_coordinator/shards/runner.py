@@ -382,12 +382,18 @@ class CoordinatorRuntime:
             self._send_image_on()
 
     def _send_image_on(self) -> None:
-        """Gives the image to some shards. Each of them looks through all topics and its offsets."""
+        """Gives the image to some shards. Each of them looks through all topics and its offsets.
+
+        A shard whose own topic is not in the view gets none. The store was emptied, or its contents are not
+        all there yet: that topics are missing does not mean that they were deleted with their offsets.
+        """
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         try:
             image = self._view.image()
             for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
-                self._outdated.popleft().image_changed(image)
+                shard = self._outdated.popleft()
+                if self._view.shard_count(shard.shard_id.kind):
+                    shard.image_changed(image)
                 if self._clock.monotonic_ms() > until_ms:
                     break
         finally:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
@@ -14,11 +16,14 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 )
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord, TopicImage
 from tidelog.group_coordinator.shards.cluster_view import ClusterView
-from tidelog.metadata.entries import TopicEntry
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.metadata.entries import TOPIC_PREFIX, TopicEntry
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.store import Put, WatchBatch
+from tidelog.metadata.store import Delete, Put, WatchBatch
+from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import ManualClock
 
 NOW_MS = WallMs(1_000)
 
@@ -91,3 +96,53 @@ def test_a_shard_looks_only_at_topics_that_changed() -> None:
     assert CountedId.comparisons == len(after)
     assert [record.value for record in decision.records] == [None, None]
     assert {key.topic for key, _ in core.offsets.committed_offsets()} == {"t0", "grown"}
+
+
+def test_a_topic_whose_value_is_not_valid_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    """Otherwise a listing would delete the offsets of its groups."""
+
+    async def run() -> None:
+        store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
+        view = ClusterView(store)
+        topic, deleted = (TopicEntry(name, UUID(int=7), ((1,),)) for name in ("kept", "deleted"))
+        await store.txn([], [Put(entry.key, entry.encode()) for entry in (topic, deleted)])
+        await view.start(Listener())
+        await store.txn([], [Put(topic.key, b"damaged"), Delete(deleted.key)])
+        view._listed(await store.list_prefix(TOPIC_PREFIX))
+        assert view.topics == {"kept": topic}
+        await view.stop()
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_topics_that_vanish_with_the_shards_own_topic_are_not_taken_for_deleted() -> None:
+    """They vanish from a store that was emptied. The brokers still hold the groups' offsets."""
+    taken: list[ShardId] = []
+    shards: Any = {
+        shard_id: SimpleNamespace(
+            shard_id=shard_id, image_changed=lambda image, shard_id=shard_id: taken.append(shard_id)
+        )
+        for shard_id in (ShardId(ShardKind.GROUP, 0), ShardId(ShardKind.TRANSACTION, 0))
+    }
+    counts = {ShardKind.GROUP: 0, ShardKind.TRANSACTION: 50}
+    unused: Any = None
+    view: Any = SimpleNamespace(shard_count=counts.__getitem__, image=lambda: None)
+    runtime = CoordinatorRuntime(
+        1,
+        {},
+        view=view,
+        claims=unused,
+        sessions=unused,
+        markers=unused,
+        producer_ids=unused,
+        offset_questions=unused,
+        share_questions=unused,
+        tracing=None,
+        clock=ManualClock(),
+        timer=unused,
+        call_soon=unused,
+    )
+    runtime.shards = shards
+    runtime._send_image()
+    assert taken == [ShardId(ShardKind.TRANSACTION, 0)]
