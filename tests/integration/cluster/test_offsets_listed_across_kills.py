@@ -21,6 +21,7 @@ from brokerlab.clients import new_consumer
 from clusterlab import offset_lister
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.tidelog_cluster import TidelogCluster
+from clusterlab.topic_view import await_view
 from grouplab.group_members import await_true
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import GROUP, coordinator_id_of, until_loaded
@@ -140,6 +141,12 @@ def test_no_program_ends_because_a_follower_is_frozen(
     finally:
         cluster.signal(frozen, signal.SIGCONT)
     member.close()
+    await_view(  # the next test needs all brokers
+        cluster.addresses.values(),
+        topic,
+        lambda view: all(len(partition.isr) == len(cluster.addresses) for partition in view.values()),
+        WAIT_S,
+    )
     lister.await_calls(CALLS_BETWEEN_KILLS)
     print(dict(lister.outcomes), lister.ended_by)
     tell("longest call", lister.longest_s)
