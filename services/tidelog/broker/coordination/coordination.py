@@ -32,6 +32,7 @@ from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext, 
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import (
     MAX_REMEMBERED_NAME_CHARS,
@@ -78,19 +79,20 @@ if TYPE_CHECKING:
     from tidelog.broker.coordination.share_state import ShareStateClient
 
 MAX_SESSIONS: Final = 100
-MAX_CALLS: Final = 50_000
-"""The requests that one coordinator has not answered, including parked JoinGroups. Requests above this limit
-are refused with a retriable error.
-"""
 MAX_CALL_BYTES: Final = 64 * 1024 * 1024
-"""The size of these requests: their bodies, client ids and principals. They are kept because a refusal
-repeats parts of its request. The coordinator's queue has no limit of its own and relies on these two.
+"""The size of the requests that one coordinator has not answered, including parked JoinGroups, which clients
+share fairly. An eighth is for requests of this broker. Requests without room are refused with a retriable
+error. They are kept because a refusal repeats parts of its request. The coordinator's queue has no limit of
+its own and relies on this one.
 """
 MAX_TOLD_NAMES: Final = 100_000
 """The topic names that go with these requests, because a regular expression matches only topics that the
-member may describe. They take up to 25 MB of the session's MAX_UNSENT_BYTES. One request may always have its
-names. Further ones are refused with a retriable error; requests without names are not affected.
+member may describe. They take up to 25 MB of the session's MAX_UNSENT_BYTES, and clients share them fairly.
+One request may always have its names. Further ones are refused with a retriable error; requests without
+names are not affected.
 """
+ABANDONED_MS: Final = 1_000
+"""The time for which a request counts after its client has gone: the coordinator has then taken it."""
 MAX_QUESTIONS: Final = 1_000
 """The requests of one coordinator (markers, producer ids, offsets) that this broker works on at a time."""
 
@@ -126,8 +128,8 @@ class CoordinatorSession:
         self.attachments: dict[int, Attachment] = {}
         self.calls: dict[int, Call] = {}
         self.is_closed = False
-        self._call_bytes = 0
-        self._told_names = 0
+        self.call_budget = FairBudget(MAX_CALL_BYTES, MAX_CALL_BYTES // 8)
+        self.names_budget = FairBudget(MAX_TOLD_NAMES)
         self._next_request_id = 0
         self._reads = ShardReads(self)
         self._questions: set[asyncio.Task[None]] = set()
@@ -165,18 +167,22 @@ class CoordinatorSession:
     def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
         """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
         request = call.request
-        told_names = request.asker.told_names
-        if (
-            len(self.calls) >= MAX_CALLS
-            or self._call_bytes + request.size_bytes > MAX_CALL_BYTES
-            or (told_names and self._told_names and self._told_names + told_names > MAX_TOLD_NAMES)
-        ):
-            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         request_id = self._next_request_id
+        holding = Holding(lambda: self.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        now_s = self._coordination.monotonic_s()
+        key, told_names = request.asker.budget_key, min(request.asker.told_names, MAX_TOLD_NAMES)
+        if told_names:
+            call.names_holding = Holding(holding.evict)
+            if not self.names_budget.resize(call.names_holding, key, told_names, now_s):
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        if not self.call_budget.resize(holding, key, request.size_bytes, now_s):
+            if call.names_holding is not None:
+                self.names_budget.forget(call.names_holding, now_s)
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._next_request_id += 1
         self.calls[request_id] = call
-        self._call_bytes += request.size_bytes
-        self._told_names += told_names
+        call.holding = holding
+        call.on_abandoned = lambda: self._coordination.finish_later(self, request_id)
         if attachment is not None:
             call.attachment = attachment
             attachment.calls[request_id] = call
@@ -197,8 +203,11 @@ class CoordinatorSession:
         call = self.calls.pop(request_id, None)
         if call is None:
             return
-        self._call_bytes -= call.request.size_bytes
-        self._told_names -= call.request.asker.told_names
+        now_s = self._coordination.monotonic_s()
+        if call.holding is not None:
+            self.call_budget.forget(call.holding, now_s)
+        if call.names_holding is not None:
+            self.names_budget.forget(call.names_holding, now_s)
         if call.attachment is not None:
             call.attachment.calls.pop(request_id, None)
         call.answered(body, error)
@@ -428,6 +437,17 @@ class Coordination:
         self._commit_timeout_ms = settings.broker.offsets_commit_timeout_ms
         self._checks_held = False
         self._started_ms: MonotonicMs | None = None
+
+    def monotonic_s(self) -> float:
+        """Returns the time of the budgets."""
+        return self._timer.monotonic_ms() / 1000
+
+    def finish_later(self, session: CoordinatorSession, request_id: int) -> None:
+        """Ends a call whose client has gone, once the coordinator has taken it."""
+        self._timer.add(
+            lambda: session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            MonotonicMs(self._timer.monotonic_ms() + ABANDONED_MS),
+        )
 
     def started(self) -> None:
         """Call this when the broker begins to listen for clients."""

@@ -269,11 +269,11 @@ class CoordinatorRuntime:
         self._items: deque[tuple[BrokerSession, Item]] = deque()
         """The items that sessions have delivered and that are not processed yet.
 
-        Only brokers add items, and they bound what clients can add: each broker has at most MAX_CALLS
-        (50,000) requests at a coordinator that are not answered, of at most MAX_CALL_BYTES (64 MiB), and
-        refuses others with COORDINATOR_LOAD_IN_PROGRESS (`broker/coordination/coordination.py`). Requests of
-        clients that have gone count until they are answered. A broker sends records for loading shards only
-        while those that are not taken have less than MAX_UNTAKEN_BYTES. All other items are answers.
+        Only brokers add items, and they bound what clients can add: each broker has requests of at most
+        MAX_CALL_BYTES (64 MiB) at a coordinator that are not answered, and refuses others with
+        COORDINATOR_LOAD_IN_PROGRESS (`broker/coordination/coordination.py`). A broker sends records for
+        loading shards only while those that are not taken have less than MAX_UNTAKEN_BYTES. All other items
+        are answers.
         """
         self._pending: list[Shard] = []
         self._has_pending_markers = False

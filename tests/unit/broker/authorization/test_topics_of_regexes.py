@@ -15,6 +15,7 @@ from tidelog.broker.coordination import coordination
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.fair_budget import FairBudget
 from tidelog.model.principal import user_principal
 from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.broker_commands import SecurityUpdate
@@ -92,12 +93,12 @@ def ask_to_be_told(
 
 
 def test_the_names_in_unanswered_requests_are_bounded(
-    lab: InMemoryBroker, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
+    lab: InMemoryBroker, coordinator: ScriptedCoordinator
 ) -> None:
     """Otherwise, many members could fill the memory, or the session, which ends when it is full. Members
     above the limit try again, and all other requests pass.
     """
-    monkeypatch.setattr(coordination, "MAX_TOLD_NAMES", 2)
+    coordinator.end.names_budget = FairBudget(3)
     first, (told,) = ask_to_be_told(lab, coordinator)
     ask_to_be_told(lab, coordinator)
     late, nothing = ask_to_be_told(lab, coordinator)
@@ -115,7 +116,8 @@ def test_one_request_may_always_have_its_names(
     lab: InMemoryBroker, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, such a member would wait forever in a cluster with more topics than the limit."""
-    monkeypatch.setattr(coordination, "MAX_TOLD_NAMES", 0)
+    monkeypatch.setattr(coordination, "MAX_TOLD_NAMES", 1)
+    coordinator.end.names_budget = FairBudget(1)
     _, (told,) = ask_to_be_told(lab, coordinator)
     late, _ = ask_to_be_told(lab, coordinator)
     assert late.answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -438,8 +438,37 @@ def test_a_join_whose_client_disconnected_is_dropped_when_it_is_answered(lab: In
     assert asked.answer is None and not coordinator.end.calls
 
 
+def test_a_join_whose_client_disconnected_soon_holds_nothing(lab: InMemoryBroker) -> None:
+    coordinator, _, _ = owned(lab)
+    asked = Asked(lab.broker, JoinGroupRequest(GROUP, 6000), 5)
+    assert coordinator.end.call_budget.held
+    asked.close()
+    assert coordinator.end.call_budget.held
+    timer = lab.broker.timer
+    assert isinstance(timer, VirtualTimer)
+    timer.advance(MonotonicMs(timer.monotonic_ms() + coordination.ABANDONED_MS + 10))
+    assert not coordinator.end.call_budget.held and not coordinator.end.calls
+
+
+def test_one_client_leaves_room_for_the_calls_of_others(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 100_000)
+    coordinator, _, _ = owned(lab)
+    greedy = [Asked(lab.broker, JoinGroupRequest(GROUP, 6000, member_id="x" * 5_000), 5) for _ in range(40)]
+    assert error_of(greedy[0]) is None
+    assert error_of(greedy[-1]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    others = [
+        Asked(lab.broker, OffsetDeleteRequest("x" * 8_000), 0, principal=Principal("User:other"))
+        for _ in range(3)
+    ]
+    assert [error_of(asked) for asked in others] == [None] * 3
+    assert error_of(greedy[0]) in (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    assert coordinator.end.call_budget.held_by("User:other") > 24_000
+
+
 def test_unanswered_requests_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "MAX_CALLS", 3)
+    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 5_000)  # an eighth is for brokers, and another spare
     coordinator, _, _ = owned(lab)
     waiting = [heartbeat(lab) for _ in range(3)]
     assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -449,7 +478,7 @@ def test_unanswered_requests_are_bounded(lab: InMemoryBroker, monkeypatch: pytes
 
 
 def test_unanswered_bytes_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 100)
+    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 2_500)
     coordinator, _, _ = owned(lab)
     assert error_of(Asked(lab.broker, OffsetDeleteRequest("x" * 60), 0)) is None
     assert (
@@ -463,7 +492,7 @@ def test_unanswered_bytes_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.M
 def test_client_ids_and_principals_count_as_unanswered_bytes(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 1_000)
+    monkeypatch.setattr(coordination, "MAX_CALL_BYTES", 4_000)
     coordinator, _, _ = owned(lab)
 
     def ask(client_id: str = "", principal: str = "") -> ErrorCode | None:
@@ -478,6 +507,7 @@ def test_client_ids_and_principals_count_as_unanswered_bytes(
     for forwarded in coordinator.take(ForwardedToShard):
         coordinator.answer(forwarded, codec.response_class(47)())
     assert ask(client_id="c" * 900) is None
+    assert ask(client_id="c" * 900) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 # -- several groups, several shards
