@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
@@ -42,6 +43,7 @@ LATE_MS = 600
 """A request whose connection was closed arrives at most this much later, which is less than a retry takes."""
 
 MAX_CONNECT_MS = 5_000
+MAX_DELETED_MS = 3_000
 
 
 @dataclass
@@ -114,6 +116,8 @@ class Faults:
     slow: float = 0.0
     unconnected: float = 0.0
     """A request that waits until its connection is open, and all later ones to the broker with it."""
+    recreated: float = 0.0
+    """A deletion of the topic, which is soon created again without records."""
     most_records: int | None = None
     """A batch with more records is too large for the brokers."""
 
@@ -131,7 +135,13 @@ class ModelCluster(VirtualTime):
     ) -> None:
         super().__init__(seed)
         self.faults = faults
+        self.topic_id = UUID(int=1) if faults.recreated else ZERO_TOPIC_ID
+        """The topic of the name now. While there is none, no request is for it."""
+        self.topic_count = 1
+        self.is_deleted = False
         self.partitions = [ModelPartition(leader=1 + index % 3) for index in range(partition_count)]
+        self.deleted: list[list[ModelPartition]] = []
+        """The partitions of the earlier topics of the name."""
         self.core = make_core(settings, choose=self.chance.randrange, jitter=self.chance.random)
         self.completed: list[ProducerBatch] = []
         self._connection_open_ms: dict[int, int] = {}
@@ -188,7 +198,10 @@ class ModelCluster(VirtualTime):
             return
         leaders = tuple(PartitionLeader(each.leader, each.leader_epoch) for each in self.partitions)
         nodes = tuple(Node(node_id, "model", 9092) for node_id in (1, 2, 3))
-        self.step(MetadataReceived(nodes, (TopicView("t", ZERO_TOPIC_ID, leaders),)))
+        topic = TopicView("t", self.topic_id, leaders)
+        if self.is_deleted:
+            topic = TopicView("t", ZERO_TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self.step(MetadataReceived(nodes, (topic,)))
 
     def _answer_producer_id(self) -> None:
         if self._happens(self.faults.refused):
@@ -196,6 +209,17 @@ class ModelCluster(VirtualTime):
             return
         self._producer_ids += 1
         self.step(ProducerIdReceived(self._producer_ids, 0))
+
+    def _delete(self) -> None:
+        self.is_deleted = True
+        self.deleted.append(self.partitions)
+        self.partitions = [ModelPartition(leader=self.chance.randint(1, 3)) for _ in self.partitions]
+        self.topic_count += 1
+        self.topic_id = UUID(int=self.topic_count)
+        self.at(self.chance.randint(0, MAX_DELETED_MS), self._create)
+
+    def _create(self) -> None:
+        self.is_deleted = False
 
     def _send(self, effect: SendProduce) -> None:
         open_ms = self._connection_open_ms.get(effect.node_id, -1)
@@ -209,7 +233,10 @@ class ModelCluster(VirtualTime):
 
     def _write(self, effect: SendProduce) -> None:
         node_id = effect.node_id
-        data = [(batch.place, bytes(batch.encode(is_transactional=False))) for batch in effect.unfinished]
+        data = [
+            (batch.place, batch.topic_id, bytes(batch.encode(is_transactional=False)))
+            for batch in effect.unfinished
+        ]
         if not data:
             self.step(ProduceFailed(effect.request_id, False, "all batches ended before the request"))
             return
@@ -229,7 +256,7 @@ class ModelCluster(VirtualTime):
             return
         self.at(arrival_ms - self.now_ms, lambda: self._receive(effect, data))
 
-    def _receive(self, effect: SendProduce, data: list[tuple[TopicPartition, bytes]]) -> None:
+    def _receive(self, effect: SendProduce, data: list[tuple[TopicPartition, UUID, bytes]]) -> None:
         answers = self._process(effect.node_id, data)
         free_ms = max(self.now_ms + self.chance.randint(1, 30), self._response_free_ms.get(effect.node_id, 0))
         self._response_free_ms[effect.node_id] = free_ms
@@ -243,10 +270,15 @@ class ModelCluster(VirtualTime):
         return most is not None and parse_header(batch).record_count > most
 
     def _process(
-        self, node_id: int, data: list[tuple[TopicPartition, bytes]]
+        self, node_id: int, data: list[tuple[TopicPartition, UUID, bytes]]
     ) -> dict[TopicPartition, PartitionAnswer]:
         answers = {}
-        for place, batch in data:
+        if not self.is_deleted and self._happens(self.faults.recreated):
+            self._delete()
+        for place, topic_id, batch in data:
+            if self.is_deleted or topic_id != self.topic_id:
+                answers[place] = _refusal(ErrorCode.UNKNOWN_TOPIC_ID)
+                continue
             partition = self.partitions[place.partition]
             if self._happens(self.faults.leader_moves):
                 partition.move_leader()

@@ -11,6 +11,7 @@ from tidelog.client.core.consumed_partition import ConsumedPartition, OffsetToCo
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.membership import ConsumerMembership
 from tidelog.client.core.partition_queue import PartitionQueue
+from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.share_consumer import ShareConsumerCore
 from tidelog.client.core.share_session import AcknowledgeType, ShareSession
@@ -45,6 +46,13 @@ def sequence_reset() -> Iterator[None]:
         return False
 
     with patch.object(PartitionQueue, "renew_epoch", renew_epoch):
+        yield
+
+
+@contextlib.contextmanager
+def fates_in_earlier_topics_kept() -> Iterator[None]:
+    """A batch that an earlier topic of the name may have stored precedes the others in the next topic."""
+    with patch.object(ProducerCore, "_forget_fate_in_earlier_topic", lambda core, batch: None):
         yield
 
 

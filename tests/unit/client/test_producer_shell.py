@@ -499,3 +499,26 @@ def test_a_wrong_choice_of_a_partitioner_is_named_at_once(is_batch: bool) -> Non
                 await (producer.send_batch("t", [b"v"]) if is_batch else producer.send("t", b"v"))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: int) -> None:
+    """A request that waits for its connection took the id of the topic that was created again meanwhile."""
+    producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 0})
+    shell = cast("Any", producer)
+    core = shell._core
+    first, second = (TopicView("t", uuid.UUID(int=number), (PartitionLeader(1, 0),)) for number in (1, 2))
+    core.step(MetadataReceived((Node(1, "h", 1),), (first,)), 0)
+    core.step(ProducerIdReceived(7, 0), 0)
+    core.append("t", 0, 0, None, b"v", (), 0)
+    (request,) = core.poll(0)
+    core.step(MetadataReceived((Node(1, "h", 1),), (second,)), 1)
+
+    class Broker(Line):
+        def version_for(self, request: ProduceRequest, **versions: int) -> int:
+            return version
+
+    made, chosen = shell._produce_request(Broker(), request.batches)
+    assert (made.topic_data[0].topic_id, chosen) == (first.topic_id, version)
+    (batch,) = request.batches
+    assert batch.topic_id == (first.topic_id if version == 13 else ZERO_TOPIC_ID), "12 does not send the id"

@@ -27,7 +27,7 @@ from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, BatchState, Produ
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.record_writer import MAX_RECORD_OVERHEAD_BYTES, Header, headers_size_bound
 
@@ -520,10 +520,19 @@ class ProducerCore:
         if batch.attempts > self.settings.retries:
             self._fail(queue, batch, error, effects)
             return
+        self._forget_fate_in_earlier_topic(batch)
         batch.move_to(BatchState.RETRYING)
         batch.not_before_ms = now_ms + self._backoff.delay_ms(batch.attempts)
         batch.error = error
         self.counts.record_retry_total += batch.count
+
+    def _forget_fate_in_earlier_topic(self, batch: ProducerBatch) -> None:
+        """A topic that was created again does not have the batches that were sent to the earlier one by its
+        id. Its brokers do not know the producer and would accept a batch with any numbers, so one whose fate
+        counts as unknown would be stored before earlier ones.
+        """
+        if batch.topic_id not in (ZERO_TOPIC_ID, self._topics[batch.place.topic].topic_id):
+            batch.is_fate_unknown = False
 
     def _fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError, effects: list[Effect]
@@ -593,6 +602,9 @@ class ProducerCore:
                 found.topic_id = topic.topic_id
                 for queue in found.queues:
                     queue.is_known = False
+                    for batch in queue.unacknowledged:
+                        if not batch.is_on_wire:
+                            self._forget_fate_in_earlier_topic(batch)
             found.count = len(topic.partitions)
             if found.sticky >= found.count:
                 found.sticky = self._choose(found.count)
@@ -790,6 +802,7 @@ class ProducerCore:
             batch.move_to(BatchState.SENT)
             batch.attempts += 1
             batch.is_on_wire = True
+            batch.topic_id = self._topics[queue.place.topic].topic_id
             request.batches[queue.place] = batch
         self._last_request_id += 1
         self._requests[self._last_request_id] = request

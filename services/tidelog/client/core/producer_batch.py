@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Final
+from uuid import UUID
 
 from tidelog.model.errors import KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     NO_PRODUCER_EPOCH,
@@ -81,6 +82,7 @@ class ProducerBatch:
         "records",
         "reserved_bytes",
         "state",
+        "topic_id",
         "whole",
     )
 
@@ -103,6 +105,8 @@ class ProducerBatch:
         self.is_on_wire: bool = False
         self.is_fate_unknown: bool = False
         """Whether a broker may have stored the batch although no response says so."""
+        self.topic_id: UUID = ZERO_TOPIC_ID
+        """The topic of the last request, zero if the request names it without its id."""
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.base_sequence: int = NO_SEQUENCE
@@ -223,6 +227,7 @@ class ProducerBatch:
                 part = ProducerBatch(self.place, record.timestamp, self.compression, self.created_ms, 0)
                 part.whole = self
                 part.attempts, part.ordinal = self.attempts, self.ordinal
+                part.topic_id = self.topic_id
                 if self.producer_id != NO_PRODUCER_ID:
                     sequence = following_sequence(self.base_sequence, index)
                     part.number(self.producer_id, self.producer_epoch, sequence)

@@ -940,10 +940,8 @@ class Producer(Generic[K, V]):
             name = batch.place.topic
             topic = topics.get(name)
             if topic is None:
-                view = self._core.view.topics.get(name)
-                topic_id = ZERO_TOPIC_ID if view is None else view.topic_id
-                has_ids = has_ids and topic_id != ZERO_TOPIC_ID
-                topic = topics[name] = TopicProduceData(name, topic_id)
+                has_ids = has_ids and batch.topic_id != ZERO_TOPIC_ID
+                topic = topics[name] = TopicProduceData(name, batch.topic_id)
             data = batch.encode(is_transactional=is_transactional)
             topic.partition_data.append(PartitionProduceData(batch.place.partition, data))
         request = ProduceRequest(
@@ -958,6 +956,9 @@ class Producer(Generic[K, V]):
             at_least=_PRODUCE_OF_TRANSACTIONS_SINCE if is_transactional else at_least,
             at_most=None if has_ids else _LAST_PRODUCE_BY_NAME,
         )
+        if version <= _LAST_PRODUCE_BY_NAME:  # a topic that was created again may store the batches
+            for batch in batches:
+                batch.topic_id = ZERO_TOPIC_ID
         return request, version
 
     async def _request_metadata(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> None:

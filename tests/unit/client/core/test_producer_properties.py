@@ -76,21 +76,38 @@ def check(cluster: ModelCluster, history: History, sent: list[list[bytes]]) -> N
     assert not core.pending_batches()
     assert core.free_bytes == SETTINGS.buffer_memory, "the buffer leaks"
     for index, values in enumerate(sent):
-        stored = cluster.partitions[index].records
-        assert len(stored) == len(set(stored)), f"partition {index} has a record twice: {stored}"
-        order = [value for value in values if value in set(stored)]
-        assert stored == order, f"partition {index} is not in order"
+        logs = [topic[index].records for topic in (*cluster.deleted, cluster.partitions)]
+        for stored in logs:
+            assert len(stored) == len(set(stored)), f"partition {index} has a record twice: {stored}"
+            order = [value for value in values if value in set(stored)]
+            assert stored == order, f"partition {index} is not in order"
         for value in values:
             assert (value in history.acknowledged) != (value in history.failed), f"{value!r} has no outcome"
             if value in history.acknowledged:
                 place, offset = history.acknowledged[value]
                 assert place == index
-                assert stored[offset : offset + 1] == [value], f"{value!r} was acknowledged and is lost"
+                assert any(stored[offset : offset + 1] == [value] for stored in logs), (
+                    f"{value!r} was acknowledged and is lost"
+                )
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), PRODUCER_FAULTS)
 def test_acknowledged_records_are_stored_once_and_in_order(seed: int, faults: Faults) -> None:
+    run(seed, faults)
+
+
+RECREATION = Faults(
+    lost_request=0.1, lost_response=0.1, refused=0.05, leader_moves=0.02, slow=0.1, recreated=0.05
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), PRODUCER_FAULTS.map(lambda faults: replace(faults, recreated=0.05)))
+def test_the_order_is_kept_when_the_topic_is_created_again(seed: int, faults: Faults) -> None:
+    """Deliveries time out meanwhile. A later batch whose fate in the earlier topic was unknown was repeated
+    first, with its old numbers, and the brokers of the next topic knew none: 7 of 300 seeds.
+    """
     run(seed, faults)
 
 
@@ -160,6 +177,7 @@ def test_a_batch_that_is_too_large_for_the_broker_is_split(is_idempotent: bool) 
         planted.no_wait_for_the_first_batch,
         planted.batches_in_flight_counted,
         planted.numbers_of_parts_kept,
+        planted.fates_in_earlier_topics_kept,
     ],
 )
 def test_a_planted_fault_is_found(plant: Callable[[], AbstractContextManager[None]]) -> None:
@@ -168,6 +186,8 @@ def test_a_planted_fault_is_found(plant: Callable[[], AbstractContextManager[Non
     )
     if plant is planted.numbers_of_parts_kept:
         faults.most_records = 1
+    if plant is planted.fates_in_earlier_topics_kept:
+        faults = RECREATION
     with plant(), pytest.raises(AssertionError):
         for seed in range(500):
             run(seed, faults)

@@ -7,6 +7,7 @@ the epoch, and brokers refuse what has an earlier one (KIP-890). Planted faults 
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -44,9 +45,9 @@ class TransactionalCluster(ModelCluster):
     """The number of transactions that had to be aborted."""
 
     def _process(
-        self, node_id: int, data: list[tuple[TopicPartition, bytes]]
+        self, node_id: int, data: list[tuple[TopicPartition, UUID, bytes]]
     ) -> dict[TopicPartition, PartitionAnswer]:
-        fenced = {place for place, batch in data if parse_header(batch).producer_epoch < self.epoch}
+        fenced = {place for place, _, batch in data if parse_header(batch).producer_epoch < self.epoch}
         answers = super()._process(node_id, [row for row in data if row[0] not in fenced])
         refusal = PartitionAnswer(ErrorCode.INVALID_PRODUCER_EPOCH, -1, -1, None, None)
         return answers | dict.fromkeys(fenced, refusal)
