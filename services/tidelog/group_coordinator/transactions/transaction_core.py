@@ -455,7 +455,7 @@ class TransactionCore:
             transactional_id
             for transactional_id, transaction in self.transactions.items()
             if transaction.status in AT_REST
-            and transaction.update_ms <= limit_ms
+            and 0 <= transaction.update_ms <= limit_ms  # not if the time is unknown
             and transactional_id not in self._awaiting_ids
         ]
         for transactional_id in expired[:MAX_EXPIRED_AT_ONCE]:

@@ -383,6 +383,14 @@ class TestRest:
         lab.load()
         assert set(lab.core.transactions) == {"open"}
 
+    def test_transactional_ids_of_an_unknown_time_do_not_expire(self, lab: TransactionLab) -> None:
+        now_ms, lab.now_ms = lab.now_ms, WallMs(-1)
+        begin(lab, "unknown")
+        lab.now_ms = now_ms
+        begin(lab, "idle")
+        lab.pass_time(604_800_000, EXPIRY_TIMER)
+        assert set(lab.core.transactions) == {"unknown"}
+
     def test_describe(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [1, 0], "b": [2]})

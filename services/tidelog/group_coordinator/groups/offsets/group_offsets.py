@@ -301,7 +301,7 @@ class GroupOffsets:
             if entry is None:
                 continue  # deleted since the partitions were listed
             since_ms = group.offsets_expire_from(partition.topic, entry.committed.commit_timestamp_ms)
-            if since_ms is None:
+            if since_ms is None or since_ms < 0:  # not yet, or at an unknown time
                 continue
             own_limit_ms = entry.committed.expire_timestamp_ms
             limit_ms = own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms

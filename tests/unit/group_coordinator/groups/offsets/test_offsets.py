@@ -8,6 +8,7 @@ import pytest
 
 from tidelog.group_coordinator.groups.shared import TimerKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.list_groups import ListGroupsRequest
@@ -223,6 +224,16 @@ class TestDeletion:
         assert lab.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest()).groups == []
         lab.load()
         assert lab.core.groups.by_id == {}
+
+
+def test_offsets_that_were_committed_at_an_unknown_time_do_not_expire() -> None:
+    lab = OffsetsLab()
+    lab.commit(1)
+    now_ms, lab.now_ms = lab.now_ms, WallMs(-1)
+    lab.commit(2, partition=1)
+    lab.now_ms = now_ms
+    expire(lab, RETENTION_MS)
+    assert lab.fetch_all() == {("a", 1): 2}
 
 
 def test_transactional_commits_by_topic_id_state_their_own_errors() -> None:
