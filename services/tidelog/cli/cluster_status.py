@@ -10,7 +10,7 @@ import click
 
 from tidelog.cli.cluster_tend import data_dir_option
 from tidelog.cli.local_cluster.cluster import LocalCluster
-from tidelog.cli.local_cluster.plan import ETCD, Member
+from tidelog.cli.local_cluster.plan import BROKER, ETCD, Member
 from tidelog.cli.local_cluster.readiness import etcd_serves
 from tidelog.cli.local_cluster.report import ClusterReport, read_metadata
 from tidelog.cli.output import OutputFormat, Shown, add_facts, counted, note, output_format, print_table
@@ -19,6 +19,7 @@ from tidelog.metadata.coordinators import GROUP, coordinator_ids, decode_coordin
 from tidelog.metadata.entries import ALL_KEYS_PREFIX
 from tidelog.metadata.store import StoreError
 
+_YES: Final = "yes"
 MAX_TROUBLED: Final = 30
 """The maximum number of partitions to show. A broken cluster may have thousands of degraded ones."""
 
@@ -51,7 +52,8 @@ def command(data_dir: Path) -> None:
     if report is None:
         note("etcd does not answer, so roles and partitions are unknown")
         return
-    troubled = report.troubled_partitions()
+    running = [m.number for m in cluster.plan.members if m.kind == BROKER and _life(cluster, m.name) == _YES]
+    troubled = report.troubled_partitions(running)
     add_facts(partitions=len(report.states), degraded=len(troubled), degraded_partitions=[])
     if output_format() is not OutputFormat.JSON:
         click.echo()
@@ -78,7 +80,7 @@ def command(data_dir: Path) -> None:
 def _life(cluster: LocalCluster, name: str) -> str:
     if cluster.processes.pid(name) is None:
         return "no"
-    return "stopped (SIGSTOP)" if cluster.processes.is_stopped(name) else "yes"
+    return "stopped (SIGSTOP)" if cluster.processes.is_stopped(name) else _YES
 
 
 def _role(member: Member, report: ClusterReport | None) -> str:

@@ -91,7 +91,7 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
     starts with its data, and options that are not given keep their previous values.
     """
     # `Any`: click has checked the types of `options`.
-    directory = data_dir.absolute()
+    directory = data_dir.resolve()
     before = _refuse_a_running_one(directory)
     settings = {**(before.settings if before else {}), **parse_assignments("--set", assignments)}
     wanted: JsonObject = {

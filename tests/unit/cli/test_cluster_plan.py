@@ -174,6 +174,19 @@ def test_a_process_is_found_again_by_another_table(tmp_path: Path) -> None:
     assert not again.signal("one", signal.SIGTERM)
 
 
+def test_a_cluster_is_the_same_by_whichever_path_it_is_named(tmp_path: Path) -> None:
+    """Otherwise its processes would seem dead, and 'cluster up' would start them again."""
+    cluster = LocalCluster.create(tmp_path / "c1", plan_of())
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "c1")
+    cluster.processes.spawn("broker-1", sleeper(cluster.directory), tmp_path / "log")
+    try:
+        for path in (tmp_path / "beside" / ".." / "c1", tmp_path / "link"):
+            assert LocalCluster.open(path).running() == ["broker-1"]
+    finally:
+        cluster.processes.stop(["broker-1"], 5)
+
+
 def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
     other = subprocess.Popen(sleeper(Path("elsewhere")))
     try:

@@ -70,7 +70,7 @@ def test_partitions_in_trouble() -> None:
     alive = [BrokerEntry(1, ()), BrokerEntry(2, ()), BrokerEntry(3, ())]
     sound = state(0, 1, 1, 2, 3)
     report = report_of(*alive, TOPIC, sound, state(1, 2, 2, 3), state(2, -1, 3))
-    assert report.troubled_partitions() == [
+    assert report.troubled_partitions([1, 2, 3]) == [
         Trouble("t", 1, 2, (1, 2, 3), (2, 3)),
         Trouble("t", 2, None, (1, 2, 3), (3,)),
     ]
@@ -79,4 +79,13 @@ def test_partitions_in_trouble() -> None:
 def test_dead_brokers_neither_lead_nor_are_in_sync() -> None:
     """If every replica is dead, the metadata keeps the last leader and ISR."""
     report = report_of(BrokerEntry(3, ()), TOPIC, state(0, 1, 1, 2, 3))
-    assert report.troubled_partitions() == [Trouble("t", 0, None, (1, 2, 3), (3,))]
+    assert report.troubled_partitions([1, 2, 3]) == [Trouble("t", 0, None, (1, 2, 3), (3,))]
+
+
+def test_brokers_without_a_running_process_are_dead_before_their_leases_end() -> None:
+    alive = [BrokerEntry(1, ()), BrokerEntry(2, ()), BrokerEntry(3, ())]
+    report = report_of(*alive, TOPIC, state(0, 1, 1, 2, 3), state(1, 2, 1, 2, 3))
+    assert report.troubled_partitions([2, 3]) == [
+        Trouble("t", 0, None, (1, 2, 3), (2, 3)),
+        Trouble("t", 1, 2, (1, 2, 3), (2, 3)),
+    ]

@@ -75,7 +75,7 @@ class LocalCluster:
     @classmethod
     def create(cls, directory: Path, plan: ClusterPlan) -> LocalCluster:
         """Writes the plan and the configuration without starting anything."""
-        cluster = cls(directory.absolute(), plan)
+        cluster = cls(directory.resolve(), plan)
         configs = cluster.directory / CONFIG_DIRECTORY
         configs.mkdir(parents=True, exist_ok=True)
         for member in plan.members:
@@ -88,7 +88,7 @@ class LocalCluster:
 
     @classmethod
     def open(cls, directory: Path) -> LocalCluster:
-        directory = directory.absolute()
+        directory = directory.resolve()
         try:
             text = (directory / PLAN_FILE).read_text()
         except (FileNotFoundError, NotADirectoryError):

@@ -25,7 +25,9 @@ _TAIL_BYTES: Final = 20_000
 
 
 class ProcessTable:
-    """The processes of a cluster. `directory` is absolute, because the command lines contain it."""
+    """The processes of a cluster. `directory` is resolved, because their command lines contain it: it is the
+    same text whichever path a command gets.
+    """
 
     def __init__(self, directory: Path, pids_file: str = PIDS_FILE) -> None:
         self._directory = directory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -62,16 +62,19 @@ class ClusterReport:
         )
         return f"leads {counts[True]}, follows {counts[False]}"
 
-    def troubled_partitions(self) -> list[Trouble]:
+    def troubled_partitions(self, running: Collection[int]) -> list[Trouble]:
         """Returns the partitions without a live leader, or with replicas that are not live and in sync.
 
-        If all replicas of a partition are dead, the metadata keeps the last leader and ISR.
+        A broker is live if it is registered and in `running`: the registration of a process that was killed
+        or stopped lasts until its lease ends. If all replicas of a partition are dead, the metadata keeps the
+        last leader and ISR.
         """
+        live = self.brokers.intersection(running)
         found = []
         for state in self.states:
             replicas = self.replicas.get((state.topic, state.partition), ())
-            leader = state.leader if state.leader in self.brokers else None
-            in_sync = tuple(broker_id for broker_id in state.isr if broker_id in self.brokers)
+            leader = state.leader if state.leader in live else None
+            in_sync = tuple(broker_id for broker_id in state.isr if broker_id in live)
             if leader is None or len(in_sync) < len(replicas):
                 found.append(Trouble(state.topic, state.partition, leader, replicas, in_sync))
         return sorted(found)
