@@ -27,7 +27,7 @@ _NO_TYPE: Final = "Kafka describes nothing; tidelog says that there is no such t
 _NOTHING: Final = "Kafka reports an unknown error for the whole request and no brokers"
 LOG_START: Final = "Clients look at the log start offset only after UNKNOWN_PRODUCER_ID"
 _NO_TLS: Final = "No listener of this broker uses TLS, so tidelog does not read the file"
-_WITHOUT_EFFECT: Final = "The setting has no effect in tidelog, or only at the start, so a change is refused"
+_REFUSED: Final = "The change has no effect, or only at the start, and would promise safety, so it is refused"
 _ELR: Final = "Kafka keeps min.insync.replicas as a dynamic setting while it has eligible leader replicas"
 _ITEMS: Final = "Kafka repeats the error of the request for each item; clients read the error of the request"
 _ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted records"
@@ -68,85 +68,18 @@ DIFFERENCES: Final = (
     Difference("DescribeQuorum", "valid", "2", _QUORUM),
     Difference("DescribeUserScramCredentials", "unauthorized", "0", _ITEMS),
     Difference("Fetch", "isolation level that does not exist", "4-18", _ISOLATION),
-    Difference("IncrementalAlterConfigs", "dynamic background.threads", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic config.providers", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic cordoned.log.dirs", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic follower.fetch.last.tiered.offset.enable", "1", _WITHOUT_EFFECT
-    ),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic group.coordinator.cached.buffer.max.bytes", "1", _WITHOUT_EFFECT
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic metric.reporters", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic num.io.threads", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic num.network.threads", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic num.recovery.threads.per.data.dir", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic principal.builder.class", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic remote.fetch.max.wait.ms", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic remote.list.offsets.request.timeout.ms", "1", _WITHOUT_EFFECT
-    ),
-    Difference(
-        "IncrementalAlterConfigs",
-        "dynamic remote.log.index.file.cache.total.size.bytes",
-        "1",
-        _WITHOUT_EFFECT,
-    ),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic remote.log.manager.copier.thread.pool.size", "1", _WITHOUT_EFFECT
-    ),
-    Difference(
-        "IncrementalAlterConfigs",
-        "dynamic remote.log.manager.copy.max.bytes.per.second",
-        "1",
-        _WITHOUT_EFFECT,
-    ),
-    Difference(
-        "IncrementalAlterConfigs",
-        "dynamic remote.log.manager.expiration.thread.pool.size",
-        "1",
-        _WITHOUT_EFFECT,
-    ),
-    Difference(
-        "IncrementalAlterConfigs",
-        "dynamic remote.log.manager.fetch.max.bytes.per.second",
-        "1",
-        _WITHOUT_EFFECT,
-    ),
-    Difference(
-        "IncrementalAlterConfigs",
-        "dynamic remote.log.manager.follower.thread.pool.size",
-        "1",
-        _WITHOUT_EFFECT,
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic remote.log.reader.threads", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.kerberos.kinit.cmd", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic sasl.kerberos.min.time.before.relogin", "1", _WITHOUT_EFFECT
-    ),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic sasl.kerberos.principal.to.local.rules", "1", _WITHOUT_EFFECT
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.kerberos.service.name", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.kerberos.ticket.renew.jitter", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic sasl.kerberos.ticket.renew.window.factor", "1", _WITHOUT_EFFECT
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.login.refresh.buffer.seconds", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic sasl.login.refresh.min.period.seconds", "1", _WITHOUT_EFFECT
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.login.refresh.window.factor", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic sasl.login.refresh.window.jitter", "1", _WITHOUT_EFFECT),
-    Difference(
-        "IncrementalAlterConfigs", "dynamic ssl.endpoint.identification.algorithm", "1", _WITHOUT_EFFECT
-    ),
-    Difference("IncrementalAlterConfigs", "dynamic ssl.keymanager.algorithm", "1", _WITHOUT_EFFECT),
+    Difference("IncrementalAlterConfigs", "dynamic config.providers", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic cordoned.log.dirs", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic num.recovery.threads.per.data.dir", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic principal.builder.class", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic sasl.kerberos.principal.to.local.rules", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic ssl.endpoint.identification.algorithm", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic ssl.keymanager.algorithm", "1", _REFUSED),
     Difference("IncrementalAlterConfigs", "dynamic ssl.keystore.location", "1", _NO_TLS),
     Difference("IncrementalAlterConfigs", "dynamic ssl.keystore.type", "1", _NO_TLS),
-    Difference("IncrementalAlterConfigs", "dynamic ssl.provider", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic ssl.secure.random.implementation", "1", _WITHOUT_EFFECT),
-    Difference("IncrementalAlterConfigs", "dynamic ssl.trustmanager.algorithm", "1", _WITHOUT_EFFECT),
+    Difference("IncrementalAlterConfigs", "dynamic ssl.provider", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic ssl.secure.random.implementation", "1", _REFUSED),
+    Difference("IncrementalAlterConfigs", "dynamic ssl.trustmanager.algorithm", "1", _REFUSED),
     Difference("IncrementalAlterConfigs", "dynamic ssl.truststore.location", "1", _NO_TLS),
     Difference("IncrementalAlterConfigs", "dynamic ssl.truststore.type", "1", _NO_TLS),
     Difference("IncrementalAlterConfigs", "operation that does not exist", "0-1", SAYS_WHY),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import structlog
 
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.other_kafka_settings import no_effect_remark
 from tidelog.settings.setting import SettingError
 from tidelog.settings.topic_settings import NOT_CONFIRMED, TopicSettings
 
@@ -16,6 +17,12 @@ MAX_KNOWN_TOPIC_SETTINGS: Final = 1_000
 """The different overrides whose settings are remembered."""
 
 _log = structlog.get_logger(__name__)
+
+
+def warn_of_settings_without_effect(names: Iterable[str]) -> None:
+    """Logs each of these settings with the reason."""
+    for name in names:
+        _log.warning("a Kafka setting has no effect in tidelog", setting=name, remark=no_effect_remark(name))
 
 
 class CurrentSettings:
@@ -89,4 +96,6 @@ class CurrentSettings:
             )
             return
         self.are_known = True
+        known = self.broker.without_effect
+        warn_of_settings_without_effect([name for name in changed.without_effect if name not in known])
         self.replace(changed)

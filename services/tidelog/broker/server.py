@@ -19,7 +19,7 @@ from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.connection import Dispatch
 from tidelog.broker.controller_connection import ControllerConnection
 from tidelog.broker.coordination.coordination import Coordination
-from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.current_settings import CurrentSettings, warn_of_settings_without_effect
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.hosted_partitions import HostedPartitions
@@ -346,8 +346,7 @@ class BrokerServer:
         Raises LogDirectoryInUseError, CorruptFileError (also if the directory belongs to another cluster or
         broker) and OSError.
         """
-        for name in settings.without_effect:
-            _log.warning("a Kafka setting has no effect in tidelog", setting=name)
+        warn_of_settings_without_effect(settings.without_effect)
         clock = clock or SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)

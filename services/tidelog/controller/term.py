@@ -48,6 +48,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, NO_LEADER, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
+from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
 from tidelog.settings.setting import Password, Setting, SettingType
 from tidelog.settings.topic_settings import (
     TOPIC_SETTINGS,
@@ -665,9 +666,11 @@ class BrokerSettingRules:
         return definition.format(broker_default(self._settings, name)) or ""
 
     def broker_list_default(self, name: str) -> str | None:
-        definition: Setting | None = BROKER_SETTINGS.get(name)
+        definition: Setting | None = BROKER_SETTINGS.get(name) or DYNAMIC_WITHOUT_EFFECT.get(name)
         if definition is None or definition.type is not SettingType.LIST:
             return None
+        if name in DYNAMIC_WITHOUT_EFFECT:
+            return definition.format(definition.default) or ""
         return definition.format(self._settings.value_of(name)) or ""
 
     def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BrokerSettings, known_setting
-from tidelog.settings.other_kafka_settings import reason_without_effect
+from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
 from tidelog.settings.setting import SettingError, UpdateMode
 
 
@@ -27,9 +27,9 @@ def validate_broker_overrides(
         if text is None:
             raise _refusal(f"Null value not supported for broker configs: {name}")
         try:
-            definition = known_setting(name, text)
+            definition = known_setting(name, text) or DYNAMIC_WITHOUT_EFFECT.get(name)
             if definition is None:
-                raise _without_effect(name)
+                raise SettingError(name, f"Cannot update these configs dynamically: {name}")
             _check_update_mode(name, definition.update_mode, per_broker)
             definition.parse(text)
         except SettingError as error:
@@ -55,12 +55,6 @@ def _check_update_mode(name: str, mode: UpdateMode, per_broker: bool) -> None:
             name,
             f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
         )
-
-
-def _without_effect(name: str) -> SettingError:
-    """Returns the error for a setting that has no effect: a change of it would be a promise."""
-    reason = reason_without_effect(name) or "it can only be turned off"
-    return SettingError(name, f"{name} cannot be changed, because it has no effect: {reason}")
 
 
 def _refusal(message: str) -> KafkaError:

@@ -8,11 +8,13 @@ the order topic or group, this broker, all brokers, static, default.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.group_settings import GROUP_SETTINGS, broker_synonym, group_settings
+from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT, no_effect_remark
 from tidelog.settings.setting import Setting, SettingType, UpdateMode, Value
 from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, broker_default
 
@@ -71,7 +73,36 @@ def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None
         is_read_only = definition.update_mode is UpdateMode.READ_ONLY
         value = broker.value_of(name)
         descriptions.append(_description(definition, value, synonyms, is_read_only=is_read_only))
-    return descriptions
+    return descriptions + [
+        _without_effect(broker, name)
+        for name in sorted(broker.without_effect)
+        if names is None or name in names
+    ]
+
+
+def _without_effect(broker: BrokerSettings, name: str) -> SettingDescription:
+    """Describes a setting of Kafka that has no effect. It is described only if it is set."""
+    layers = broker.layers
+    synonyms = tuple(
+        SettingSynonym(name, texts[name], source)
+        for source, texts in (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.dynamic_default),
+            (ConfigSource.STATIC_BROKER_CONFIG, layers.static),
+        )
+        if name in texts
+    )
+    definition = DYNAMIC_WITHOUT_EFFECT.get(name)
+    return SettingDescription(
+        name=name,
+        value=synonyms[0].value,
+        source=synonyms[0].source,
+        is_read_only=definition is None,
+        is_sensitive=False,
+        type=SettingType.STRING if definition is None else definition.type,
+        doc=no_effect_remark(name),
+        synonyms=synonyms,
+    )
 
 
 def describe_cluster_default(
@@ -81,9 +112,11 @@ def describe_cluster_default(
     name).
     """
     descriptions = []
-    for name, definition in _selected(BROKER_SETTINGS, names):
+    for name, definition in _selected({**BROKER_SETTINGS, **DYNAMIC_WITHOUT_EFFECT}, names):
         text = broker.layers.dynamic_default.get(name)
         if text is not None:
+            if name in DYNAMIC_WITHOUT_EFFECT:
+                definition = replace(definition, doc=no_effect_remark(name))
             synonym = SettingSynonym(
                 name, _shown(definition, text), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
             )

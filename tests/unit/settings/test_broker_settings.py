@@ -10,6 +10,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting import Importance, Password, Setting, SettingError, SettingType
+from tidelog.settings.setting_description import ConfigSource, describe_broker
 
 HOUR_MS = 3_600_000
 
@@ -191,7 +192,11 @@ def test_dynamic_layers_override_static_ones_and_can_be_removed() -> None:
         ({"num.partitions": "3"}, True, "Cannot update these configs dynamically: num.partitions"),
         ({"ssl.protocol": "TLSv1.2"}, False, "Cannot update these configs at default cluster level"),
         ({"listeners": "PLAINTEXT://:9092"}, True, "Cannot update these configs dynamically: listeners"),
-        ({"num.io.threads": "9"}, False, "num.io.threads cannot be changed, because it has no effect: one"),
+        ({"num.io.threads": "0"}, False, "Invalid value 0 for configuration num.io.threads"),
+        ({"sasl.kerberos.kinit.cmd": "x"}, False, "Cannot update these configs at default cluster level"),
+        ({"process.roles": "broker"}, True, "Cannot update these configs dynamically: process.roles"),
+        ({"sasl.kerberos.principal.to.local.rules": "RULE:[1:$1]"}, True, "sasl.kerberos.principal.to.local"),
+        ({"sasl.login.class": "a.B"}, True, "sasl.login.class: it names a Java class"),
         ({"message.max.bytes": "x"}, True, "Invalid value x for configuration message.max.bytes"),
         ({"message.max.bytes": None}, True, "Null value not supported"),
         ({"what.is.this": "1"}, False, "Unknown setting what.is.this"),
@@ -210,6 +215,34 @@ def test_dynamic_changes_are_refused_as_invalid_requests(
 def test_dynamic_changes_that_kafka_accepts_are_accepted() -> None:
     validate_broker_overrides({"message.max.bytes": "5"}, per_broker=False)
     validate_broker_overrides({"ssl.protocol": "TLSv1.2"}, per_broker=True, broker=BrokerSettings())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("sasl.kerberos.min.time.before.relogin", "58000"),
+        ("num.io.threads", "9"),
+        ("metric.reporters", "a.B"),
+    ],
+)
+def test_a_setting_that_endangers_nothing_is_stored(name: str, text: str) -> None:
+    """librdkafka's own test of AlterConfigs changes the first one, and people's tools change the others."""
+    changed = validate_broker_overrides({name: text}, per_broker=True, broker=BrokerSettings())
+    assert changed is not None
+    assert changed.without_effect == (name,)
+    (described,) = describe_broker(changed, [name])
+    assert (described.value, described.source) == (text, ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert not described.is_read_only
+    assert described.doc.startswith("This setting has no effect in tidelog: ")
+    assert name in {each.name for each in describe_broker(changed)}
+    assert describe_broker(BrokerSettings(), [name]) == []
+
+
+def test_a_static_setting_without_effect_is_described() -> None:
+    settings = BrokerSettings.parse({"process.roles": "broker"})
+    (described,) = describe_broker(settings, ["process.roles"])
+    assert (described.value, described.source) == ("broker", ConfigSource.STATIC_BROKER_CONFIG)
+    assert described.is_read_only
 
 
 def test_a_secret_is_never_shown() -> None:

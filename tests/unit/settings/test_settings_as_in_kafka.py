@@ -99,7 +99,8 @@ ACCEPTS_RANGE = re.compile(r"\[(-?[0-9]+),\.\.\.(?:,([0-9.]+))?\](?: or (-1))?")
 
 
 def shared_settings() -> Iterator[tuple[str, Setting, dict[str, Any]]]:
-    for table, ours in (("broker", BROKER_SETTINGS), ("topic", TOPIC_SETTINGS)):
+    absent = other_kafka_settings.DYNAMIC_WITHOUT_EFFECT
+    for table, ours in (("broker", BROKER_SETTINGS), ("topic", TOPIC_SETTINGS), ("broker", absent)):
         for name, definition in ours.items():
             if name in KAFKA[table]:
                 yield f"{table} {name}", definition, KAFKA[table][name]
@@ -128,7 +129,7 @@ def test_definition_is_kafkas(definition: Setting, row: dict[str, Any]) -> None:
     else:
         assert definition.format(definition.default) == row.get("default")
         assert not row.get("required")
-    assert definition.doc.endswith(".")
+    assert definition.doc.endswith(".") or definition.name in other_kafka_settings.DYNAMIC_WITHOUT_EFFECT
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,15 @@ def test_every_broker_setting_of_kafka_is_accounted_for() -> None:
             other_kafka_settings.reason_refused(name) is not None,
         )
         assert sum(ways) == 1, name
+
+
+def test_kafkas_dynamic_settings_without_effect_can_be_changed() -> None:
+    dynamic = {
+        name
+        for name, row in KAFKA["broker"].items()
+        if row.get("update_mode") and other_kafka_settings.reason_without_effect(name) is not None
+    }
+    assert dynamic == other_kafka_settings.DYNAMIC_WITHOUT_EFFECT.keys()
 
 
 def test_settings_that_kafka_does_not_have() -> None:

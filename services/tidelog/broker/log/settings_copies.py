@@ -20,6 +20,7 @@ import structlog
 
 from tidelog.broker.log.partition_directory import write_atomically
 from tidelog.settings.broker_settings import BROKER_SETTINGS
+from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
 from tidelog.settings.setting import UpdateMode
 
 TOPIC_SETTINGS_FILE: Final = "topic-settings.json"
@@ -72,7 +73,8 @@ def _cluster_wide(settings: Mapping[str, str]) -> dict[str, str]:
     return {
         name: text
         for name, text in settings.items()
-        if name in BROKER_SETTINGS and BROKER_SETTINGS[name].update_mode is UpdateMode.CLUSTER_WIDE
+        if (definition := BROKER_SETTINGS.get(name) or DYNAMIC_WITHOUT_EFFECT.get(name)) is not None
+        and definition.update_mode is UpdateMode.CLUSTER_WIDE
     }
 
 
