@@ -26,7 +26,7 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
     """Show the cluster id, the controllers and the brokers.
 
     A broker is down if it has replicas and is not registered. The ids of controllers are not those of
-    brokers. Clients cannot see group coordinators and etcd: see `tidelog doctor`.
+    brokers, unless a process is both. Clients cannot see group coordinators and etcd: see `tidelog doctor`.
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if api_versions:

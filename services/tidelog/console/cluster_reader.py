@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from tidelog.client.cluster import NO_LEADER, Cluster, ClusterView, Topic
+from tidelog.client.cluster import NO_LEADER, Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
+from tidelog.client.quorum import Quorum, describe_quorum
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
 from tidelog.console.core.permissions import unless_denied
 from tidelog.console.core.rates import EndOffsets, records_per_second
@@ -56,6 +58,9 @@ class ClusterReader:
         self._cluster: Cluster | None = None
         self._known: tuple[str, ...] = ()
         self._history = IsrHistory()
+        self._seen: dict[int, Broker] = {}
+        """The brokers that are registered or have replicas, as they were seen last."""
+        self._last: Overview | None = None
         self._ends: OrderedDict[str, EndOffsets] = OrderedDict()
 
     @property
@@ -101,15 +106,27 @@ class ClusterReader:
     # -- pages
 
     def overview(self) -> Overview:
-        """Returns the brokers and the health of all partitions, and adds to the history."""
-        return self.run(self._overview)
+        """Returns the controllers, the brokers and the health of all partitions, and adds to the history.
+        If no broker can be reached any more, all of them are down. Raises KafkaError, ClientError.
+        """
+        try:
+            self._last = self.run(self._overview)
+        except UnreachableError as error:
+            if self._last is None:
+                raise
+            self._last = self._without_brokers(self._last, str(error))
+        return self._last
 
     def sample_health(self, interval_ms: int) -> None:
         """Adds to the history, unless a look at the overview did so in the last third of the interval. Raises
         KafkaError, ClientError.
         """
         if not self._history.has_recent(self._wall(), interval_ms // 3):
-            self.run(self._read_health)
+            try:
+                self.run(self._read_health)
+            except UnreachableError:
+                self._add_unreached()
+                raise
 
     def topics(self) -> TopicList:
         """Returns all topics with sizes and rates, in the order of their names."""
@@ -129,7 +146,7 @@ class ClusterReader:
     # -- how they are read
 
     def _overview(self, cluster: Cluster) -> Overview:
-        view, topics, sample = self._read_health(cluster)
+        view, topics, quorum, sample = self._read_health(cluster)
         partitions = [
             PartitionRow(topic.name, each) for topic in topics.values() for each in topic.partitions
         ]
@@ -147,16 +164,18 @@ class ClusterReader:
         return Overview(
             view.cluster_id or "",
             sample,
+            quorum,
             len(topics),
             len(partitions),
             tuple(
                 BrokerLoad(
-                    broker,
-                    broker.broker_id == view.controller_id,
-                    leaders.get(broker.broker_id, 0),
-                    replicas.get(broker.broker_id, 0),
+                    broker_id,
+                    self._seen.get(broker_id),
+                    broker_id in sample.broker_ids,
+                    leaders.get(broker_id, 0),
+                    replicas.get(broker_id, 0),
                 )
-                for broker in view.brokers
+                for broker_id in sorted({*sample.broker_ids, *sample.down_ids})
             ),
             tuple(self._history.timeline(sample.at_ms)),
             tuple(self._history.changes()),
@@ -164,20 +183,48 @@ class ClusterReader:
             max(0, len(problems) - MAX_PROBLEMS),
         )
 
-    def _read_health(self, cluster: Cluster) -> tuple[ClusterView, dict[str, Topic], IsrSample]:
-        """Reads brokers and topics with one request, and adds to the history."""
+    def _without_brokers(self, last: Overview, reason: str) -> Overview:
+        sample = self._add_unreached()
+        return replace(
+            last,
+            sample=sample,
+            quorum=Quorum(unknown="no broker answers"),
+            brokers=tuple(replace(each, is_up=False, leader_count=0) for each in last.brokers),
+            timeline=tuple(self._history.timeline(sample.at_ms)),
+            changes=tuple(self._history.changes()),
+            problems=(),
+            more_problems=0,
+            unreachable=reason,
+        )
+
+    def _add_unreached(self) -> IsrSample:
+        """Adds to the history that no broker could be reached."""
+        unknown = Quorum(unknown="no broker answers").active_text
+        sample = IsrSample(self._wall(), (), unknown, 0, 0, tuple(sorted(self._seen)), is_reached=False)
+        self._history.add(sample)
+        return sample
+
+    def _read_health(self, cluster: Cluster) -> tuple[ClusterView, dict[str, Topic], Quorum, IsrSample]:
+        """Reads brokers and topics with one request, and controllers with another, and adds to the
+        history.
+        """
         view, topics = cluster.describe_with_topics()
+        quorum = describe_quorum(cluster)
         self._known = tuple(str(broker.address) for broker in view.brokers)
+        alive = {broker.broker_id: broker for broker in view.brokers}
+        down = holders(topics.values()) - alive.keys()
+        self._seen = {each: self._seen[each] for each in down if each in self._seen} | alive
         partitions = [each for topic in topics.values() for each in topic.partitions]
         sample = IsrSample(
             self._wall(),
-            tuple(broker.broker_id for broker in view.brokers),
-            view.controller_id,
+            tuple(sorted(alive)),
+            quorum.active_text,
             sum(each.is_under_replicated for each in partitions),
             sum(each.leader == NO_LEADER for each in partitions),
+            tuple(sorted(down)),
         )
         self._history.add(sample)
-        return view, topics, sample
+        return view, topics, quorum, sample
 
     def _topics(self, cluster: Cluster, silent: set[int]) -> TopicList:
         topics = cluster.topics()

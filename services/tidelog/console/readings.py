@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tidelog.client.cluster import Broker, Partition
 from tidelog.client.configs import ConfigEntry
 from tidelog.client.coordinators import Group, ListedGroup, Transaction
+from tidelog.client.quorum import Quorum
 from tidelog.console.core.isr_history import Change, IsrSample, Row
 from tidelog.console.core.lag import Forecast, Observation
 from tidelog.model.errors import KafkaError
@@ -15,18 +16,26 @@ from tidelog.model.topics import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class BrokerLoad:
-    """A broker with its numbers of leaders and replicas."""
+    """A broker with its numbers of leaders and replicas. The address and rack of a broker that is down are
+    those that were seen last, and None if none were.
+    """
 
-    broker: Broker
-    is_controller: bool
+    broker_id: int
+    broker: Broker | None
+    is_up: bool
     leader_count: int
     replica_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
+    """The cluster. If no broker could be reached, `unreachable` states the reason, and the numbers of topics
+    and partitions are those that were read last.
+    """
+
     cluster_id: str
     sample: IsrSample
+    quorum: Quorum
     topic_count: int
     partition_count: int
     brokers: tuple[BrokerLoad, ...]
@@ -34,6 +43,7 @@ class Overview:
     changes: tuple[Change, ...]
     problems: tuple[PartitionRow, ...]
     more_problems: int
+    unreachable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,16 @@ from unittest.mock import Mock
 import pytest
 
 from tidelog.client.address import Address
-from tidelog.client.cluster import Broker, Cluster, ClusterView
+from tidelog.client.cluster import Broker, Cluster, ClusterView, Partition, Topic
 from tidelog.client.configs import ConfigResource
 from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnreachableError
+from tidelog.client.quorum import Quorum
 from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
+from tidelog.console.core.isr_history import Health
 from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.topics import ZERO_TOPIC_ID
 
 
 class Clock:
@@ -102,6 +105,62 @@ def test_a_broker_without_a_connection_is_asked_again_with_the_next_addresses(
     with pytest.raises(NoAnswerError, match="no answer from broker 1 lately"):
         reader.settings(1)
     assert asked == ["1", "1"], "other pages leave it out for a while"
+
+
+def replicated(leader: int, isr: tuple[int, ...]) -> dict[str, Topic]:
+    return {"t": Topic("t", ZERO_TOPIC_ID, False, (Partition(0, leader, 0, (1, 2, 3), isr, ()),))}
+
+
+def broker(broker_id: int) -> Broker:
+    return Broker(broker_id, Address("127.0.0.1", broker_id), None)
+
+
+def test_a_killed_broker_is_down_and_no_broker_is_the_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_reader, "describe_quorum", lambda cluster: Quorum(2, (1, 2)))
+    answers = iter(
+        [
+            (ClusterView("x", 1, (broker(1), broker(2), broker(3))), replicated(1, (1, 2, 3))),
+            (ClusterView("x", 1, (broker(1), broker(2))), replicated(1, (1, 2))),
+        ]
+    )
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=lambda: next(answers)), Clock())
+    reader.overview()
+    found = reader.overview()
+    assert [(load.broker_id, load.broker, load.is_up, load.replica_count) for load in found.brokers] == [
+        (1, broker(1), True, 1),
+        (2, broker(2), True, 1),
+        (3, broker(3), False, 1),
+    ]
+    assert (found.quorum.active_text, found.sample.controller, found.sample.down_ids) == ("2", "2", (3,))
+
+
+def test_with_all_brokers_dead_nothing_looks_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_reader, "describe_quorum", lambda cluster: Quorum(2, (1, 2)))
+    alive = [(ClusterView("x", 1, (broker(1), broker(2))), replicated(1, (1, 2)))]
+
+    def describe() -> tuple[ClusterView, dict[str, Topic]]:
+        if not alive:
+            raise UnreachableError("no broker answers: no connection to 127.0.0.1:1: connection refused")
+        return alive.pop()
+
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), Clock())
+    reader.overview()
+    found = reader.overview()
+    assert found.unreachable.startswith("no broker answers")
+    assert {(load.is_up, load.leader_count) for load in found.brokers} == {(False, 0)}
+    assert (found.quorum.active_text, found.sample.health) == ("unknown", Health.OFFLINE)
+    assert {row.slots[-1] for row in found.timeline} == {Health.OFFLINE}
+    with pytest.raises(UnreachableError):
+        reader.sample_health(0)
+
+
+def test_a_first_look_without_brokers_is_an_error() -> None:
+    def describe() -> object:
+        raise UnreachableError("no connection to 127.0.0.1:1: connection refused")
+
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), Clock())
+    with pytest.raises(UnreachableError):
+        reader.overview()
 
 
 def test_a_broker_that_does_not_answer_leaves_the_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def sample(
     at_ms: int,
     *,
     brokers: tuple[int, ...] = (1, 2, 3),
-    controller: int = 1,
+    controller: str = "1",
     missing: int = 0,
     offline: int = 0,
 ) -> IsrSample:
@@ -43,16 +43,37 @@ def test_a_broker_that_stopped_has_a_row_of_its_own() -> None:
     history = IsrHistory()
     slot_ms = SPAN_MS // SLOTS
     history.add(sample(0))
-    history.add(sample(slot_ms, brokers=(1, 3), controller=3, missing=2))
+    history.add(sample(slot_ms, brokers=(1, 3), controller="3", missing=2))
     rows = {row.name: row.slots for row in history.timeline(WallMs(slot_ms))}
     assert list(rows) == ["In-sync replicas", "Broker 1", "Broker 2", "Broker 3"]
     assert rows["Broker 2"][-2:] == (Health.HEALTHY, Health.OFFLINE)
     assert rows["Broker 3"][-2:] == (Health.HEALTHY, Health.HEALTHY)
     assert [change.text for change in history.changes()] == [
         "Under-replicated partitions: 0 became 2.",
-        "The controller moved from 1 to 3.",
+        "The active controller was 1 and became 3.",
         "Broker 2 stopped.",
     ]
+
+
+def test_a_broker_that_was_down_all_the_time_has_a_row() -> None:
+    history = IsrHistory()
+    history.add(sample(0, brokers=(1, 2))._replace(down_ids=(3,)))
+    rows = {row.name: row.slots[-1] for row in history.timeline(WallMs(0))}
+    assert rows["Broker 3"] is Health.OFFLINE
+
+
+def test_brokers_that_cannot_be_reached_are_down() -> None:
+    history = IsrHistory()
+    slot_ms = SPAN_MS // SLOTS
+    history.add(sample(0))
+    history.add(IsrSample(WallMs(slot_ms), (), "unknown", 0, 0, (1, 2, 3), is_reached=False))
+    history.add(sample(2 * slot_ms))
+    for row in history.timeline(WallMs(2 * slot_ms)):
+        assert row.slots[-3:] == (Health.HEALTHY, Health.OFFLINE, Health.HEALTHY)
+    texts = [change.text for change in history.changes()]
+    assert "No broker answers." in texts
+    assert "A broker answers again." in texts
+    assert not [text for text in texts if "controller" in text]
 
 
 def test_changes_are_the_newest_first_and_bounded() -> None:

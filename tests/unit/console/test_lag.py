@@ -50,7 +50,11 @@ def test_a_group_ahead_of_the_last_stable_offset_has_no_lag_in_read_committed() 
 def test_a_commit_beyond_the_end_has_a_negative_lag() -> None:
     seen = observed(committed=1_049, high=1_000, stable=900, age_ms=None)
     assert (seen.lag_uncommitted, seen.lag_committed, seen.lag_ms) == (-49, -49, 0)
-    assert forecast(seen, None, ONE_DAY).outlook is Outlook.NONE
+    found = forecast(seen, None, ONE_DAY)
+    assert (found.outlook, found.reason) == (
+        Outlook.NONE,
+        "the committed offset is beyond the end of the log",
+    )
 
 
 def test_a_group_that_has_read_all_has_no_lag_in_time() -> None:

@@ -31,17 +31,22 @@ class Health(IntEnum):
 
 
 class IsrSample(NamedTuple):
-    """One look at the cluster. The last two numbers count partitions."""
+    """One look at the cluster. `broker_ids` are registered, and `down_ids` have replicas and are not.
+    `controller` is the id of the active controller, `none` or `unknown`. The next two numbers count
+    partitions. If no broker could be reached, `is_reached` is false, and nothing is known about partitions.
+    """
 
     at_ms: WallMs
     broker_ids: tuple[int, ...]
-    controller_id: int
+    controller: str
     under_replicated: int
     offline: int
+    down_ids: tuple[int, ...] = ()
+    is_reached: bool = True
 
     @property
     def health(self) -> Health:
-        if self.offline:
+        if self.offline or not self.is_reached:
             return Health.OFFLINE
         return Health.UNDER_REPLICATED if self.under_replicated else Health.HEALTHY
 
@@ -85,7 +90,7 @@ class IsrHistory:
 
     def timeline(self, now_ms: WallMs) -> list[Row]:
         """Returns a row for the in-sync replicas and one for each broker that was seen."""
-        known = sorted({each for sample in self._samples for each in sample.broker_ids})
+        known = sorted({each for sample in self._samples for each in (*sample.broker_ids, *sample.down_ids)})
         rows = [Row("In-sync replicas", _slots(now_ms, ((s.at_ms, s.health) for s in self._samples)))]
         for broker_id in known:
             seen = (
@@ -116,8 +121,12 @@ def _slots(now_ms: WallMs, seen: Iterable[tuple[WallMs, Health]]) -> tuple[Healt
 def _differences(before: IsrSample, after: IsrSample) -> list[str]:
     texts = [f"Broker {each} stopped." for each in sorted({*before.broker_ids} - {*after.broker_ids})]
     texts += [f"Broker {each} started." for each in sorted({*after.broker_ids} - {*before.broker_ids})]
-    if before.controller_id != after.controller_id:
-        texts.append(f"The controller moved from {before.controller_id} to {after.controller_id}.")
+    if before.is_reached != after.is_reached:
+        texts.append("A broker answers again." if after.is_reached else "No broker answers.")
+    if not before.is_reached or not after.is_reached:
+        return texts
+    if before.controller != after.controller:
+        texts.append(f"The active controller was {before.controller} and became {after.controller}.")
     if before.under_replicated != after.under_replicated:
         texts.append(
             f"Under-replicated partitions: {before.under_replicated} became {after.under_replicated}."

@@ -88,7 +88,9 @@ def forecast(now: Observation, before: Observation | None, retention: Retention)
         return Forecast(
             Outlook.LOST, 0, f"retention deleted {now.lost_records:,} offsets that the group had not read"
         )
-    if now.lag_uncommitted <= 0:
+    if now.lag_uncommitted < 0:
+        return Forecast(Outlook.NONE, None, "the committed offset is beyond the end of the log")
+    if not now.lag_uncommitted:
         return Forecast(Outlook.NONE, None, "the group has read all records")
     if not retention.is_deleting:
         return Forecast(Outlook.NONE, None, "the topic keeps the last record of each key")
