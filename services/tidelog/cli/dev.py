@@ -17,9 +17,10 @@ import click
 import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
+from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE, read_meta_properties
 from tidelog.cli.standard_output import OutputError
-from tidelog.embedded.cluster import METADATA_DIRECTORY, EmbeddedCluster
+from tidelog.embedded.adopt import metadata_directory, require_adopted
+from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.command_help import DescribedCommand
@@ -154,6 +155,8 @@ def command(
     wanted = [_parse_topic(topic) for topic in topics]
     if is_ephemeral and data_dir is not None:
         _fail("--ephemeral: it does not keep data, so leave --data-dir out")
+    if not is_ephemeral:
+        _require_adopted(data_dir or DEFAULT_DATA_DIR)
     with _data_directory(data_dir, is_ephemeral=is_ephemeral) as directory:
         count = _broker_count(directory, broker_count)
         if is_secure:
@@ -162,7 +165,7 @@ def command(
             _secure(given, listen, directory)
         try:
             settings = _settings(given, listen, directory, count)
-        except SettingError as error:
+        except (SettingError, CorruptFileError) as error:
             _fail(str(error))
         configure_logging(settings[0].tidelog_log_format, settings[0].tidelog_log_level)
         data = "a temporary directory, which is deleted at the end" if is_ephemeral else str(directory)
@@ -180,6 +183,14 @@ def command(
             _fail(str(error))
     with contextlib.suppress(OutputError):  # nobody reads the output any more
         click.echo("stopped")
+
+
+def _require_adopted(directory: Path) -> None:
+    """Refuses a directory of Apache Kafka before anything in it changes, even its mode."""
+    try:
+        require_adopted(directory, directory)
+    except (CorruptFileError, OSError, StoreError) as error:
+        _fail(str(error))
 
 
 @contextlib.contextmanager
@@ -214,7 +225,7 @@ def _broker_count(directory: Path, given: int | None) -> int:
 
 
 def _settings(given: dict[str, str], listen: str, directory: Path, count: int) -> list[BrokerSettings]:
-    """Returns the settings of each broker. Raises SettingError."""
+    """Returns the settings of each broker. Raises SettingError, CorruptFileError."""
     replicas = min(_MAX_REPLICAS, count)
     min_isr = str(max(1, replicas - 1))
     defaults = {
@@ -230,6 +241,9 @@ def _settings(given: dict[str, str], listen: str, directory: Path, count: int) -
     if count == 1:
         # As in Kafka, the directory itself contains the partitions, so either program can open the other's.
         defaults |= {"listeners": f"PLAINTEXT://{listen}", "log.dirs": str(directory)}
+        meta = read_meta_properties(directory)
+        if meta is not None and "broker.id" not in given:
+            defaults["node.id"] = str(meta.node_id)
         return [BrokerSettings.parse({**defaults, **given})]
     for name in _ONE_BROKER_ONLY:
         if name in given:
@@ -283,7 +297,7 @@ async def _serve(
         from tidelog.cli.secure_dev import ensure_admin, keep_certificate
 
         renewals = asyncio.create_task(keep_certificate(secure_listen, data_dir), name="renewals")
-        properties = await ensure_admin(data_dir, data_dir / METADATA_DIRECTORY)
+        properties = await ensure_admin(data_dir, metadata_directory(data_dir))
         options = f" --command-config {properties}"
         click.echo(f"clients:{options}")
     if len(settings) > 1:

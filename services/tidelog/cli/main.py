@@ -16,6 +16,7 @@ from tidelog.process.build import commit, is_compiled, tidelog_version
 
 _COMMANDS: Final = {
     "acl": "tidelog.cli.acl:command",
+    "adopt": "tidelog.cli.adopt:command",
     "broker": "tidelog.cli.broker:command",
     "cluster": "tidelog.cli.cluster:command",
     "completion": "tidelog.cli.completion:command",
@@ -51,6 +52,7 @@ _COMMANDS: Final = {
 _SECTIONS: Final = {
     "Run": {
         "dev": "Run a complete cluster in one process, for development and tests.",
+        "adopt": "Take over a data directory that Apache Kafka wrote.",
         "broker": "Run one broker.",
         "controller": "Run one controller.",
         "group-coordinator": "Run one group coordinator.",

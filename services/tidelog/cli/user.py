@@ -164,14 +164,14 @@ async def _write(
 ) -> bool:
     # These modules load gRPC, which the other subcommands do not need.
     from tidelog.cli.service_process import etcd_options
-    from tidelog.embedded.cluster import METADATA_DIRECTORY
+    from tidelog.embedded.adopt import metadata_directory
     from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
     from tidelog.metadata.file_store import FileMetadataStore
 
     clock = SystemClock()
     store: MetadataStore
     if data_dir is not None:
-        store = FileMetadataStore.open(data_dir / METADATA_DIRECTORY, monotonic_ms=clock.monotonic_ms)
+        store = FileMetadataStore.open(metadata_directory(data_dir), monotonic_ms=clock.monotonic_ms)
     else:
         store = EtcdMetadataStore(etcd_options(settings_from(configs, assignments)))
     try:

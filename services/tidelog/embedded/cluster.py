@@ -18,9 +18,9 @@ from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import BrokerServer, Intercept
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
-from tidelog.embedded.adopt import adopt_topics
+from tidelog.embedded.adopt import adopt_topics, metadata_directory, require_adopted, require_own
 from tidelog.group_coordinator.server import GroupCoordinator
-from tidelog.metadata.cluster_identity import ensure_cluster_id
+from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metrics.certificates import CertificateExpiry
@@ -39,8 +39,6 @@ from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequ
 
 if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing  # loads OpenTelemetry
-
-METADATA_DIRECTORY = "metadata"
 
 
 class _Around(NamedTuple):
@@ -89,6 +87,8 @@ class EmbeddedCluster:
         each = (settings,) if isinstance(settings, BrokerSettings) else tuple(settings)
         first, clock = each[0], clock or SystemClock()
         async with contextlib.AsyncExitStack() as undo:
+            log_dir = Path(first.data_dirs[0])
+            require_adopted(data_dir, log_dir)
             health = Health()
             undo.callback(health.close)
             metrics = ProcessMetrics("dev", first.node_id, health)
@@ -102,10 +102,11 @@ class EmbeddedCluster:
                 metrics.serve_probes(first.tidelog_probes_listener)  # answered during the recovery, too
             # The machine's clock keeps the leases: a clock that a test moves must not end them.
             store = FileMetadataStore.open(
-                data_dir / METADATA_DIRECTORY, monotonic_ms=SystemClock().monotonic_ms
+                metadata_directory(data_dir), monotonic_ms=SystemClock().monotonic_ms
             )
             undo.push_async_callback(store.close)
-            log_dir = Path(first.data_dirs[0])
+            if await stored_cluster_id(store) is None:  # an adoption may have been interrupted
+                require_own(log_dir)
             cluster_id = await ensure_cluster_id(
                 store, _cluster_id_on_disk(log_dir) or encode_uuid(uuid.uuid4())
             )

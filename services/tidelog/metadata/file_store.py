@@ -59,7 +59,7 @@ STALL_MS: Final = 500
 RETRY_MS: Final = 1000
 # A snapshot is joined, checksummed and written in chunks of this size, or of one item that is larger.
 CHUNK_BYTES: Final = 1024 * 1024
-_LOCK_NAME: Final = ".lock"
+_LOCK_NAME: Final = "metadata.lock"
 
 JOURNAL_NAME: Final = "metadata.journal"
 _REPLACEMENT_SUFFIX: Final = ".new"

@@ -66,6 +66,11 @@ def with_life(meta: MetaProperties, life: Life) -> MetaProperties:
     return MetaProperties(meta.cluster_id, meta.node_id, meta.directory_id, others)
 
 
+def was_used_by_tidelog(meta: MetaProperties) -> bool:
+    """Returns whether a broker of tidelog has used the directory, perhaps after Apache Kafka."""
+    return _BROKER_EPOCH in meta.others
+
+
 def is_log_suspect(previous: Life, marker_epoch: int | None, boot_id: str) -> bool:
     """Returns whether the ends of logs may be lost, because the machine failed while the broker was running.
 
