@@ -199,7 +199,14 @@ def leave_unread(target: Target, count: int, addresses: int = 1, *, logs_in: boo
     return f"{opened:,} connections opened, {closed:,} closed"
 
 
-JOIN_SIZES: Final = (*[7_900_000] * 15, *[1_000_000] * 4, *[100_000] * 10, *[10_000] * 10, *[500] * 30)
+JOIN_SIZES: Final = (
+    *[7_900_000] * 15,
+    *[1_000_000] * 4,
+    *[100_000] * 10,
+    *[10_000] * 10,
+    *[500] * 30,
+    *[0] * 40,
+)
 """The bytes of the joins. Each fills what the larger ones have left."""
 
 

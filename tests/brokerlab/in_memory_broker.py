@@ -132,6 +132,7 @@ class InMemoryBroker:
             connection=SimpleNamespace(
                 principal=principal,
                 peer_host="127.0.0.1",
+                budget_key="127.0.0.1",
                 access=None,
                 authentication=None,
                 client_software=("", ""),

@@ -33,7 +33,7 @@ class SimConnection:
         self.is_closed = False
         self.last_active = 0.0
         self.listener_name = LISTENER
-        self.peer_host = "simulated"
+        self.peer_host = self.budget_key = "simulated"
         self.principal = ANONYMOUS
         self.gate = None
 

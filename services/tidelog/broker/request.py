@@ -382,8 +382,8 @@ class DelayedRequest(DelayedOperation):
         super().__init__()
         self.context = context
 
-    def owner(self) -> object:
-        return self.context.connection
+    def owner(self) -> str:
+        return self.context.connection.budget_key
 
 
 class EncodedBody:

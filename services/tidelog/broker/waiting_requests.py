@@ -12,19 +12,15 @@ from tidelog.broker.closest_replica import is_rack_aware
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.request import DelayedRequest
+from tidelog.model.fair_budget import FairBudget
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
 from tidelog.timing.slices import SLICE_MS
 from tidelog.timing.timer import Timer
 
 MAX_WATCHED_PARTITIONS: Final = 500_000
-"""The most partitions that all waiting Fetch and ShareFetch requests watch together, where each request
-counts its own. Each of them takes about 500 bytes. Beyond this number, a request does not wait but is
-answered at once with what there is. It must be far beyond normal use, because clients then ask again at once.
-"""
-MAX_WATCHED_PARTITIONS_OF_A_CONNECTION: Final = 50_000
-"""The most partitions that the waiting Fetch and ShareFetch requests of one connection watch together. A
-consumer has one request at a time, and a broker at most 20,000 partitions.
+"""The most partitions that all waiting Fetch and ShareFetch requests watch together, where each request with
+several counts its own. Each of them takes about 500 bytes. Clients share them fairly.
 """
 
 _log = structlog.get_logger(__name__)
@@ -57,8 +53,7 @@ class WaitingRequests:
             "Fetch",
             timer,
             _operation_failed,
-            MAX_WATCHED_PARTITIONS,
-            MAX_WATCHED_PARTITIONS_OF_A_CONNECTION,
+            FairBudget(MAX_WATCHED_PARTITIONS),
         )
         """Consumers wait under partitions, and members of share groups under share partitions."""
         self.partition_shared: Callable[[TopicPartition], None] | None = None

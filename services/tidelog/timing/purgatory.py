@@ -13,16 +13,19 @@ bound the memory.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Callback, Timer
 from tidelog.timing.timing_wheel import TimerEntry
 
 Key = TypeVar("Key", bound=Hashable)
-NO_LIMIT: Final = sys.maxsize
+MAX_UNWATCHED_MS: Final = 500
+"""The longest time for which an operation waits that is not watched under its keys: Kafka's default of
+`fetch.max.wait.ms`.
+"""
 
 
 class DelayedOperation:
@@ -30,18 +33,18 @@ class DelayedOperation:
     `on_expire`. Subclasses may declare `__slots__`.
     """
 
-    __slots__ = ("_keys", "_timer_entry", "is_done")
+    __slots__ = ("_deadline_ms", "_holding", "_keys", "_timer_entry", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
         """True once the operation is completed, expired or cancelled."""
         self._keys: tuple[Hashable, ...] = ()
         self._timer_entry: TimerEntry[Callback] | None = None
+        self._deadline_ms = MonotonicMs(0)
+        self._holding: Holding | None = None  # while it is watched under several keys
 
-    def owner(self) -> object:
-        """Returns for whom the operation waits, such as a connection. Each owner has a share of the limit of
-        a purgatory.
-        """
+    def owner(self) -> Hashable:
+        """Returns the key of the client in the purgatory's budget."""
         return None
 
     def try_complete(self) -> bool:
@@ -74,18 +77,17 @@ class Purgatory(Generic[Key]):
     `on_failure(operation, error)` is called if an operation's own code raises. That operation is over. The
     other operations and the caller, which may serve another connection, continue.
 
-    Each pair of an operation and a key takes memory. An operation that would exceed `max_watched` pairs of
-    all operations, or `max_watched_by_owner` of those of its owner, does not wait: it completes at once.
+    Each pair of an operation and a key takes memory, which `budget` bounds. An operation with one key does
+    not count. An operation without room in the budget is not watched, and completes after MAX_UNWATCHED_MS at
+    the latest. If it completed at once, its client would ask again at once.
     """
 
     __slots__ = (
         "_delayed",
-        "_max_watched",
-        "_max_watched_by_owner",
         "_on_failure",
         "_timer",
         "_watched",
-        "_watched_by_owner",
+        "budget",
         "expired_total",
         "name",
         "watched_count",
@@ -96,16 +98,13 @@ class Purgatory(Generic[Key]):
         name: str,
         timer: Timer,
         on_failure: FailureHandler,
-        max_watched: int = NO_LIMIT,
-        max_watched_by_owner: int = NO_LIMIT,
+        budget: FairBudget | None = None,
     ) -> None:
         self.name = name
         self._timer = timer
         self._on_failure = on_failure
-        self._max_watched = max_watched
-        self._max_watched_by_owner = max_watched_by_owner
+        self.budget = budget
         self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
-        self._watched_by_owner: dict[object, int] = {}
         self._delayed: dict[DelayedOperation, None] = {}
         self.watched_count = 0
         """The number of watched (key, operation) pairs, Kafka's PurgatorySize."""
@@ -122,8 +121,7 @@ class Purgatory(Generic[Key]):
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: MonotonicMs) -> bool:
         """Completes the operation if its condition holds or its deadline, on the timer's clock, has passed.
-        Otherwise parks it under `keys`, or completes it if there is no room. Returns whether the operation is
-        over.
+        Otherwise parks it, under `keys` if there is room. Returns whether the operation is over.
         """
         if operation.is_done or self._try(operation, None):
             return True
@@ -132,17 +130,14 @@ class Purgatory(Generic[Key]):
             return True
         watched = self._watched
         unique_keys = tuple(dict.fromkeys(keys))
-        count = len(unique_keys)
-        if self._max_watched != NO_LIMIT:
-            owner = operation.owner()
-            watched_by_owner = self._watched_by_owner.get(owner, 0) + count
-            if (
-                self.watched_count + count > self._max_watched
-                or watched_by_owner > self._max_watched_by_owner
-            ):
-                return self.complete(operation)
-            self._watched_by_owner[owner] = watched_by_owner
-        self.watched_count += count
+        operation._deadline_ms = deadline_ms
+        if self.budget is not None and len(unique_keys) > 1:
+            holding = operation._holding = Holding(lambda: self._unwatch_soon(operation))
+            now_ms = self._timer.monotonic_ms()
+            if not self.budget.resize(holding, operation.owner(), len(unique_keys), now_ms / 1000):
+                unique_keys = ()
+                deadline_ms = min(deadline_ms, MonotonicMs(now_ms + MAX_UNWATCHED_MS))
+        self.watched_count += len(unique_keys)
         operation._keys = unique_keys
         for key in unique_keys:
             operations = watched.get(key)
@@ -233,19 +228,27 @@ class Purgatory(Generic[Key]):
         operation._timer_entry.cancel()
         operation._timer_entry = None
         del self._delayed[operation]
+        self._unwatch(operation)
+
+    def _unwatch_soon(self, operation: DelayedOperation) -> None:
+        """Lets an operation that lost its room wait for its timer only."""
+        if operation.is_done or operation._timer_entry is None:
+            return
+        self._unwatch(operation)
+        latest_ms = MonotonicMs(self._timer.monotonic_ms() + MAX_UNWATCHED_MS)
+        if latest_ms < operation._deadline_ms:
+            operation._timer_entry.cancel()
+            operation._timer_entry = self._timer.add(lambda: self._expire(operation), latest_ms)
+
+    def _unwatch(self, operation: DelayedOperation) -> None:
+        if operation._holding is not None and self.budget is not None:
+            self.budget.forget(operation._holding, self._timer.monotonic_ms() / 1000)
+            operation._holding = None
         watched = self._watched
         for key in operation._keys:
             operations = watched[key]
             del operations[operation]
             if not operations:
                 del watched[key]
-        count = len(operation._keys)
-        self.watched_count -= count
-        if self._max_watched != NO_LIMIT:
-            owner = operation.owner()
-            left = self._watched_by_owner.get(owner, 0) - count
-            if left > 0:
-                self._watched_by_owner[owner] = left
-            else:
-                self._watched_by_owner.pop(owner, None)  # missing if its operations have no keys
+        self.watched_count -= len(operation._keys)
         operation._keys = ()

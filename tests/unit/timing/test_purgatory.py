@@ -12,7 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.model.fair_budget import FairBudget
+from tidelog.timing.purgatory import MAX_UNWATCHED_MS, DelayedOperation, Purgatory
 from tidelog.timing.timer import VirtualTimer
 
 
@@ -122,27 +123,49 @@ def test_a_cancelled_operation_is_not_answered_and_is_removed() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
-def test_an_operation_without_room_completes_at_once() -> None:
+def test_an_operation_without_room_waits_for_a_while() -> None:
+    """If it completed at once, its client would ask again at once."""
     timer = VirtualTimer()
-    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, max_watched=5, max_watched_by_owner=3)
+    budget = FairBudget(12)
+    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, budget)
+    values: dict[str, int] = {}
 
-    def watch(connection: str, keys: str) -> Waiting:
-        operation = Waiting({}, dict.fromkeys(keys, 1), connection)
-        assert purgatory.watch(operation, keys, timer.monotonic_ms() + 100) == operation.is_done
+    def watch(client: str, keys: str, delay_ms: int = 60_000) -> Waiting:
+        operation = Waiting(values, dict.fromkeys(keys, 1), client)
+        assert not purgatory.watch(operation, keys, timer.monotonic_ms() + delay_ms)
         return operation
 
-    first = watch("x", "ab")
-    assert watch("x", "ab").events == ["complete"], "the connection has its share"
-    assert watch("x", "a").events == []
-    assert watch("y", "abc").events == ["complete"], "all connections together have the limit"
-    assert watch("y", "aab").events == [], "a key that is named twice counts once"
-    assert watch("z", "a").events == ["complete"]
-    assert purgatory.watched_count == 5
-    purgatory.cancel(first)
-    assert watch("z", "ab").events == []
-    timer.advance(100)
-    assert (purgatory.watched_count, len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0, 0)
-    assert watch("x", "abc").events == []
+    greedy = [watch("x", "abcd") for _ in range(3)]
+    single = watch("x", "a")
+    assert [bool(operation._keys) for operation in greedy] == [True, True, False]
+    assert single._keys, "one key does not count"
+    other = watch("y", "abcd")
+    assert other._keys, "another client has its share"
+    values.update(dict.fromkeys("abcd", 1))
+    for key in "abcd":
+        purgatory.check_and_complete(key)
+    assert greedy[0].events == single.events == other.events == ["complete"]
+    assert greedy[2].events == []
+    timer.advance(MAX_UNWATCHED_MS)
+    assert greedy[2].events == ["expire", "complete"]
+    assert budget.held == 0
+
+
+def test_an_operation_that_loses_its_room_waits_for_a_while() -> None:
+    timer = VirtualTimer()
+    budget = FairBudget(12)
+    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, budget)
+    held = [Waiting({}, dict.fromkeys("abcde", 1), "x") for _ in range(2)]
+    for operation in held:
+        purgatory.watch(operation, "abcde", timer.monotonic_ms() + 60_000)
+    newcomer = Waiting({}, dict.fromkeys("abcd", 1), "y")
+    purgatory.watch(newcomer, "abcd", timer.monotonic_ms() + 60_000)
+    assert newcomer._keys
+    assert purgatory.watched_count == 9
+    timer.advance(timer.monotonic_ms() + MAX_UNWATCHED_MS)
+    assert sorted(len(operation.events) for operation in held) == [0, 2]
+    assert purgatory.expire_all() == 2
+    assert (budget.held, purgatory.watched_count, len(timer)) == (0, 0, 0)
 
 
 def test_operations_without_keys_leave_nothing() -> None:
@@ -229,7 +252,6 @@ def test_expire_all() -> None:
 
 
 MAX_WATCHED = 12
-MAX_WATCHED_BY_OWNER = 8
 
 
 class PurgatoryAgainstModel(RuleBasedStateMachine):
@@ -240,19 +262,14 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.timer = VirtualTimer()
-        self.purgatory: Purgatory[str] = Purgatory(
-            "Fetch", self.timer, fail, MAX_WATCHED, MAX_WATCHED_BY_OWNER
-        )
+        self.purgatory: Purgatory[str] = Purgatory("Fetch", self.timer, fail, FairBudget(MAX_WATCHED))
         self.values: dict[str, int] = {}
         self.waiting: dict[Waiting, int] = {}
         self.over: list[tuple[Waiting, list[str]]] = []
 
-    def watched(self, connection: str | None = None) -> int:
-        return sum(
-            len(operation.needed)
-            for operation in self.waiting
-            if connection is None or operation.connection == connection
-        )
+    def watched(self) -> list[Waiting]:
+        """Returns the operations that have room."""
+        return [operation for operation in self.waiting if operation._keys]
 
     def end(self, operation: Waiting, events: list[str]) -> None:
         self.waiting.pop(operation, None)
@@ -265,18 +282,12 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     )
     def watch(self, needed: dict[str, int], delay_ms: int, connection: str) -> None:
         operation = Waiting(self.values, needed, connection)
-        has_room = (
-            self.watched() + len(needed) <= MAX_WATCHED
-            and self.watched(connection) + len(needed) <= MAX_WATCHED_BY_OWNER
-        )
         deadline_ms = self.timer.monotonic_ms() + delay_ms
         is_over = self.purgatory.watch(operation, list(needed), deadline_ms)
         if all(self.values.get(key, 0) >= value for key, value in needed.items()):
             self.end(operation, ["complete"])
         elif delay_ms <= 0:
             self.end(operation, ["expire", "complete"])
-        elif not has_room:
-            self.end(operation, ["complete"])
         else:
             self.waiting[operation] = deadline_ms
         assert is_over == (operation not in self.waiting)
@@ -286,7 +297,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
         self.values[key] = self.values.get(key, 0) + 1
         expected = [
             operation
-            for operation in self.waiting
+            for operation in self.watched()
             if key in operation.needed
             and all(self.values.get(name, 0) >= value for name, value in operation.needed.items())
         ]
@@ -314,10 +325,13 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
         assert all(operation.events == events for operation, events in self.over)
         assert all(not operation.events for operation in self.waiting)
         assert len(self.purgatory) == len(self.timer) == len(self.waiting)
-        assert self.purgatory.watched_count == self.watched()
-        assert self.purgatory.key_count == len(
-            {key for operation in self.waiting for key in operation.needed}
-        )
+        watched = self.watched()
+        assert all(set(operation._keys) == set(operation.needed) for operation in watched)
+        assert all(len(operation.needed) > 1 for operation in self.waiting if operation not in watched)
+        counts = [len(operation.needed) for operation in watched]
+        assert self.purgatory.watched_count == sum(counts)
+        assert sum(count for count in counts if count > 1) <= MAX_WATCHED
+        assert self.purgatory.key_count == len({key for operation in watched for key in operation.needed})
 
 
 TestPurgatoryAgainstModel = PurgatoryAgainstModel.TestCase

@@ -21,10 +21,12 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, StopReplica
+from tidelog.timing.purgatory import MAX_UNWATCHED_MS
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.fetch import (
     FetchPartition,
@@ -46,6 +48,7 @@ class Client:
         self.is_closed = False
         self.contexts: list[SimpleNamespace] = []
         self.version = VERSION
+        self.budget_key = "10.0.0.1"
         self.loop: Any = SimpleNamespace(call_soon=lambda call: call())
 
     def close(self) -> None:
@@ -314,22 +317,20 @@ def test_waiting_fetches_watch_a_limited_number_of_partitions(
     make_broker: Callable[..., InMemoryBroker], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them takes memory until the request is answered."""
-    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS", 5)
-    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS_OF_A_CONNECTION", 3)
+    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS", 8)
     lab = make_broker()
     lab.add_topic("t", partitions=3)
     three = {("t", partition): 0 for partition in range(3)}
     assert ask(lab, client, three) is None
     assert client.answers == []
-    ask(lab, client, {("t", 0): 0})
-    assert [sizes(answer) for answer in client.answers] == [{("t", 0): 0}], "the connection has its share"
-    other = Client()
-    ask(lab, other, three)
-    assert [sizes(answer) for answer in other.answers] == [dict.fromkeys(three, 0)]
-    client.close()
-    ask(lab, other, three)
-    assert len(other.answers) == 1
-    assert lab.broker.waiting.fetch.watched_count == 3
+    greedy = [Client() for _ in range(3)]
+    for each in greedy:
+        assert ask(lab, each, three, max_wait_ms=10_000) is None
+    assert lab.broker.waiting.fetch.watched_count == 6
+    lab.broker.timer.advance(MonotonicMs(lab.broker.timer.monotonic_ms() + MAX_UNWATCHED_MS - 1))
+    assert not any(each.answers for each in greedy), "no client asks again at once"
+    lab.broker.timer.advance(MonotonicMs(lab.broker.timer.monotonic_ms() + 1))
+    assert sum(len(each.answers) for each in greedy) == 2
 
 
 def test_a_wait_that_fails_closes_its_connection(

@@ -60,6 +60,7 @@ class Member:
         self.name = name
         self.epoch = 0
         self.is_closed = False
+        self.budget_key = "10.0.0.1"
         self.on_closed: Callable[[Any], None] | None = None
         self.answers: list[Any] = []
         self.contexts: list[SimpleNamespace] = []
