@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,13 +21,13 @@ from typing import Any, Final, NamedTuple
 import tidelog.client as threads
 from tidelog.aio import Producer
 from tidelog.client.core.properties import Properties
-from tidelog.client.exceptions import ClosedError, KafkaError
+from tidelog.client.exceptions import ClosedError, KafkaError, RecordTooLargeError
 from tidelog.testing import Cluster
 
 COUNT: Final = 1_000
 PATIENT: Final[Properties] = {"linger.ms": 60_000, "batch.size": 1_000_000}
 """Nothing leaves the buffer by itself while a program runs."""
-WAY_LIMIT_S: Final = 30.0
+WAY_LIMIT_S: Final = 60.0
 HANGS: Final = "log: the program hangs"
 
 
@@ -159,7 +160,39 @@ async def _send(producer: Producer[bytes, bytes], topic: str) -> None:
     await producer.send(topic, b"of the child")
 
 
+def in_pool(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what another process returns, or raises its exception."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply_async(function, arguments).get(timeout=WAY_LIMIT_S / 2)
+
+
+def refuse() -> None:
+    raise RecordTooLargeError("the record is too large", "max.request.size")
+
+
+def in_another_process(producer: Any, delivery: Any) -> None:
+    """Prints what becomes of a producer, a delivery and an exception between two processes."""
+    for call in (lambda: in_pool(id, producer), lambda: in_pool(id, delivery), lambda: in_pool(refuse)):
+        try:
+            call()
+        except (TypeError, RecordTooLargeError) as error:
+            print(f"pickle: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+async def pickled(bootstrap: str, topic: str) -> None:
+    async with Producer[bytes, bytes](bootstrap, PATIENT) as producer:
+        await fill(producer, topic)
+        delivery = await producer.send(topic, b"1001st")
+        await asyncio.to_thread(in_another_process, producer, delivery)
+
+
 # -- in threads
+
+
+def pickled_thread(bootstrap: str, topic: str) -> None:
+    with threads.Producer[bytes, bytes](bootstrap, PATIENT) as producer:
+        fill_in_thread(producer, topic)
+        in_another_process(producer, producer.send(topic, b"1001st"))
 
 
 def interrupted_thread(bootstrap: str, topic: str) -> None:
@@ -252,6 +285,7 @@ ON_ASYNCIO: Final = (
     collected,
     transaction_cancelled,
     forked,
+    pickled,
 )
 OTHERS: Final = (
     loop_closed,
@@ -264,6 +298,7 @@ OTHERS: Final = (
     collected_thread,
     thread_transaction_open_at_exit,
     forked_thread,
+    pickled_thread,
 )
 WITHOUT_ANSWERS: Final = frozenset(
     {"cancelled_without_answers", "interrupted_thread_twice", "open_thread_at_exit_without_answers"}
@@ -318,9 +353,13 @@ def main() -> None:
             said = [
                 line
                 for line in outcome.said.splitlines()
-                if line.startswith(("log: ", "child: ")) or "ResourceWarning" in line
+                if line.startswith(("log: ", "child: ", "pickle: "))
+                or "ResourceWarning: the producer" in line
             ]
-            print(f"| {way.__name__} | {outcome.stored} | {outcome.seconds:.1f} | {'<br>'.join(said)} |")
+            print(
+                f"| {way.__name__} | {outcome.stored} | {outcome.seconds:.1f} | {'<br>'.join(said)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

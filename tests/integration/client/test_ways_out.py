@@ -14,6 +14,11 @@ pytestmark = pytest.mark.integration
 
 CLOSED_WITH_A_REST = f"the producer was closed before {COUNT} of its records were acknowledged"
 UNCLOSED = "ResourceWarning: the producer was not closed, and {} of its records are not acknowledged"
+PICKLED = (
+    "pickle: TypeError: the client belongs to process",
+    "pickle: TypeError: a delivery belongs to the process of its producer",
+    "pickle: RecordTooLargeError: the record is too large",
+)
 OF_THE_PARENT = "child: ClosedError: the {} belongs to process"
 
 
@@ -37,6 +42,8 @@ SLOW = [
     ("open_at_the_end", COUNT, (UNCLOSED.format(0),)),
     ("collected", COUNT, (UNCLOSED.format(0),)),
     ("transaction_cancelled", 0, ()),
+    ("pickled", COUNT + 1, PICKLED),
+    ("pickled_thread", COUNT + 1, PICKLED),
     ("forked", COUNT + 1, (OF_THE_PARENT.format("producer"),)),
     (
         "loop_closed",
@@ -49,7 +56,7 @@ SLOW = [
     ("open_thread_at_exit", COUNT, (UNCLOSED.format(COUNT), "they are sent within 10 s")),
     ("open_thread_at_exit_without_answers", 0, (UNCLOSED.format(COUNT), CLOSED_WITH_A_REST)),
     ("collected_thread", COUNT, (UNCLOSED.format(COUNT), "they are sent within 10 s")),
-    ("thread_transaction_open_at_exit", 0, ("ResourceWarning: the producer was not closed",)),
+    ("thread_transaction_open_at_exit", 0, ("their transaction is aborted within 10 s",)),
 ]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 import uuid
 from typing import Any, cast
 
 import pytest
 
+import tidelog.aio as aio
+import tidelog.client as threads
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.core.producer import ProducerIdReceived
@@ -522,3 +525,22 @@ def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: 
     assert (made.topic_data[0].topic_id, chosen) == (first.topic_id, version)
     (batch,) = request.batches
     assert batch.topic_id == (first.topic_id if version == 13 else ZERO_TOPIC_ID), "12 does not send the id"
+
+
+def test_what_belongs_to_a_process_cannot_be_pickled() -> None:
+    """The copy of a delivery waited for ever, and the errors of clients named a lock."""
+    producer = started_producer()
+    batches = BatchDelivery()
+    assert producer.append_batch(batches, "t", 0, 0, (None, [b"v"], None), 0) == 1
+    delivery = producer.append("t", 0, 0, None, b"v", ())
+    clients = (
+        producer,
+        aio.Consumer("127.0.0.1:1"),
+        aio.ShareConsumer("127.0.0.1:1", {"group.id": "g"}),
+        aio.Admin("127.0.0.1:1"),
+        threads.Producer("127.0.0.1:1"),
+        threads.Admin("127.0.0.1:1"),
+    )
+    for each in (delivery, batches, *clients):
+        with pytest.raises(TypeError, match=r"belongs to .*process.* and cannot be pickled: "):
+            pickle.dumps(each)

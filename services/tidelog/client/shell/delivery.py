@@ -6,11 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from tidelog.client.core.delivery_errors import RequestTimeoutError
 from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
 from tidelog.model.errors import KafkaError
+
+_NOT_PICKLED: Final = (
+    "a delivery belongs to the process of its producer and cannot be pickled: wait for it, and pickle what "
+    "it returns"
+)
+"""A copy in another process would wait forever, because nobody completes it."""
 
 
 class RecordMetadata(NamedTuple):
@@ -47,6 +53,9 @@ class Delivery:
         self._batch = batch
         self._index = index
         self._timestamp = timestamp
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"<Delivery to {self._batch.place}, {'done' if self.is_done else 'pending'}>"
@@ -116,6 +125,9 @@ class BatchDelivery:
     def __len__(self) -> int:
         """Returns the number of records."""
         return sum(count for _, _, count in self._runs)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(_NOT_PICKLED)
 
     def __repr__(self) -> str:
         return f"<BatchDelivery of {len(self)} records, {'done' if self.is_done else 'pending'}>"

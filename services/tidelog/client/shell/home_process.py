@@ -7,7 +7,7 @@ connections with the parent. Each call would wait for ever, or send what the par
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, NoReturn
 
 from tidelog.client.core.delivery_errors import ClosedError
 
@@ -19,6 +19,13 @@ class HomeProcess:
         """`subject` names the client in errors."""
         self._subject: Final = subject
         self._pid: Final = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError, for all clients that have one."""
+        raise TypeError(
+            f"the {self._subject} belongs to process {self._pid} and cannot be pickled: make another one "
+            "in the other process"
+        )
 
     @property
     def is_current(self) -> bool:

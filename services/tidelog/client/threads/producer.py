@@ -223,7 +223,8 @@ class Producer(Generic[K, V]):
 async def _close_forgotten(producer: asynchronous.Producer[Any, Any]) -> None:
     timeout_s = producer.settings.cancelled_flush_timeout_ms / 1000
     try:
-        producer.warn_unclosed(f"they are sent within {timeout_s:g} s; use `with`, or call `close`")
+        fate = "their transaction is aborted" if producer.is_in_transaction else "they are sent"
+        producer.warn_unclosed(f"{fate} within {timeout_s:g} s; use `with`, or call `close`")
     finally:
         await producer.close(timeout_s=timeout_s)
 
