@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from brokerlab.clients import CLIENT_TIMEOUT_S, consume_messages, create_topic, new_producer
-from brokerlab.command_line import Tools
+from brokerlab.command_line import InProcessTools
 from brokerlab.old_records import OLD_RECORDS, QUICK_DELETION, await_deletion, produce_old
 from clusterlab.tidelog_cluster import TidelogCluster
 
@@ -39,7 +39,7 @@ def recover_without_etcd(cluster: TidelogCluster, *, keeps_copies: bool) -> str:
     return said
 
 
-def await_a_pass(cluster: TidelogCluster, tools: Tools) -> None:
+def await_a_pass(cluster: TidelogCluster, tools: InProcessTools) -> None:
     """Waits until retention has looked at the replicas of each broker."""
     create_topic(cluster.bootstrap, "new", configs={"retention.ms": "1"}, replication_factor=2)
     produce_old(cluster.bootstrap, "new")
@@ -53,7 +53,7 @@ def assert_complete(cluster: TidelogCluster) -> None:
         assert [message.value() for message in found] == [b"%d" % n for n in range(OLD_RECORDS)], topic
 
 
-def overrides(tools: Tools, topic: str) -> dict[str, str]:
+def overrides(tools: InProcessTools, topic: str) -> dict[str, str]:
     rows = [line.split("\t") for line in tools.output("config", "describe", "--topic", topic).splitlines()]
     return {name: value for name, value, source, *_ in rows[1:] if source == "DYNAMIC_TOPIC_CONFIG"}
 
@@ -71,7 +71,7 @@ def test_a_recovery_keeps_all_records_with_and_without_the_settings(
     new_cluster: Callable[..., TidelogCluster],
 ) -> None:
     cluster = new_cluster(brokers=2, controllers=1, settings=QUICK_DELETION)
-    tools = Tools(cluster.bootstrap)
+    tools = InProcessTools(cluster.bootstrap)
     tools.output("config", "alter", "--broker-defaults", "log.retention.ms=-1")
     for topic, configs in TOPICS.items():
         create_topic(cluster.bootstrap, topic, configs=configs, replication_factor=2)
@@ -90,7 +90,7 @@ def test_a_recovery_keeps_all_records_with_and_without_the_settings(
     assert_complete(cluster)
     assert {topic: overrides(tools, topic) for topic in before} == before
     assert "log.retention.ms\t-1" in tools.output("config", "describe", "--broker-defaults")
-    assert "topic settings\tthe settings of all topics are known" in tools.run("doctor").stdout.decode()
+    assert "topic settings\tthe settings of all topics are known" in tools.run("doctor").stdout
 
     recover_without_etcd(cluster, keeps_copies=False)
     await_a_pass(cluster, tools)
@@ -98,7 +98,7 @@ def test_a_recovery_keeps_all_records_with_and_without_the_settings(
     for topic in TOPICS:
         assert overrides(tools, topic) == {"tidelog.settings.confirmed": "false"}
     assert overrides(tools, "__consumer_offsets")["cleanup.policy"] == "compact"
-    doctor = tools.run("doctor").stdout.decode()
+    doctor = tools.run("doctor").stdout
     assert f"topic settings\tlost, so nothing is deleted: {len(TOPICS)} topics, compacted, " in doctor
     assert "tidelog topic confirm-settings" in doctor
     cluster.kill("controller-1")  # the mark survives a fail-over
