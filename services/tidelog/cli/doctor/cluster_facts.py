@@ -17,11 +17,13 @@ from tidelog.cli.doctor.facts import (
 )
 from tidelog.cli.doctor.findings import Unseen
 from tidelog.cli.doctor.service_facts import (
+    ETCD_ENDPOINTS,
     certificate_expiries,
     expiry_of,
     read_etcd,
     read_metrics,
     read_registrations,
+    refusing_etcd,
 )
 from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.client.admin import (
@@ -67,12 +69,16 @@ from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.client.share_groups import describe_share_offsets, start_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.listeners import is_loopback_host
 
 MAX_GROUPS: Final = 1_000
 MAX_TRANSACTIONS: Final = 1_000
 """The groups and the open transactions that are examined, each with a request of its own."""
 MAX_UNSEEN_GROUPS: Final = 3
 """The groups that may fail before the others are left out: each failure takes the whole timeout."""
+NOT_SET: Final = ("", *BrokerSettings().tidelog_etcd_endpoints)
+"""The endpoint of etcd that a broker describes if it uses none: that of Kafka, and that of `tidelog dev`."""
 _UNLIMITED: Final = -1
 T = TypeVar("T")
 
@@ -134,7 +140,7 @@ class ClusterReader:
             hanging=hanging,
             metrics=metrics,
             certificate_expiry_s=self._certificates(live - silent.keys()),
-            etcd=self._etcd(),
+            etcd=self._etcd(brokers, settings),
             registrations=self._registrations(),
         )
 
@@ -323,15 +329,21 @@ class ClusterReader:
             "set tidelog.metrics.listener, or give --data-dir of a local cluster",
         )
 
-    def _etcd(self) -> list[EtcdMember] | Unseen:
+    def _etcd(
+        self, brokers: Sequence[Broker], settings: Mapping[int, Mapping[str, str]]
+    ) -> list[EtcdMember] | Unseen:
         addresses = list(self.etcd_addresses)
         if self.local is not None:
             addresses.append(self.local.plan.etcd_metrics_address)
         if not addresses:
-            return Unseen(
-                "Kafka's protocol does not show etcd",
-                "give --etcd HOST:PORT of etcd's metrics, or --data-dir of a local cluster",
-            )
+            named_by_brokers = {
+                endpoint
+                for values in settings.values()
+                for endpoint in values.get(ETCD_ENDPOINTS, "").split(",")
+                if endpoint not in NOT_SET
+            }
+            are_here = all(is_loopback_host(broker.address.host) for broker in brokers)
+            return refusing_etcd(sorted(named_by_brokers), self.timeout_s, are_here=are_here)
         return [read_etcd(address, self.timeout_s) for address in addresses]
 
     def _registrations(self) -> Registrations | Unseen:

@@ -6,13 +6,15 @@ import asyncio
 import http.client
 import json
 import re
+import socket
 import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Final
+from urllib.parse import urlsplit
 
 from tidelog.cli.doctor.facts import EtcdMember, Registrations, ServiceMetrics
 from tidelog.cli.doctor.findings import Unseen
@@ -32,7 +34,10 @@ from tidelog.metadata.entries import (
 from tidelog.metadata.store import NO_LEASE, KeyValue, StoreError
 from tidelog.metrics.certificates import MAX_FILE_BYTES, first_expiration_s
 from tidelog.model.brokers import host_and_port
+from tidelog.settings.listeners import is_loopback_host
 
+ETCD_ENDPOINTS: Final = "tidelog.etcd.endpoints"
+ETCD_PORT: Final = 2379
 METRICS_LISTENER: Final = "tidelog.metrics.listener"
 MAX_METRICS_BYTES: Final = 32 * 1024 * 1024
 _WHOLE_SECOND_MS: Final = 1_000
@@ -116,6 +121,33 @@ def read_etcd(address: str, timeout_s: float) -> EtcdMember:
         )
     except (_EndpointError, ValueError) as error:
         return EtcdMember(address, f"does not answer as etcd ({error})")
+
+
+def refusing_etcd(endpoints: Sequence[str], timeout_s: float, *, are_here: bool) -> list[EtcdMember] | Unseen:
+    """Returns the etcd servers that refuse connections, of those that the brokers' settings name. If none
+    does, etcd's health remains unknown: its endpoints for clients require a certificate.
+
+    `are_here` says whether the brokers are on this machine. Otherwise, their loopback addresses lead
+    elsewhere.
+    """
+    refusing: list[EtcdMember] = []
+    for endpoint in endpoints:
+        place = urlsplit(endpoint)
+        if place.hostname is None or (is_loopback_host(place.hostname) and not are_here):
+            continue
+        try:
+            socket.create_connection((place.hostname, place.port or ETCD_PORT), timeout_s).close()
+        except ConnectionRefusedError:
+            refusing.append(EtcdMember(endpoint, f"refuses connections, although {ETCD_ENDPOINTS} names it"))
+        except OSError:  # the network between here and etcd says nothing about the brokers' way to it
+            continue
+    if refusing:
+        return refusing
+    places = f" ({', '.join(endpoints)})" if endpoints else ""
+    return Unseen(
+        f"Kafka's protocol does not show etcd{places}",
+        "give --etcd HOST:PORT of etcd's metrics, or --data-dir of a local cluster",
+    )
 
 
 def fsync_p99_ms(metrics: str) -> float | None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tidelog.cli.doctor.facts import ServiceMetrics
 from tidelog.cli.doctor.findings import Unseen
-from tidelog.cli.doctor.service_facts import fsync_p99_ms, read_etcd, read_metrics, registrations_of
+from tidelog.cli.doctor.service_facts import (
+    fsync_p99_ms,
+    read_etcd,
+    read_metrics,
+    refusing_etcd,
+    registrations_of,
+)
 from tidelog.client.address import Address
 from tidelog.client.cluster import Broker
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
@@ -109,3 +116,19 @@ def test_services_must_be_registered_with_a_lease_and_a_controller_must_lead() -
     found = registrations_of([stored(CandidateEntry(1)), stored(BrokerEntry(1, ()), lease=0)], expected)
     assert found.missing == ["coordinator-1", "broker-2", "an active controller"]
     assert found.without_lease == ["broker-1"]
+
+
+def test_an_etcd_that_refuses_connections_is_named() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # no process listens here, so connections are refused
+        dead = f"https://127.0.0.1:{nobody.getsockname()[1]}"
+        with served({}) as port:
+            alive = f"https://127.0.0.1:{port}"
+            found = refusing_etcd([alive, dead], TIMEOUT_S, are_here=True)
+            assert not isinstance(found, Unseen)
+            assert [member.name for member in found] == [dead]
+            assert "refuses connections" in found[0].problem
+            for endpoints, are_here in (([alive], True), ([dead], False)):
+                unseen = refusing_etcd(endpoints, TIMEOUT_S, are_here=are_here)
+                assert isinstance(unseen, Unseen)
+                assert endpoints[0] in unseen.reason
