@@ -333,12 +333,6 @@ def test_records_of_old_states_are_deleted(start_broker: Callable[..., BrokerPro
 
 NEW_SETTINGS = ("setting tidelog.", "setting errors.deadletterqueue.")
 """Kafka 4.3 has neither our own settings of groups nor those of dead letters (KIP-1191, Kafka 4.4)."""
-DIFFERENT_FROM_KAFKA = {
-    # Assignments are computed when they are needed.
-    "setting consumer.assignment.interval.ms",
-    "setting share.assignment.interval.ms",
-}
-"""The names of responses that differ on purpose."""
 
 
 def test_responses_are_those_of_kafka(own_broker: BrokerProcess) -> None:
@@ -354,4 +348,4 @@ def test_responses_are_those_of_kafka(own_broker: BrokerProcess) -> None:
         for name in names
         if kafkas.get(name) != ours.get(name) and not name.startswith(NEW_SETTINGS)
     }
-    assert different.keys() == DIFFERENT_FROM_KAFKA, different
+    assert different == {}
