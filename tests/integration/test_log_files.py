@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from brokerlab.broker_process import BrokerProcess
+from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.clients import admin_client, consume_messages, create_topic, end_offset, produce_values
 from brokerlab.kafka_jars import PEER, JavaTools
 from brokerlab.peer_kafka import PeerKafka
@@ -119,6 +120,8 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     admin_client(peer_kafka.bootstrap).delete_records([trim])[trim].result(30)
     peer_kafka.stop()
 
+    adopt = [*tidelog_command(), "adopt", str(peer_kafka.data_dir), "--execute"]
+    subprocess.run(adopt, check=True, timeout=60, stdout=subprocess.DEVNULL)
     broker = start_broker(data_dir=peer_kafka.data_dir)
     topics = admin_client(broker.bootstrap).list_topics(timeout=30).topics
     assert {"t", "trimmed", "empty"} <= set(topics)
@@ -130,11 +133,7 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     delivered = produce_values(broker.bootstrap, "t", [b"ours"], enable_idempotence=True)
     assert [m.offset() for m in delivered] == [count]
     resource = ConfigResource(ResourceType.TOPIC, "t")
-    assert (
-        admin_client(broker.bootstrap)
-        .describe_configs([resource])[resource]
-        .result(30)["segment.bytes"]
-        .value
-    )
+    configs = admin_client(broker.bootstrap).describe_configs([resource])[resource].result(30)
+    assert configs["segment.bytes"].value == "1048576"
     broker.stop()
     dump(java, sorted(broker.data_dir.rglob("t-0/*.log")), "--deep-iteration")

@@ -16,6 +16,7 @@ from tidelog.broker.log.meta_properties import MetaProperties, write_meta_proper
 from tidelog.broker.log.partition_directory import write_topic_id
 from tidelog.cli.main import main
 from tidelog.embedded.adopt import NotAdoptedError, metadata_directory, require_adopted
+from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.embedded.kafka_metadata import BROKER_CONFIGS, METADATA_LOG, TOPIC_CONFIGS
 from tidelog.metadata.cluster_identity import stored_cluster_id
 from tidelog.metadata.entries import (
@@ -27,6 +28,7 @@ from tidelog.metadata.entries import (
     decode_entry,
 )
 from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.topic_settings import NOT_CONFIRMED
 from tidelog.wire import kraft_records as kraft
 
@@ -207,7 +209,13 @@ def test_an_interrupted_adoption_is_repeated(kafka: Kafka) -> None:
     async def begin() -> None:
         await FileMetadataStore.open(kafka.path, monotonic_ms=lambda: 0).close()
 
+    async def serve() -> None:
+        settings = BrokerSettings.parse({"log.dirs": str(kafka.path), "listeners": "PLAINTEXT://127.0.0.1:0"})
+        await EmbeddedCluster.start(settings, kafka.path)
+
     asyncio.run(begin())
+    with pytest.raises(NotAdoptedError):
+        asyncio.run(serve())
     assert kafka.adopt("--execute").exit_code == 0
     assert kafka.configs()["endless"] == ENDLESS
 
