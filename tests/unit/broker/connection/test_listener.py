@@ -35,6 +35,7 @@ class Echo:
     """A dispatcher that answers each request with the request's bytes; `park` waits."""
 
     version = 0
+    may_answer_large = False
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         context = RequestContext(connection, cast(Any, self), 0, None, 0.0)
