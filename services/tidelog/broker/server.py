@@ -384,6 +384,8 @@ class BrokerServer:
         limits = ConnectionLimits(parts.current_settings, parts.quotas.quotas)
         self._metrics.budgets["request_memory"] = limits.buffer_pool.budget
         self._metrics.budgets["unread_answers"] = limits.unread_answers
+        if (watched := parts.waiting.fetch.budget) is not None:
+            self._metrics.budgets["watched_partitions"] = watched
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,
