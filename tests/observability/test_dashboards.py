@@ -132,7 +132,12 @@ def test_the_traffic_has_no_unexpected_errors(watched: WatchedCluster, prometheu
 def test_rules_detect_a_killed_broker(watched: WatchedCluster, prometheus: Prometheus) -> None:
     """Kills a broker, so it must be the last test that uses the cluster."""
     watched.cluster.kill("broker-3")
-    expected = {"TidelogBrokerDown", "TidelogBrokersMissing", "TidelogUnderReplicatedPartitions"}
+    expected = {
+        "TidelogBrokerDown",
+        "TidelogBrokerGone",
+        "TidelogBrokersMissing",
+        "TidelogUnderReplicatedPartitions",
+    }
 
     def all_are_raised() -> bool:
         return expected <= {a["labels"]["alertname"] for a in prometheus.ask("alerts")["alerts"]}

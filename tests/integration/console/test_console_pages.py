@@ -117,7 +117,7 @@ def test_events_show_a_broker_that_dies(
             assert "3 brokers" in text
             cluster.kill_broker(2)
             is_killed = True
-        elif "2 brokers" in text and "6 under-replicated" in text:
+        elif "2 of 3 brokers up" in text and "6 under-replicated" in text:
             assert "Broker 2 stopped." in text
             assert "Partitions with missing replicas" in text
             break
