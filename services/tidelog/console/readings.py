@@ -9,7 +9,7 @@ from tidelog.client.configs import ConfigEntry
 from tidelog.client.coordinators import Group, ListedGroup, Transaction
 from tidelog.client.quorum import Quorum
 from tidelog.console.core.isr_history import Change, IsrSample, Row
-from tidelog.console.core.lag import Forecast, Observation
+from tidelog.console.core.lag import Forecast, Observation, urgency
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -130,6 +130,13 @@ class GroupPartition:
     forecast: Forecast | None
     owner: str
     share_lag: int | None = None
+
+    @property
+    def urgency(self) -> str:
+        """The nearness of a loss of records: `bad`, `warn` or nothing."""
+        if self.forecast is None or self.observation is None:
+            return ""
+        return urgency(self.forecast, self.observation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast
+from tidelog.console.core.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast, urgency
 from tidelog.model.instants import WallMs
 
 HOUR_MS = 3_600_000
@@ -45,6 +45,23 @@ def test_lag_depends_on_the_isolation_level() -> None:
 
 def test_a_group_ahead_of_the_last_stable_offset_has_no_lag_in_read_committed() -> None:
     assert observed(committed=950, high=1_000, stable=900).lag_committed == 0
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "age_ms", "expected"),
+    [
+        (HOUR_MS, 2_000, ""),  # keeps up
+        (HOUR_MS, 35 * 60_000, "warn"),
+        (HOUR_MS, 50 * 60_000, "bad"),
+        (7 * DAY_MS, 6 * DAY_MS + HOUR_MS, "warn"),
+        (7 * DAY_MS, 7 * DAY_MS - 1_000, "bad"),
+    ],
+)
+def test_a_loss_is_near_by_its_time_and_by_its_share_of_the_retention(
+    retention_ms: int, age_ms: int, expected: str
+) -> None:
+    seen = observed(age_ms=age_ms)
+    assert urgency(forecast(seen, None, Retention(retention_ms, NO_LIMIT)), seen) == expected
 
 
 def test_a_commit_beyond_the_end_has_a_negative_lag() -> None:

@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 from tidelog.model.instants import WallMs
 
 NO_LIMIT: Final = -1
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+_TIME: Final = "retention.ms"
 LEAST_OBSERVED_MS: Final = 1_000
 """The least time between two observations from which a speed is computed."""
 
@@ -110,6 +113,19 @@ def forecast(now: Observation, before: Observation | None, retention: Retention)
     return found[0] if found else Forecast(Outlook.NONE, None, "the topic has no limit of time or size")
 
 
+def urgency(loss: Forecast, now: Observation) -> str:
+    """Returns `bad` for a loss within an hour, `warn` for one within a day, or nothing. A loss by time is not
+    near while three quarters, or half, of the retention time are not over. Otherwise, each reader of a topic
+    with a short retention time would seem to lose records.
+    """
+    if loss.in_ms is None:
+        return ""
+    age_ms = loss.in_ms * 4 if loss.reason != _TIME else now.lag_ms or 0
+    if loss.in_ms < HOUR_MS and loss.in_ms * 3 <= age_ms:
+        return "bad"
+    return "warn" if loss.in_ms < DAY_MS and loss.in_ms <= age_ms else ""
+
+
 def _by_time(now: Observation, before: Observation | None, retention: Retention) -> Forecast | None:
     """Returns the forecast from retention.ms, None if the topic has no such limit.
 
@@ -125,7 +141,7 @@ def _by_time(now: Observation, before: Observation | None, retention: Retention)
         growth -= (now.record_ms - before.record_ms) / (now.at_ms - before.at_ms)
     if growth <= 0 and left_ms > 0:
         return Forecast(Outlook.NONE, None, "the group reads faster than records grow old")
-    return Forecast(Outlook.SOON, int(left_ms / growth) if left_ms else 0, "retention.ms")
+    return Forecast(Outlook.SOON, int(left_ms / growth) if left_ms else 0, _TIME)
 
 
 def _by_size(now: Observation, before: Observation | None, retention: Retention) -> Forecast | None:
