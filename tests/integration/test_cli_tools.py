@@ -233,7 +233,10 @@ def test_acks(tools: Tools, topic: str, acks: str, bootstrap: str) -> None:
 
 def test_a_record_that_is_too_large(tools: Tools, new_topic: Callable[..., str]) -> None:
     topic = new_topic(max_message_bytes=2000)
-    refusal = tools.refusal("produce", topic, stdin=b"x" * 3000 + b"\n")
+    done = tools.run("produce", topic, stdin=b"x" * 3000 + b"\n")
+    assert done.returncode == 1
+    sent, refusal = done.stderr.decode().splitlines()
+    assert sent.startswith(f"0 records sent to {topic}")
     assert "exceeds max.message.bytes, 2000; raise max.message.bytes with 'tidelog config alter" in refusal
 
 
@@ -292,7 +295,8 @@ def test_settings_of_brokers(tools: Tools) -> None:
 
 
 def test_cluster(tools: Tools, bootstrap: str) -> None:
-    header, broker = tools.output("cluster", "describe").splitlines()
+    controllers, _, header, broker = tools.output("cluster", "describe").splitlines()
+    assert controllers.split("\t") == ["controller", "state"]
     assert header.split("\t")[:2] == ["broker", "address"]
     assert broker.split("\t")[1] == bootstrap
     versions = tools.output("cluster", "describe", "--api-versions").splitlines()

@@ -149,7 +149,7 @@ def test_promtool_accepts_the_rules_of_the_chart(monitored: Objects, tmp_path: P
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rules = [rule for found in made for group in found["spec"]["groups"] for rule in group["rules"]]
-    assert len(rules) == 51
+    assert len(rules) == 58
     for rule in rules:
         assert rule["annotations"]["runbook_url"] == f"https://example.org/{rule['alert']}.md"
         assert "RELEASE_" not in json.dumps(rule)
@@ -166,7 +166,8 @@ def test_the_monitor_adds_the_labels_of_the_rules(monitored: Objects) -> None:
 
 
 def test_dashboards_and_runbooks_are_config_maps(monitored: Objects) -> None:
-    data = [text for found in monitored if found["kind"] == "ConfigMap" for text in found["data"].items()]
+    maps = [found.get("data", {}) for found in monitored if found["kind"] == "ConfigMap"]
+    data = [text for texts in maps for text in texts.items()]
     dashboards = [json.loads(text) for name, text in data if name.endswith(".json")]
     assert {found.get("uid") for found in dashboards} >= {f"tidelog-{path.stem}" for path in DASHBOARDS}
     assert {name for name, _ in data if name.startswith("Tidelog")} == {

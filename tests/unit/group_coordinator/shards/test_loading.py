@@ -99,6 +99,7 @@ class Loads:
             leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0),
             brokers={},
             image=lambda: self.image,
+            shard_count=lambda kind: 50,
         )
         claims: Any = SimpleNamespace(shards_changed=lambda: None)
         sessions: Any = self.sessions
