@@ -70,6 +70,7 @@ class GroupFaults:
 @dataclass
 class CoordinatedMember:
     epoch: int
+    previous_epoch: int = 0
     target: frozenset[int] = frozenset()
     last_seen_ms: int = 0
 
@@ -321,7 +322,7 @@ class ModelGroup(VirtualTime):
             member = self.members[name]
         elif member is None:
             return HeartbeatAnswered(heartbeat, ErrorCode.UNKNOWN_MEMBER_ID, None, 0, 0, None)
-        elif heartbeat.member_epoch > member.epoch:
+        elif self._is_fenced(name, member, heartbeat):
             return HeartbeatAnswered(heartbeat, ErrorCode.FENCED_MEMBER_EPOCH, None, 0, 0, None)
         member.last_seen_ms = self.now_ms
         if heartbeat.owned is not None and heartbeat.member_epoch > 0:
@@ -331,13 +332,24 @@ class ModelGroup(VirtualTime):
                     del self.holders[partition]
         held = {partition for partition, holder in self.holders.items() if holder == name}
         if held <= member.target:
-            member.epoch = self.group_epoch
+            if member.epoch != self.group_epoch:
+                member.previous_epoch, member.epoch = member.epoch, self.group_epoch
             for partition in member.target:
                 self.holders.setdefault(partition, name)
         assigned = frozenset(
             (TOPIC_ID, partition) for partition in member.target if self.holders.get(partition) == name
         )
         return HeartbeatAnswered(heartbeat, 0, None, member.epoch, HEARTBEAT_INTERVAL_MS, assigned)
+
+    def _is_fenced(self, name: str, member: CoordinatedMember, heartbeat: Heartbeat) -> bool:
+        """Returns whether the heartbeat has a wrong epoch, as the coordinator does. The response with the new
+        epoch may have been lost, so the previous one is valid if the member says what it owns, and owns it.
+        """
+        if heartbeat.member_epoch == member.epoch:
+            return False
+        if heartbeat.member_epoch != member.previous_epoch or heartbeat.owned is None:
+            return True
+        return any(self.holders.get(partition) != name for _, partition in heartbeat.owned)
 
     def _expire(self) -> None:
         for name, member in list(self.members.items()):

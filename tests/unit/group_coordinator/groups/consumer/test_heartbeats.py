@@ -307,6 +307,27 @@ def test_wrong_member_epochs_are_fenced() -> None:
     assert lab.beat(group_id="no", member_id="m0", member_epoch=-1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
+def test_a_late_heartbeat_of_an_earlier_membership_is_fenced_and_takes_nothing() -> None:
+    """A partition that it took would be read by nobody, because the member ignores the answer."""
+    lab = new_lab(orders=2)
+    first, second = consumers(lab, 2)
+    lab.beat_all([first, second])
+    late = first.epoch
+    assert lab.beat(member_id="m0", member_epoch=-1).error_code == ErrorCode.NONE
+    lab.beat_all([second])
+    first.rejoin()
+    first.step()
+    assert not first.assigned, "the other member has to give a partition up first"
+    second.step()
+    second.step()
+    assert len(second.owned) == 1
+    assert lab.beat(member_id="m0", member_epoch=late).error_code == ErrorCode.FENCED_MEMBER_EPOCH
+    assert not lab.consumer_group().members["m0"].owned
+    first.step()
+    assert first.assigned is not None
+    assert len(first.assigned) == 1
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [
