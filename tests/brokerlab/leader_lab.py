@@ -50,6 +50,7 @@ class Peer:
         self.answers: list[Any] = []
         self.version = version
         self.is_closed = False
+        self.budget_key = "127.0.0.1"
         self._api_key = api_key
         self.abandon: list[Callable[[], None] | None] = []
         self.loop = asyncio.get_running_loop()

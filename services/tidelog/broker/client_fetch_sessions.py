@@ -1,8 +1,8 @@
 """The incremental fetch sessions of clients (KIP-227): the broker remembers what a client fetches, so each
 request and each response names only what changed.
 
-Pure: the caller passes the time and random session ids. The semantics and limits are those of Kafka's
-`FetchSession` and `FetchSessionCache`.
+Pure: the caller passes the time and random session ids. The semantics are those of Kafka's `FetchSession`.
+Unlike in Kafka's `FetchSessionCache`, clients share the room fairly.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.fetch_session import (
     FINAL_EPOCH,
     FIRST_INCREMENTAL_EPOCH,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, ForgottenTopic
 
 MIN_EVICTION_MS: Final = 120_000
-"""A session that was used within this time is evicted only in favor of a larger one."""
+"""A session that was used within this time is evicted only if its client has more than its fair share."""
 UNKNOWN_OFFSET: Final = -1
 DEFAULT_MAX_PARTITIONS: Final = 200_000
 """The default of `tidelog.max.fetch.session.partitions`. A partition takes 250 bytes."""
@@ -85,9 +86,9 @@ class ClientFetchPosition:
 
 
 class ClientFetchSession:
-    """The session of one client."""
+    """The session of one client. `slot` and `room` are its parts of the budgets of slots and partitions."""
 
-    __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = ("epoch", "last_used_ms", "partitions", "room", "session_id", "slot", "uses_topic_ids")
 
     def __init__(
         self,
@@ -95,12 +96,18 @@ class ClientFetchSession:
         partitions: dict[ClientPartitionKey, ClientFetchPosition],
         uses_topic_ids: bool,
         now_ms: MonotonicMs,
+        evict: Callable[[], None],
     ) -> None:
         self.session_id = session_id
         self.partitions = partitions
         self.uses_topic_ids = uses_topic_ids
         self.epoch = FIRST_INCREMENTAL_EPOCH
-        self.created_ms = self.last_used_ms = now_ms
+        self.last_used_ms = now_ms
+        self.slot = Holding(evict, self._used_s)
+        self.room = Holding(evict, self._used_s)
+
+    def _used_s(self) -> float:
+        return self.last_used_ms / 1000
 
     def move_to_end(self, key: ClientPartitionKey) -> None:
         """Moves a partition that received records behind the others, so that none starves.
@@ -123,8 +130,10 @@ class FetchPlan(NamedTuple):
 
 
 class ClientFetchSessions:
-    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`) with `max_partitions` in all. If
-    no slot is free, a client is served without a session.
+    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`) with `max_partitions` in all,
+    which clients share fairly. If there is no room, sessions without use end first, and then those of clients
+    above their fair share, for a client below it. A client that finds no room is served without a session.
+    Deviation: Kafka's larger sessions evict smaller ones, whoever has them.
 
     A session admits only partitions for which `is_known` is true, and that the client may read. A client that
     asks for another one is served without a session, or its session ends and it begins again. Deviation:
@@ -138,26 +147,31 @@ class ClientFetchSessions:
         max_partitions: int = DEFAULT_MAX_PARTITIONS,
         is_known: Callable[[ClientPartitionKey], bool] | None = None,
     ) -> None:
-        self._slots = slots
+        self.slots = FairBudget(slots, stalled_s=MIN_EVICTION_MS / 1000)
+        self.room = FairBudget(max_partitions, stalled_s=MIN_EVICTION_MS / 1000)
         self._new_session_id = new_session_id
-        self._max_partitions = max_partitions
         self._is_known = is_known
         self._sessions: dict[int, ClientFetchSession] = {}  # least recently used first
-        self.partition_count = 0
         self.evicted_total = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in all sessions."""
+        return self.room.held
+
     def plan(
         self,
         request: FetchRequest,
         api_version: int,
+        client: str,
         now_ms: MonotonicMs,
         may_read: Callable[[ClientPartitionKey], bool] | None = None,
     ) -> FetchPlan:
-        """Returns the plan of a request. With `may_read`, a session does not show a client whether a
-        partition that it may not read exists.
+        """Returns the plan of a request. `client` is the client's key in fair budgets. With `may_read`, a
+        session does not show a client whether a partition that it may not read exists.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
@@ -168,14 +182,15 @@ class ClientFetchSessions:
             partitions = {part.key: part for part in _wanted(request, uses_topic_ids)}
             session = None
             if request.session_epoch == INITIAL_EPOCH and partitions:
-                session = self._try_create(partitions, uses_topic_ids, now_ms, may_read)
+                session = self._try_create(partitions, uses_topic_ids, client, now_ms, may_read)
             return FetchPlan(list(partitions.values()), session, is_incremental=False)
-        return self._continue(request, uses_topic_ids, now_ms, may_read)
+        return self._continue(request, uses_topic_ids, client, now_ms, may_read)
 
     def _continue(
         self,
         request: FetchRequest,
         uses_topic_ids: bool,
+        client: str,
         now_ms: MonotonicMs,
         may_read: Callable[[ClientPartitionKey], bool] | None,
     ) -> FetchPlan:
@@ -186,12 +201,10 @@ class ClientFetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        count_before = len(session.partitions)
         for wanted in _wanted(request, uses_topic_ids):
             known = session.partitions.get(wanted.key)
             if known is None:
                 if not self._may_admit(wanted.key, may_read):
-                    self.partition_count += len(session.partitions) - count_before
                     self.remove(session.session_id)
                     raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                 session.partitions[wanted.key] = wanted
@@ -202,42 +215,57 @@ class ClientFetchSessions:
                 known.last_fetched_epoch = wanted.last_fetched_epoch
         for key in _forgotten(request.forgotten_topics_data, uses_topic_ids):
             session.partitions.pop(key, None)
-        self.partition_count += len(session.partitions) - count_before
-        del self._sessions[session.session_id]
-        if self.partition_count > self._max_partitions:
-            self.partition_count -= len(session.partitions)
-            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
+            self.remove(session.session_id)
             return FetchPlan([], None, is_incremental=True)
+        del self._sessions[session.session_id]
         self._sessions[session.session_id] = session
         session.last_used_ms = now_ms
         session.epoch = next_epoch(session.epoch)
+        if not self._resize(self.room, session.room, client, len(session.partitions), now_ms):
+            self.remove(session.session_id)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         return FetchPlan(list(session.partitions.values()), session, is_incremental=True)
 
     def _try_create(
         self,
         partitions: dict[ClientPartitionKey, ClientFetchPosition],
         uses_topic_ids: bool,
+        client: str,
         now_ms: MonotonicMs,
         may_read: Callable[[ClientPartitionKey], bool] | None,
     ) -> ClientFetchSession | None:
-        size = len(partitions)
-        if size > self._max_partitions or not all(self._may_admit(key, may_read) for key in partitions):
+        if not all(self._may_admit(key, may_read) for key in partitions):
             return None
-        victims = self._victims(size, now_ms)
-        while len(self._sessions) >= self._slots or self.partition_count + size > self._max_partitions:
-            victim = next(victims, None)
-            if victim is None:
-                return None
-            self.remove(victim.session_id)
-            self.evicted_total += 1
         session_id = self._new_session_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_session_id()
-        session = ClientFetchSession(session_id, partitions, uses_topic_ids, now_ms)
+        session = ClientFetchSession(
+            session_id, partitions, uses_topic_ids, now_ms, lambda: self._evict(session_id)
+        )
         self._sessions[session_id] = session
-        self.partition_count += size
-        return session
+        if self._resize(self.slots, session.slot, client, 1, now_ms) and self._resize(
+            self.room, session.room, client, len(partitions), now_ms
+        ):
+            return session
+        self.remove(session_id)
+        return None
+
+    def _resize(
+        self, budget: FairBudget, holding: Holding, client: str, amount: int, now_ms: MonotonicMs
+    ) -> bool:
+        """Lets a session have `amount` of a budget. Sessions that were not used for a while make room first,
+        the least recently used ones before others. Returns False if there is no room.
+        """
+        growth = amount - holding.amount
+        if growth > budget.capacity:
+            return False
+        while growth > max(budget.spare_left, 0):
+            oldest = next(iter(self._sessions.values()))
+            if now_ms - oldest.last_used_ms <= MIN_EVICTION_MS:
+                break
+            self._evict(oldest.session_id)
+        return budget.resize(holding, client, amount, now_ms / 1000)
 
     def _may_admit(
         self, key: ClientPartitionKey, may_read: Callable[[ClientPartitionKey], bool] | None
@@ -249,26 +277,13 @@ class ClientFetchSessions:
         """Ends a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
-            self.partition_count -= len(session.partitions)
+            used_s = session.last_used_ms / 1000
+            self.slots.forget(session.slot, used_s)
+            self.room.forget(session.room, used_s)
 
-    def _victims(self, size: int, now_ms: MonotonicMs) -> Iterator[ClientFetchSession]:
-        """Yields the sessions that may make room for one with `size` partitions: the least recently used
-        first while they are stale, then the smallest ones that are old and smaller than `size`. The caller
-        removes each before it asks for the next.
-        """
-        while self._sessions:
-            oldest = next(iter(self._sessions.values()))
-            if now_ms - oldest.last_used_ms <= MIN_EVICTION_MS:
-                break
-            yield oldest
-        evictable = [
-            (len(session.partitions), at, session)
-            for at, session in enumerate(self._sessions.values())
-            if now_ms - session.created_ms > MIN_EVICTION_MS and len(session.partitions) < size
-        ]
-        evictable.sort()  # sessions of the same size in the order of their last use
-        for _, _, session in evictable:
-            yield session
+    def _evict(self, session_id: int) -> None:
+        self.evicted_total += 1
+        self.remove(session_id)
 
 
 _NO_TOPIC_ID = uuid.UUID(int=0)

@@ -386,6 +386,8 @@ class BrokerServer:
         self._metrics.budgets["unread_answers"] = limits.unread_answers
         if (watched := parts.waiting.fetch.budget) is not None:
             self._metrics.budgets["watched_partitions"] = watched
+        self._metrics.budgets["fetch_sessions"] = parts.fetch_sessions.slots
+        self._metrics.budgets["fetch_session_partitions"] = parts.fetch_sessions.room
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,

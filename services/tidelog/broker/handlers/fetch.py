@@ -157,6 +157,7 @@ class FetchHandler:
             plan = self.sessions.plan(
                 request,
                 context.api_version,
+                context.connection.budget_key,
                 self.clock.monotonic_ms(),
                 None if self.authorizer is None else lambda key: self._may_read(key, context),
             )

@@ -43,7 +43,7 @@ def exchange(
     session: LeaderFetchSession, leader: ClientFetchSessions, now_ms: int = 0
 ) -> set[tuple[uuid.UUID, int]]:
     """Sends one request and answers it. Returns the request as the leader reads it."""
-    plan = leader.plan(next_request(session), FETCH_VERSION, now_ms)
+    plan = leader.plan(next_request(session), FETCH_VERSION, "b", now_ms)
     session.answered(0 if plan.session is None else plan.session.session_id)
     return {(part.key.topic_id, part.key.partition) for part in plan.partitions}
 
@@ -76,7 +76,7 @@ def test_a_partition_added_during_a_full_request_is_named_next() -> None:
     late = position(1, 5)
     session.add(late)
     assert late.valid_from > session.last_request, "the response to the full request does not concern it"
-    plan = leader.plan(full, FETCH_VERSION, 0)
+    plan = leader.plan(full, FETCH_VERSION, "b", 0)
     assert plan.session is not None
     session.answered(plan.session.session_id)
     assert exchange(session, leader) == {(TOPICS[0], 0), (TOPICS[1], 5)}
@@ -89,7 +89,7 @@ def test_a_partition_removed_and_added_again_is_fetched_from_its_new_position() 
     exchange(session, leader)
     session.remove(place)
     session.add(position(0, 0, fetch_offset=3))
-    plan = leader.plan(next_request(session), FETCH_VERSION, 0)
+    plan = leader.plan(next_request(session), FETCH_VERSION, "b", 0)
     assert [part.fetch_offset for part in plan.partitions] == [3]
 
 
@@ -148,10 +148,10 @@ def test_the_leader_reads_the_followers_positions(steps: list[tuple[str, int, in
             leader = leader_sessions()
         elif what == "fetch" and not session.is_empty:
             try:
-                plan = leader.plan(next_request(session), FETCH_VERSION, number)
+                plan = leader.plan(next_request(session), FETCH_VERSION, "b", number)
             except KafkaError:
                 session.restart()
-                plan = leader.plan(next_request(session), FETCH_VERSION, number)
+                plan = leader.plan(next_request(session), FETCH_VERSION, "b", number)
             session.answered(0 if plan.session is None else plan.session.session_id)
             found = {(part.key.topic_id, part.key.partition): part.fetch_offset for part in plan.partitions}
             assert found == {key: place.fetch_offset for key, place in wanted.items()}
