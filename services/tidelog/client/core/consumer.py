@@ -927,6 +927,8 @@ class ConsumerCore:
         added = {each: place for each, place in named.items() if place is not None}
         if len(added) < len(wanted):
             self._metadata.is_needed = True
+        if added and not membership.may_take:
+            return
         if added or not wanted:
             self._assigned |= added
             places = sorted(added.values())

@@ -119,6 +119,9 @@ class Membership(ABC):
         """The number of times that the member has lost or left its group. Commits from before are void."""
         self.target: frozenset[GroupPartition] = frozenset()
         self.owned: frozenset[GroupPartition] = frozenset()
+        self.may_take: bool = True
+        """Whether what the member does not own of `target` is kept for it. A heartbeat that names the owned
+        partitions lets the coordinator give the others away, so the member waits for a response."""
         self._revoking: frozenset[GroupPartition] = frozenset()
         self.is_coordinator_unknown: bool = False
         """Whether the shell has to look up the coordinator before the next request."""
@@ -256,6 +259,7 @@ class ConsumerMembership(Membership):
     departures: int
     target: frozenset[GroupPartition]
     owned: frozenset[GroupPartition]
+    may_take: bool
     is_coordinator_unknown: bool
     last_answer_ms: int | None
 
@@ -292,6 +296,8 @@ class ConsumerMembership(Membership):
         says_topics = says_all or self._has_to_say_topics
         says_owned = says_all or self._has_to_say_owned
         self._has_to_say_all = self._has_to_say_topics = self._has_to_say_owned = False
+        if says_owned:
+            self.may_take = False
         return Heartbeat(
             self._attempt,
             self.epoch,
@@ -335,6 +341,7 @@ class ConsumerMembership(Membership):
 
     def _accepted(self, answer: HeartbeatAnswered, now_ms: int) -> None:
         self._attempts = 0
+        self.may_take = True
         self.last_answer_ms = now_ms
         self._interval_ms = answer.interval_ms or FIRST_INTERVAL_MS
         self._due_ms = now_ms + self._interval_ms

@@ -127,6 +127,23 @@ def test_an_answer_to_an_earlier_membership_changes_nothing(outcome: str) -> Non
     assert PLACE in core.partitions
 
 
+def test_a_member_does_not_take_partitions_that_it_has_said_it_does_not_own() -> None:
+    """The coordinator may have given them to another member, in a response that was lost."""
+    core = ConsumerCore(ConsumerSettings(group_id="g"), jitter=lambda: 0.5)
+    core.subscribe(("t",), None, 0)
+    (join,) = heartbeats(core.begin_poll(0))
+    assert not assignments(core.step(answered(join, 1, assignment=BOTH), 1)), "without metadata"
+    (beat,) = heartbeats(core.poll(6_000))
+    core.step(GroupRequestFailed(beat), 6_001)
+    (full,) = heartbeats(core.poll(8_000))
+    assert full.owned == frozenset()
+    assert not assignments(core.step(METADATA, 8_001))
+    core.step(GroupRequestFailed(full), 8_002)
+    (again,) = heartbeats(core.poll(10_000))
+    told = assignments(core.step(answered(again, 2), 10_001))
+    assert told == [PartitionsAssigned((PLACE,))]
+
+
 @pytest.mark.parametrize("is_answered", [False, True])
 def test_a_loss_of_an_earlier_membership_does_not_end_this_one(is_answered: bool) -> None:
     """The application unsubscribed while it was told what it lost, and is a member again when it knows."""

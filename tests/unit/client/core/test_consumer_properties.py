@@ -80,6 +80,7 @@ def test_no_record_is_lost_or_committed_too_early(seed: int, faults: GroupFaults
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), FAULTS)
 @example(21327, GroupFaults(late=0.1, member_changes=0.1))  # an old heartbeat arrives after the next join
+@example(100273, GroupFaults(0.2, 0.3, 0.02))  # metadata arrive after a heartbeat that names less
 def test_a_late_goodbye_ends_a_later_membership_and_loses_nothing(seed: int, faults: GroupFaults) -> None:
     """A member keeps its id. So a goodbye on a broken connection, which arrives after the next join, removes
     the member again. It finds out with its next heartbeat, as Kafka's consumer does.
