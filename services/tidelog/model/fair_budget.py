@@ -113,6 +113,11 @@ class FairBudget:
         """The most that clients may hold together."""
         return self.total - max(self.reserve, self.held_by_brokers)
 
+    def set_total(self, total: int) -> None:
+        """Changes the total. Nothing that is held is lost."""
+        self.total = total
+        self.spare_left = self.capacity - self._spare() - self.held_by_clients
+
     def held_by(self, key: Hashable) -> int:
         """Returns what the holdings of a key hold."""
         account = self._accounts.get(key)

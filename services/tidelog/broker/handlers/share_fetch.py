@@ -103,7 +103,7 @@ class ShareFetchHandler:
                     ErrorCode.INVALID_REQUEST, "a request that opens a session acknowledges nothing"
                 )
             self.parts.partitions.end_sessions([key])
-            session = sessions.open(key, context.connection, named)
+            session = sessions.open(key, context.connection, context.connection.budget_key, named)
             self.parts.watch_connection(context.connection)
             return session
         session = sessions.continue_(key, epoch)

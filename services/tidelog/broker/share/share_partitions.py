@@ -102,7 +102,7 @@ class SharePartitions:
         """The counts of share partitions that are forgotten, by group with others."""
         self._oldest = OldestRecords()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.sessions = ShareSessions(max_sessions)
+        self.sessions = ShareSessions(max_sessions, end=lambda member: self.end_sessions([member]))
         self.dead_letters = DeadLetterCopies(
             dead_letter_topics, dead_letter_writer, clock, record_walks, self._spawn
         )

@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fair_budget import FairBudget, Holding
 from tidelog.model.fetch_session import FINAL_EPOCH, FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, next_epoch
 
 MAX_PARTITIONS: Final = 50_000
 """The most partitions of all share sessions of a broker. One takes up to 3 KB if no
 other session has it."""
+
+NEVER_S: Final = float("inf")
+NOW_S: Final = 0.0
+"""The time on the clock of the budgets, which does not matter: no session counts as one without progress."""
 
 
 class SessionKey(NamedTuple):
@@ -34,16 +39,24 @@ class TopicIdPartition(NamedTuple):
 
 
 class ShareSession:
-    """The session of one member."""
+    """The session of one member. `slot` and `room` are its parts of the budgets."""
 
-    __slots__ = ("connection", "epoch", "key", "partitions")
+    __slots__ = ("connection", "epoch", "key", "partitions", "room", "slot")
 
-    def __init__(self, key: SessionKey, connection: object, partitions: Iterable[TopicIdPartition]) -> None:
+    def __init__(
+        self,
+        key: SessionKey,
+        connection: object,
+        partitions: Iterable[TopicIdPartition],
+        evict: Callable[[], object],
+    ) -> None:
         self.key = key
         self.connection = connection
         self.partitions = dict.fromkeys(partitions)
         """The partitions in the order in which they are read next."""
         self.epoch = FIRST_INCREMENTAL_EPOCH
+        self.slot = Holding(evict)
+        self.room = Holding(evict)
 
     def move_to_end(self, partition: TopicIdPartition) -> None:
         """Moves a partition that gave records behind the others, so that none starves. Does nothing if a
@@ -55,15 +68,22 @@ class ShareSession:
 
 
 class ShareSessions:
-    """At most `slots` sessions (`group.share.max.share.sessions`). A session is never evicted, because its
-    member holds records: a client that finds no place is refused.
+    """At most `slots` sessions (`group.share.max.share.sessions`) with `max_partitions` in all, which clients
+    share fairly. A client that finds no place is refused. The member of a session holds records, so only
+    sessions of clients above their fair share are evicted, for a client below it. `end` ends such a session.
     """
 
-    def __init__(self, slots: Callable[[], int], max_partitions: int = MAX_PARTITIONS) -> None:
+    def __init__(
+        self,
+        slots: Callable[[], int],
+        max_partitions: int = MAX_PARTITIONS,
+        end: Callable[[SessionKey], object] | None = None,
+    ) -> None:
         self._slots = slots
-        self._max_partitions = max_partitions
+        self._end = self.close if end is None else end
         self._sessions: dict[SessionKey, ShareSession] = {}
-        self.partition_count = 0
+        self.slots = FairBudget(slots(), stalled_s=NEVER_S)
+        self.room = FairBudget(max_partitions, stalled_s=NEVER_S)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -71,17 +91,28 @@ class ShareSessions:
     def __iter__(self) -> Iterator[ShareSession]:
         return iter(self._sessions.values())
 
+    @property
+    def partition_count(self) -> int:
+        """The number of partitions in all sessions."""
+        return self.room.held
+
     def open(
-        self, key: SessionKey, connection: object, partitions: Iterable[TopicIdPartition]
+        self, key: SessionKey, connection: object, client: str, partitions: Iterable[TopicIdPartition]
     ) -> ShareSession:
-        """Opens a session of a member that has none. Raises KafkaError SHARE_SESSION_LIMIT_REACHED."""
+        """Opens a session of a member that has none. `client` is the client's key in fair budgets.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED.
+        """
         assert key not in self._sessions, "the member's earlier session is closed first"
-        session = ShareSession(key, connection, partitions)
-        size = len(session.partitions)
-        if len(self._sessions) >= self._slots() or self.partition_count + size > self._max_partitions:
-            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session = ShareSession(key, connection, partitions, lambda: self._end(key))
         self._sessions[key] = session
-        self.partition_count += size
+        self.slots.set_total(self._slots())
+        has_place = self.slots.resize(session.slot, client, 1, NOW_S) and self.room.resize(
+            session.room, client, len(session.partitions), NOW_S
+        )
+        if not has_place:
+            self.close(key)
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         return session
 
     def continue_(self, key: SessionKey, epoch: int) -> ShareSession:
@@ -121,19 +152,22 @@ class ShareSessions:
         """
         new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
         gone = [partition for partition in dict.fromkeys(forgotten) if partition in session.partitions]
-        if self.partition_count + len(new) - len(gone) > self._max_partitions:
+        size = len(session.partitions) + len(new) - len(gone)
+        owner = session.slot.account
+        assert owner is not None, "an open session holds a slot"
+        if not self.room.resize(session.room, owner.key, size, NOW_S):
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session.partitions.update(dict.fromkeys(new))
         for partition in gone:
             del session.partitions[partition]
-        self.partition_count += len(new) - len(gone)
         return gone
 
     def close(self, key: SessionKey) -> ShareSession | None:
         """Ends the session of a member and returns it, None if there is none."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            self.partition_count -= len(session.partitions)
+            self.slots.forget(session.slot, NOW_S)
+            self.room.forget(session.room, NOW_S)
         return session
 
     def of_connection(self, connection: object) -> list[ShareSession]:

@@ -781,7 +781,7 @@ def test_a_lost_connection_with_many_sessions_does_not_hold_up_others(
     keys = [SessionKey(f"g{number}", "member") for number in range(40)]
 
     def begin(key: SessionKey, opened_by: object) -> None:
-        found.sessions.open(key, opened_by, [TopicIdPartition(share.topic_id, 0)])
+        found.sessions.open(key, opened_by, "client", [TopicIdPartition(share.topic_id, 0)])
         found.use(SharePartitionKey(key.group_id, share.topic_id, 0), replica, key)
 
     async def lose() -> None:
@@ -1284,6 +1284,20 @@ def test_the_number_of_sessions_is_bounded(make_broker: Callable[..., InMemoryBr
     lab = ShareLab(make_broker({"group.share.max.share.sessions": "1"}))
     lab.member("one").fetch(max_wait_ms=0)
     assert lab.member("two").fetch(max_wait_ms=0).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
+def test_the_records_of_an_evicted_session_go_to_others(make_broker: Callable[..., InMemoryBroker]) -> None:
+    lab = ShareLab(make_broker({"group.share.max.share.sessions": "3"}))
+    lab.states.states[GROUP, lab.topic_id, 0] = StoredState(start_offset=0)
+    lab.append(1)
+    one, two, other, last = (lab.member(name) for name in ("one", "two", "other", "last"))
+    other.budget_key, last.budget_key = "10.0.0.2", "10.0.0.3"
+    assert acquired(one.fetch()) == [(0, 0, 1)]
+    for member in (two, other):
+        assert member.fetch(max_wait_ms=0).error_code == ErrorCode.NONE
+    assert acquired(last.fetch()) == [(0, 0, 2)]
+    assert one.fetch().error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert len(lab.partitions.sessions) == 3
 
 
 @pytest.mark.parametrize(
