@@ -26,6 +26,10 @@ BROKERS: Final = "brokers"
 """The key of the brokers' own listener. It is no principal and no address."""
 STALLED_S: Final = 10.0
 """The time after which a holding that did not change counts as one without progress, in most budgets."""
+NEVER_S: Final = float("inf")
+"""The time without progress in a budget whose holdings need not make any."""
+ANY_TIME_S: Final = 0.0
+"""The time that a caller passes to such a budget, in which nothing depends on it while nobody waits."""
 SPARE_PART: Final = 8
 SCAN_INTERVAL_S: Final = 1.0
 """The time between two searches for holdings without progress that a key above its fair share may cause."""

@@ -62,10 +62,12 @@ class ClientTelemetry:
                 )
         self.instances.set_subscriptions(subscriptions)
 
-    def keep(self, instance: ClientInstance, pushed: PushedMetrics, now_ms: MonotonicMs) -> None:
-        """Shows the metrics of a push until the client counts as silent, and sends them on."""
+    def keep(self, instance: ClientInstance, client: str, pushed: PushedMetrics, now_ms: MonotonicMs) -> None:
+        """Shows the metrics of a push until the client counts as silent, and sends them on. `client` is the
+        client's key in fair budgets.
+        """
         until_ms = MonotonicMs(now_ms + SILENT_INTERVALS * instance.plan.interval_ms)
-        self.series.replace(instance.instance_id, pushed, until_ms)
+        self.series.replace(instance.instance_id, client, pushed, until_ms)
         if self.forwarder is not None:
             self.forwarder.forward(pushed.data, instance.attributes)
 

@@ -17,6 +17,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 
 from tidelog.metrics.generated.metrics_pb2 import AnyValue, Metric, MetricsData, NumberDataPoint
+from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
 from tidelog.records.compression import CompressionDataError, decompress
 
 if TYPE_CHECKING:
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from tidelog.model.instants import MonotonicMs
 
 MAX_SERIES: Final = 20_000
-"""The series of all clients of a broker. Further series are left out and counted."""
+"""The series of all clients of a broker, who share them fairly. Those of a push without room are left out and
+counted."""
 MAX_SERIES_OF_CLIENT: Final = 500
 MAX_SERIES_BYTES: Final = 16 * 1024 * 1024
-"""About the most memory that the series of all clients may take. 20,000 of Kafka's clients take 10 MiB."""
+"""About the most memory that the series of all clients may take, who share it fairly. 20,000 of Kafka's
+clients' series take 10 MiB."""
 MAX_SERIES_BYTES_OF_CLIENT: Final = 512 * 1024
 LABEL_BYTES: Final = 64
 """About the memory of a label without its characters."""
@@ -71,9 +74,12 @@ class Sample(NamedTuple):
 
 
 class _Client(NamedTuple):
+    """The newest values of an instance of a client. `number` and `memory` are its parts of the budgets."""
+
     samples: tuple[Sample, ...]
-    size_bytes: int
     until_ms: MonotonicMs
+    number: Holding
+    memory: Holding
 
 
 class PushedMetrics(NamedTuple):
@@ -127,28 +133,33 @@ class ClientSeries:
         self.dropped_total = 0
         self.pushes_total = 0
         self._clients: dict[UUID, _Client] = {}
-        self._count = 0
-        self._size_bytes = 0
+        self._numbers = FairBudget(MAX_SERIES, stalled_s=NEVER_S)
+        self._memory = FairBudget(MAX_SERIES_BYTES, stalled_s=NEVER_S)
 
-    def replace(self, instance_id: UUID, pushed: PushedMetrics, until_ms: MonotonicMs) -> None:
-        """Takes a client's newest values, to show them until a time. Series above the bound of all clients
-        are left out.
+    def replace(self, instance_id: UUID, client: str, pushed: PushedMetrics, until_ms: MonotonicMs) -> None:
+        """Takes a client's newest values, to show them until a time. `client` is its key in fair budgets. If
+        there is no room, none of its values are shown.
         """
-        self.forget(instance_id)
-        has_room = self._size_bytes + pushed.size_bytes <= MAX_SERIES_BYTES
-        kept = pushed.samples[: MAX_SERIES - self._count] if has_room else ()
+        known = self._clients.get(instance_id)
+        if known is None:
+            number, memory = (Holding(lambda: self.forget(instance_id)) for _ in range(2))
+        else:
+            number, memory = known.number, known.memory
+        samples = pushed.samples
+        self._clients[instance_id] = _Client(samples, until_ms, number, memory)
+        has_room = self._numbers.resize(number, client, len(samples), ANY_TIME_S) and self._memory.resize(
+            memory, client, pushed.size_bytes, ANY_TIME_S
+        )
         self.pushes_total += 1
-        self.dropped_total += pushed.dropped + len(pushed.samples) - len(kept)
-        if kept:
-            self._clients[instance_id] = _Client(kept, pushed.size_bytes, until_ms)
-            self._count += len(kept)
-            self._size_bytes += pushed.size_bytes
+        self.dropped_total += pushed.dropped + (0 if has_room else len(samples))
+        if not has_room or not samples:
+            self.forget(instance_id)
 
     def forget(self, instance_id: UUID) -> None:
         client = self._clients.pop(instance_id, None)
         if client is not None:
-            self._count -= len(client.samples)
-            self._size_bytes -= client.size_bytes
+            self._numbers.forget(client.number, ANY_TIME_S)
+            self._memory.forget(client.memory, ANY_TIME_S)
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Removes the series whose time is over."""
@@ -167,7 +178,9 @@ class ClientSeries:
                 add(sample.name, sample.doc, sample.value, **sample.labels)
         doc = "Clients that push metrics or asked for their subscription"
         families.gauge("tidelog_client_metrics_instances", doc, instance_count)
-        families.gauge("tidelog_client_metrics_series", "Series of clients that are shown", self._count)
+        families.gauge(
+            "tidelog_client_metrics_series", "Series of clients that are shown", self._numbers.held
+        )
         families.counter("tidelog_client_metrics_pushes", "Pushes of clients", self.pushes_total)
         doc = "Series of clients that were left out, because of their number or their form"
         families.counter("tidelog_client_metrics_dropped_series", doc, self.dropped_total)

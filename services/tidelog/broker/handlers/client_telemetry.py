@@ -81,10 +81,14 @@ class ClientTelemetryHandlers:
             )
         except KafkaError as error:
             return PushTelemetryResponse(error_code=error.code)
-        return self._keep(telemetry, request, instance)
+        return self._keep(telemetry, request, instance, context.connection.budget_key)
 
     def _keep(
-        self, telemetry: ClientTelemetry, request: PushTelemetryRequest, instance: ClientInstance
+        self,
+        telemetry: ClientTelemetry,
+        request: PushTelemetryRequest,
+        instance: ClientInstance,
+        client: str,
     ) -> Coroutine[object, None, PushTelemetryResponse]:
         payload, max_bytes = bytes(request.metrics), telemetry.instances.max_bytes
         attributes = instance.attributes
@@ -97,7 +101,7 @@ class ClientTelemetryHandlers:
                     self._threads, decode_push, payload, request.compression_type, max_bytes, labels
                 )
                 try:
-                    telemetry.keep(instance, await decoding, self._clock.monotonic_ms())
+                    telemetry.keep(instance, client, await decoding, self._clock.monotonic_ms())
                 except InvalidMetricsError:
                     return PushTelemetryResponse(error_code=ErrorCode.INVALID_RECORD)
             return PushTelemetryResponse()

@@ -12,16 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fair_budget import FairBudget, Holding
+from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
 from tidelog.model.fetch_session import FINAL_EPOCH, FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, next_epoch
 
 MAX_PARTITIONS: Final = 50_000
 """The most partitions of all share sessions of a broker. One takes up to 3 KB if no
 other session has it."""
-
-NEVER_S: Final = float("inf")
-NOW_S: Final = 0.0
-"""The time on the clock of the budgets, which does not matter: no session counts as one without progress."""
 
 
 class SessionKey(NamedTuple):
@@ -107,8 +103,8 @@ class ShareSessions:
         session = ShareSession(key, connection, partitions, lambda: self._end(key))
         self._sessions[key] = session
         self.slots.set_total(self._slots())
-        has_place = self.slots.resize(session.slot, client, 1, NOW_S) and self.room.resize(
-            session.room, client, len(session.partitions), NOW_S
+        has_place = self.slots.resize(session.slot, client, 1, ANY_TIME_S) and self.room.resize(
+            session.room, client, len(session.partitions), ANY_TIME_S
         )
         if not has_place:
             self.close(key)
@@ -155,7 +151,7 @@ class ShareSessions:
         size = len(session.partitions) + len(new) - len(gone)
         owner = session.slot.account
         assert owner is not None, "an open session holds a slot"
-        if not self.room.resize(session.room, owner.key, size, NOW_S):
+        if not self.room.resize(session.room, owner.key, size, ANY_TIME_S):
             raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         session.partitions.update(dict.fromkeys(new))
         for partition in gone:
@@ -166,8 +162,8 @@ class ShareSessions:
         """Ends the session of a member and returns it, None if there is none."""
         session = self._sessions.pop(key, None)
         if session is not None:
-            self.slots.forget(session.slot, NOW_S)
-            self.room.forget(session.room, NOW_S)
+            self.slots.forget(session.slot, ANY_TIME_S)
+            self.room.forget(session.room, ANY_TIME_S)
         return session
 
     def of_connection(self, connection: object) -> list[ShareSession]:

@@ -77,7 +77,7 @@ def test_names_labels_and_values() -> None:
         total("org.apache.kafka.producer.record.send.total", 7),
         gauge("other.metric", 2.0),
     )
-    series.replace(CLIENT, decode_push(data, 0, MAX_BYTES, LABELS), MonotonicMs(10))
+    series.replace(CLIENT, "user", decode_push(data, 0, MAX_BYTES, LABELS), MonotonicMs(10))
     client = tuple(LABELS.items())
     found = shown(series)
     assert found["kafka_client_producer_batch_size_avg"] == {(*client, ("topic", "t")): 1.5}
@@ -116,7 +116,7 @@ def test_labels_that_are_pythons_names_and_series_that_are_twice_do_no_harm() ->
     data = payload(hostile, gauge("b", 1), gauge("b", 2), gauge("c_total", 1), total("c", 2))
     pushed = decode_push(data, 0, MAX_BYTES, LABELS)
     assert pushed.dropped == 2
-    series.replace(CLIENT, pushed, MonotonicMs(10))
+    series.replace(CLIENT, "user", pushed, MonotonicMs(10))
     found = shown(series)
     (labels,) = found["kafka_client_a"]
     assert dict(labels)["client_id"] == "app", "a client cannot take another one's name"
@@ -127,14 +127,34 @@ def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     many = payload(*(gauge(f"m{number}", number) for number in range(module.MAX_SERIES_OF_CLIENT + 5)))
     pushed = decode_push(many, 0, MAX_BYTES, LABELS)
     assert (len(pushed.samples), pushed.dropped) == (module.MAX_SERIES_OF_CLIENT, 5)
-    monkeypatch.setattr(module, "MAX_SERIES", 7)
+    monkeypatch.setattr(module, "MAX_SERIES", 600)
     series = ClientSeries()
     for number in range(1, 4):
-        series.replace(UUID(int=number), pushed, MonotonicMs(10))
-    assert sum(name.startswith("kafka_client_") for name in shown(series)) == 7
+        series.replace(UUID(int=number), "user", pushed, MonotonicMs(10))
+    assert sum(name.startswith("kafka_client_") for name in shown(series)) == 500
+    assert series.dropped_total == 3 * 5 + 2 * 500
     series.forget(UUID(int=1))
-    series.replace(UUID(int=2), pushed, MonotonicMs(10))
-    assert sum(name.startswith("kafka_client_") for name in shown(series)) == 7
+    series.replace(UUID(int=2), "user", pushed, MonotonicMs(10))
+    assert sum(name.startswith("kafka_client_") for name in shown(series)) == 500
+
+
+@pytest.mark.parametrize("limit", ["MAX_SERIES", "MAX_SERIES_BYTES"])
+def test_a_client_that_fills_the_series_leaves_others_their_share(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    pushed = decode_push(payload(gauge("a", 1), gauge("b", 1)), 0, MAX_BYTES, LABELS)
+    monkeypatch.setattr(module, limit, 16 * (2 if limit == "MAX_SERIES" else pushed.size_bytes))
+    series = ClientSeries()
+    for number in range(20):
+        series.replace(UUID(int=number), "greedy", pushed, MonotonicMs(10))
+    for number in range(100, 105):
+        series.replace(UUID(int=number), "other", pushed, MonotonicMs(10))
+    assert {UUID(int=number) for number in range(100, 105)} <= series._clients.keys()
+    assert len(series._clients) == 16
+    for number in range(20):  # whoever is above the share goes on with what is left
+        series.replace(UUID(int=number), "greedy", pushed, MonotonicMs(20))
+    assert {UUID(int=number) for number in range(100, 105)} <= series._clients.keys()
+    assert len(series._clients) == 16
 
 
 def test_the_memory_of_series_is_bounded() -> None:
@@ -146,14 +166,14 @@ def test_the_memory_of_series_is_bounded() -> None:
     assert 0 < sum(sample.size_bytes for sample in pushed.samples) <= module.MAX_SERIES_BYTES_OF_CLIENT
     series = ClientSeries()
     for number in range(50):
-        series.replace(UUID(int=number), pushed, MonotonicMs(10))
+        series.replace(UUID(int=number), "user", pushed, MonotonicMs(10))
     kept = sum(sample.size_bytes for client in series._clients.values() for sample in client.samples)
     assert 0 < kept <= module.MAX_SERIES_BYTES
     assert series.dropped_total > 0
     for number in range(50):
         series.forget(UUID(int=number))
     small = decode_push(payload(gauge("m", 1)), 0, MAX_BYTES, LABELS)
-    series.replace(UUID(int=1), small, MonotonicMs(10))
+    series.replace(UUID(int=1), "user", small, MonotonicMs(10))
     assert "kafka_client_m" in shown(series)
 
 
