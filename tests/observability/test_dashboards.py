@@ -229,7 +229,9 @@ def test_missing_replicas_are_positive_and_the_worst_partitions_come_first() -> 
 def test_the_isr_timeline_names_every_state_of_a_partition() -> None:
     """The expression adds 1 for a missing replica, 1 more at min ISR, and 3 under it."""
     (panel,) = [
-        panel for panel in panels(CHART / "dashboards" / "cluster.json") if panel["type"] == "state-timeline"
+        panel
+        for panel in panels(CHART / "dashboards" / "cluster.json")
+        if panel["type"] == "state-timeline" and panel["title"] == "ISR by partition"
     ]
     states = {
         under_replicated * (1 + at_min) + 3 * under_min
