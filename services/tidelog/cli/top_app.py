@@ -21,6 +21,7 @@ from tidelog.client.cluster_rates import ClusterRates
 from tidelog.client.cluster_snapshot import rates_now
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
+from tidelog.model.printable import printable
 
 _COLUMNS: Final = {
     "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),
@@ -188,7 +189,10 @@ class TopApp(App[None]):
 
 
 def _cell(text: str, width: int) -> Text:
-    """Returns a text that is no markup, and that ends with an ellipsis if it is longer than its column."""
+    """Returns a text that is no markup and steers no terminal, and that ends with an ellipsis if it is longer
+    than its column.
+    """
+    text = printable(text)
     return Text(text if len(text) <= width else text[: width - 1] + "\N{HORIZONTAL ELLIPSIS}")
 
 

@@ -12,7 +12,7 @@ from textual.widgets import DataTable, Static
 
 from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.cli.top import command
-from tidelog.cli.top_app import TopApp
+from tidelog.cli.top_app import TopApp, _cell
 from tidelog.cli.top_texts import duration_text, short, summary_text
 from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.errors import UnreachableError
@@ -175,3 +175,10 @@ def test_without_textual_the_command_says_what_to_install(monkeypatch: pytest.Mo
     assert done.stderr == (
         "tidelog: the live view needs the package textual: pip install 'textual>=8', or use --once\n"
     )
+
+
+def test_a_cell_shows_what_a_terminal_would_obey() -> None:
+    """Clients choose the names of groups."""
+    assert _cell("a\x1b[2J\nb", 40).plain == "a\\x1b[2J\\nb"
+    assert _cell("[bold]x", 40).plain == "[bold]x"
+    assert len(_cell("\x1b" * 40, 40).plain) == 40
