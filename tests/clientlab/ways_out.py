@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import tidelog.client as threads
@@ -323,6 +324,7 @@ def take(name: str, cluster: Cluster) -> Outcome:
         began_s = time.monotonic()
         program = subprocess.Popen(
             [sys.executable, "-W", "default", "-m", "clientlab.ways_out", name, cluster.bootstrap, topic],
+            cwd=Path(__file__).parents[1],  # where the package clientlab is
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
