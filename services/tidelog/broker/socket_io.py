@@ -128,7 +128,7 @@ class FrameReader:
         self.holding = Holding() if holding is None else holding
         """The part of the pool's budget that this connection's buffer takes."""
         self.key: Hashable = ""
-        """To whom the budget ascribes it."""
+        """The client in that budget: a principal, or an address without a login."""
         self.is_starved = False
         """Whether the rest of a frame has no room, so that nothing may be read until `await_room` calls back.
         """

@@ -60,7 +60,7 @@ class Sessions(Generic[T]):
         sessions that end: expired ones and, for a user below the fair share, the oldest ones of those above
         it. Raises TooManySessionsError.
 
-        `user` is the user in the budget, whoever that is for sessions whose users are not known.
+        `user` is the key in the budget. Sessions whose users are not known share a key of another kind.
         """
         ended = self.end_expired(now_ms)
         key = _key_of(token)
