@@ -105,6 +105,7 @@ check: check-setup lab-setup ## run ruff, mypy, pyright, import-linter and the d
 	@$(BIN)/python tools/docs/check_examples.py
 	@$(BIN)/python tools/language/check.py
 	@$(BIN)/python tools/imports/graph.py --check
+	@$(BIN)/python tools/structure/report.py --check
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
 	@$(BIN)/python tools/dashboards/generate.py --check
