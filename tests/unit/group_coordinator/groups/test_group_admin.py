@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from grouplab.shard_lab import GROUP, SESSION_MS, ShardLab, subscription
+from grouplab.shard_lab import EAGER, GROUP, SESSION_MS, ShardLab, subscription
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, session_key
 from tidelog.group_coordinator.groups.group_core import EXPIRY_PAUSE_MS
 from tidelog.group_coordinator.groups.offsets.offset_table import (
@@ -18,6 +18,7 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 from tidelog.group_coordinator.groups.shared import OffsetCommitter, TimerKey
 from tidelog.group_coordinator.shard_core import ClusterImage, SetTimer, ShardDecision, TopicImage
 from tidelog.model.errors import ErrorCode
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest
@@ -106,7 +107,7 @@ def test_an_empty_group_without_offsets_expires() -> None:
 
 def test_an_expiry_of_many_offsets_pauses() -> None:
     groups, offsets_each = 600, 5
-    lab = ShardLab()
+    lab = ShardLab(BrokerSettings(**EAGER, offsets_retention_minutes=30))  # fewer checks than in 7 days
     for group in range(groups):
         for partition in range(offsets_each):
             key = GroupPartition(f"g{group}", "orders", partition)
