@@ -11,6 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from uuid import UUID
 
 from clientlab.virtual_time import VirtualTime
@@ -101,6 +102,14 @@ def _refusal(code: ErrorCode) -> PartitionAnswer:
     return PartitionAnswer(code, -1, -1, None, None)
 
 
+class TopicNaming(Enum):
+    """The way in which the versions of the brokers name topics."""
+
+    IDS = "Produce and Metadata name ids"
+    NAMES_IN_PRODUCE = "Produce names topics by their names, as up to version 12"
+    NO_IDS = "Metadata does not name ids either, as up to version 9"
+
+
 @dataclass
 class Faults:
     """Probabilities of faults for each request."""
@@ -120,6 +129,7 @@ class Faults:
     """A deletion of the topic, which is soon created again without records."""
     most_records: int | None = None
     """A batch with more records is too large for the brokers."""
+    naming: TopicNaming = TopicNaming.IDS
 
 
 class ModelCluster(VirtualTime):
@@ -198,7 +208,8 @@ class ModelCluster(VirtualTime):
             return
         leaders = tuple(PartitionLeader(each.leader, each.leader_epoch) for each in self.partitions)
         nodes = tuple(Node(node_id, "model", 9092) for node_id in (1, 2, 3))
-        topic = TopicView("t", self.topic_id, leaders)
+        has_ids = self.faults.naming is not TopicNaming.NO_IDS
+        topic = TopicView("t", self.topic_id if has_ids else ZERO_TOPIC_ID, leaders)
         if self.is_deleted:
             topic = TopicView("t", ZERO_TOPIC_ID, (), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         self.step(MetadataReceived(nodes, (topic,)))
@@ -233,6 +244,9 @@ class ModelCluster(VirtualTime):
 
     def _write(self, effect: SendProduce) -> None:
         node_id = effect.node_id
+        if self.faults.naming is not TopicNaming.IDS:
+            for batch in effect.unfinished:
+                batch.topic_id = ZERO_TOPIC_ID
         data = [
             (batch.place, batch.topic_id, bytes(batch.encode(is_transactional=False)))
             for batch in effect.unfinished
@@ -276,8 +290,10 @@ class ModelCluster(VirtualTime):
         if not self.is_deleted and self._happens(self.faults.recreated):
             self._delete()
         for place, topic_id, batch in data:
-            if self.is_deleted or topic_id != self.topic_id:
-                answers[place] = _refusal(ErrorCode.UNKNOWN_TOPIC_ID)
+            is_by_id = self.faults.naming is TopicNaming.IDS
+            if self.is_deleted or (is_by_id and topic_id != self.topic_id):
+                code = ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                answers[place] = _refusal(code)
                 continue
             partition = self.partitions[place.partition]
             if self._happens(self.faults.leader_moves):

@@ -57,6 +57,13 @@ def fates_in_earlier_topics_kept() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def overtaken_batches_repeated() -> Iterator[None]:
+    """A batch is repeated although a later one was stored before it."""
+    with patch.object(PartitionQueue, "lost_batches", lambda queue: []):
+        yield
+
+
+@contextlib.contextmanager
 def new_numbers_for_repetitions() -> Iterator[None]:
     """A repeated batch gets new numbers, so the broker does not recognise it."""
     original = ProducerBatch.encode

@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from sim import recreated_topics
 from sim.planted import PLANTED
 from sim.world import Outcome, plan_of, simulate
 
@@ -15,7 +16,15 @@ SEEDS_A_WORKER: Final = 50
 
 def _simulate(task: tuple[int, str | None]) -> Outcome:
     seed, planted = task
-    return simulate(seed, None if planted is None else PLANTED[planted])
+    if planted is not None:
+        return simulate(seed, PLANTED[planted])
+    outcome = simulate(seed)
+    if outcome.failure is None:
+        failure = recreated_topics.failure(seed)
+        if failure is not None:
+            phase = "a producer's topic was created again"
+            outcome = outcome._replace(failure=failure, phase=phase, last_events=[])
+    return outcome
 
 
 def seeds_with_applications(first_seed: int, count: int) -> list[int]:

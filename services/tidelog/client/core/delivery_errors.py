@@ -113,7 +113,7 @@ class GroupAuthorizationError(RequestError):
 
 
 class OutOfOrderSequenceError(RequestError):
-    """The broker misses records that it acknowledged before."""
+    """The broker misses records that it acknowledged before, or has stored later records first."""
 
     CODE: ClassVar[ErrorCode] = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 

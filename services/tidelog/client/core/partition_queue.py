@@ -13,6 +13,8 @@ With idempotence, a queue sends batches so that the broker can refuse every repe
   continues with the next producer epoch from sequence 0 (as Kafka's TransactionManager does). It waits until
   the outcome of every sent batch is known, because a batch with new numbers is not recognised as a
   repetition.
+- A broker that has forgotten the producer may store a batch before an earlier one, which is then overtaken.
+  It fails if it is not stored, because a repetition would change the order.
 """
 
 from __future__ import annotations
@@ -125,6 +127,21 @@ class PartitionQueue:
         if is_idempotent:
             self._number(batch)
         return batch
+
+    def stored(self, batch: ProducerBatch) -> None:
+        """Removes a sent batch that a broker has stored. The earlier ones are overtaken."""
+        at = self.unacknowledged.index(batch)
+        for earlier in self.unacknowledged[:at]:
+            earlier.is_overtaken = True
+        del self.unacknowledged[at]
+
+    def lost_batches(self) -> list[ProducerBatch]:
+        """Returns the overtaken batches that no broker has stored."""
+        return [
+            batch
+            for batch in self.unacknowledged
+            if batch.is_overtaken and batch.state is BatchState.RETRYING and not batch.is_fate_unknown
+        ]
 
     def _number(self, batch: ProducerBatch) -> None:
         batch.number(self.producer_id, self.producer_epoch, self.next_sequence)

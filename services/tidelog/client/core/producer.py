@@ -16,6 +16,7 @@ from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataRec
 from tidelog.client.core.delivery_errors import (
     DeliveryTimeoutError,
     NetworkError,
+    OutOfOrderSequenceError,
     ProducerFencedError,
     RecordTooLargeError,
     RequestTimeoutError,
@@ -435,18 +436,20 @@ class ProducerCore:
             if answer.base_offset != UNKNOWN_OFFSET:
                 # With an error: the leader stored the batch and was then replaced (Kafka's DelayedProduce).
                 batch.is_fate_unknown = True
-            if batch.is_done:
+            is_stored = answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+            if is_stored:
+                queue.stored(batch)
+                if not batch.is_done:
+                    queue.is_known |= is_current
+                    batch.log_append_time_ms = answer.log_append_time_ms
+                    self.counts.record_send_total += batch.count
+                    self._finish(batch, effects, base_offset=answer.base_offset)
+            elif batch.is_done:
                 queue.unacknowledged.remove(batch)
-            elif answer.error_code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-                queue.unacknowledged.remove(batch)
-                if is_current:
-                    queue.is_known = True
-                batch.log_append_time_ms = answer.log_append_time_ms
-                self.counts.record_send_total += batch.count
-                self._finish(batch, effects, base_offset=answer.base_offset)
             else:
                 error = request_error(answer.error_code, f"topic partition {place}", answer.message)
                 self._refused(queue, batch, error, now_ms, effects)
+            self._fail_lost(queue, effects)
 
     def _failed(self, event: ProduceFailed, now_ms: int, effects: list[Effect]) -> None:
         request = self._end_request(event.request_id)
@@ -466,6 +469,7 @@ class ProducerCore:
                 self._fail(queue, batch, error, effects)
             else:
                 self._retry(queue, batch, error, now_ms, effects)
+            self._fail_lost(queue, effects)
 
     def _refused(
         self,
@@ -529,10 +533,23 @@ class ProducerCore:
     def _forget_fate_in_earlier_topic(self, batch: ProducerBatch) -> None:
         """A topic that was created again does not have the batches that were sent to the earlier one by its
         id. Its brokers do not know the producer and would accept a batch with any numbers, so one whose fate
-        counts as unknown would be stored before earlier ones.
+        counts as unknown would be stored before earlier ones, which would then fail.
         """
         if batch.topic_id not in (ZERO_TOPIC_ID, self._topics[batch.place.topic].topic_id):
-            batch.is_fate_unknown = False
+            batch.is_fate_unknown = batch.is_overtaken = False
+
+    def _fail_lost(self, queue: PartitionQueue, effects: list[Effect]) -> None:
+        """Ends the batches that would be stored after later ones. Only a broker that has forgotten the
+        producer accepts a batch before an earlier one: its topic was created again, or it has lost records.
+        Without topic ids in Produce, a batch for the earlier topic may be stored in the next one.
+        """
+        if self._is_idempotent:
+            for batch in queue.lost_batches():
+                text = (
+                    f"{batch.count} records for {batch.place} are not stored, and a repetition would store "
+                    "them after later ones: the topic was created again, or the broker has lost records"
+                )
+                self._fail(queue, batch, OutOfOrderSequenceError(text), effects)
 
     def _fail(
         self, queue: PartitionQueue, batch: ProducerBatch, error: KafkaError, effects: list[Effect]
@@ -585,6 +602,7 @@ class ProducerCore:
 
     def _take_metadata(self, event: MetadataReceived, now_ms: int) -> None:
         self._is_metadata_requested = False
+        known = frozenset(self.view.topics)
         self.view.update(event)
         for answer in event.topics:
             self._answer_counts[answer.name] = self.answer_count(answer.name) + 1
@@ -598,7 +616,7 @@ class ProducerCore:
                 found = self._topics[name] = _Topic(
                     [], 0, self._choose(len(topic.partitions)), topic.topic_id
                 )
-            if found.topic_id != topic.topic_id:  # its leaders know no batch of this producer
+            if name not in known or found.topic_id != topic.topic_id:  # leaders know no batch of the producer
                 found.topic_id = topic.topic_id
                 for queue in found.queues:
                     queue.is_known = False

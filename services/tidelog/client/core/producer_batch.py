@@ -71,6 +71,7 @@ class ProducerBatch:
         "error",
         "is_fate_unknown",
         "is_on_wire",
+        "is_overtaken",
         "log_append_time_ms",
         "max_timestamp",
         "not_before_ms",
@@ -105,6 +106,8 @@ class ProducerBatch:
         self.is_on_wire: bool = False
         self.is_fate_unknown: bool = False
         """Whether a broker may have stored the batch although no response says so."""
+        self.is_overtaken: bool = False
+        """Whether a broker has stored a later batch of the partition."""
         self.topic_id: UUID = ZERO_TOPIC_ID
         """The topic of the last request, zero if the request names it without its id."""
         self.producer_id: int = NO_PRODUCER_ID
@@ -228,6 +231,7 @@ class ProducerBatch:
                 part.whole = self
                 part.attempts, part.ordinal = self.attempts, self.ordinal
                 part.topic_id = self.topic_id
+                part.is_overtaken = self.is_overtaken
                 if self.producer_id != NO_PRODUCER_ID:
                     sequence = following_sequence(self.base_sequence, index)
                     part.number(self.producer_id, self.producer_epoch, sequence)
