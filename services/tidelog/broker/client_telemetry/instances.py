@@ -1,13 +1,12 @@
 """The clients that push metrics: which metrics, how often, and whether a request comes at the right time.
 
 This is a pure core with the rules of Kafka's `ClientMetricsManager`. Times and ids are arguments. A broker
-keeps at most MAX_INSTANCES clients and drops the one that was silent for the longest time; such a client gets
-a subscription again with its next request.
+remembers at most MAX_INSTANCES clients, which share them fairly. The requests of a client that it does not
+remember are answered, too; only their times are not checked.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -15,6 +14,7 @@ from zlib import crc32
 
 from tidelog.model.client_metrics import ALL_METRICS, DEFAULT_INTERVAL_MS, MetricsSubscription
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
 from tidelog.model.instants import MonotonicMs
 
 MAX_INSTANCES: Final = 16_384
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
 
 class ClientInstance:
-    """One client that asked for its subscription or pushed metrics."""
+    """One client that asked for its subscription or pushed metrics. `place` is its part of the budget."""
 
     __slots__ = (
         "attributes",
@@ -44,12 +44,16 @@ class ClientInstance:
         "heard_ms",
         "instance_id",
         "is_forgiven",
+        "place",
         "plan",
         "version",
     )
 
-    def __init__(self, instance_id: UUID, attributes: Mapping[str, str], plan: Plan, version: int) -> None:
+    def __init__(
+        self, instance_id: UUID, attributes: Mapping[str, str], plan: Plan, version: int, place: Holding
+    ) -> None:
         self.instance_id = instance_id
+        self.place = place
         self.attributes = attributes
         self.plan = plan
         self.version = version  # of the subscriptions from which the plan was made
@@ -72,7 +76,8 @@ class ClientInstances:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._instances: OrderedDict[UUID, ClientInstance] = OrderedDict()
+        self.places = FairBudget(MAX_INSTANCES, stalled_s=NEVER_S)
+        self._instances: dict[UUID, ClientInstance] = {}
         self._subscriptions: tuple[MetricsSubscription, ...] = ()
         self._version = 0
 
@@ -85,13 +90,14 @@ class ClientInstances:
         self._version += 1
 
     def ask(
-        self, instance_id: UUID, new_id: UUID, attributes: Mapping[str, str], now_ms: MonotonicMs
+        self, instance_id: UUID, new_id: UUID, owner: str, attributes: Mapping[str, str], now_ms: MonotonicMs
     ) -> ClientInstance:
-        """Returns the client of a GetTelemetrySubscriptions. A client without an id becomes `new_id`.
+        """Returns the client of a GetTelemetrySubscriptions. A client without an id becomes `new_id`. `owner`
+        is its key in fair budgets.
 
         Raises KafkaError(THROTTLING_QUOTA_EXCEEDED) if it asks before its interval is over.
         """
-        instance = self._find(new_id if instance_id == ZERO_ID else instance_id, attributes)
+        instance = self._find(new_id if instance_id == ZERO_ID else instance_id, owner, attributes)
         if instance.is_early(now_ms):
             raise _early(instance)
         instance.heard_ms, instance.is_forgiven, instance.has_ended = now_ms, False, False
@@ -101,6 +107,7 @@ class ClientInstances:
     def take_push(
         self,
         instance_id: UUID,
+        owner: str,
         attributes: Mapping[str, str],
         subscription_id: int,
         compression: int,
@@ -116,7 +123,7 @@ class ClientInstances:
         """
         if instance_id == ZERO_ID:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The client instance id is missing.")
-        instance = self._find(instance_id, attributes)
+        instance = self._find(instance_id, owner, attributes)
         if instance.has_ended:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The client instance is terminating already.")
         if instance.is_early(now_ms) and instance.has_pushed and not is_last:
@@ -142,19 +149,19 @@ class ClientInstances:
             and now_ms - instance.heard_ms > SILENT_INTERVALS * instance.plan.interval_ms
         ]
         for instance_id in silent:
-            del self._instances[instance_id]
+            self.places.forget(self._instances.pop(instance_id).place, ANY_TIME_S)
 
-    def _find(self, instance_id: UUID, attributes: Mapping[str, str]) -> ClientInstance:
+    def _find(self, instance_id: UUID, owner: str, attributes: Mapping[str, str]) -> ClientInstance:
         known = self._instances.get(instance_id)
         if known is not None and known.version == self._version:
-            self._instances.move_to_end(instance_id)
             return known
         told = {**attributes, "client_instance_id": str(instance_id)}
         plan = _plan(instance_id, [each for each in self._subscriptions if each.matches(told)])
         if known is None:
-            if len(self._instances) >= MAX_INSTANCES:
-                self._instances.popitem(last=False)
-            known = self._instances[instance_id] = ClientInstance(instance_id, told, plan, self._version)
+            place = Holding(lambda: self._instances.pop(instance_id))
+            known = ClientInstance(instance_id, told, plan, self._version, place)
+            if self.places.resize(place, owner, 1, ANY_TIME_S):
+                self._instances[instance_id] = known
         else:
             known.is_forgiven = known.is_forgiven or known.plan != plan
             known.plan, known.version = plan, self._version

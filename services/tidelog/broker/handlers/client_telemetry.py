@@ -50,7 +50,11 @@ class ClientTelemetryHandlers:
         telemetry.forget_silent(now_ms)
         try:
             instance = telemetry.instances.ask(
-                request.client_instance_id, uuid.uuid4(), _attributes(context), now_ms
+                request.client_instance_id,
+                uuid.uuid4(),
+                context.connection.budget_key,
+                _attributes(context),
+                now_ms,
             )
         except KafkaError as error:
             return GetTelemetrySubscriptionsResponse(error_code=error.code)
@@ -69,9 +73,11 @@ class ClientTelemetryHandlers:
         telemetry = self._telemetry
         if telemetry is None:
             return _not_served(context)
+        client = context.connection.budget_key
         try:
             instance = telemetry.instances.take_push(
                 request.client_instance_id,
+                client,
                 _attributes(context),
                 request.subscription_id,
                 request.compression_type,
@@ -81,7 +87,7 @@ class ClientTelemetryHandlers:
             )
         except KafkaError as error:
             return PushTelemetryResponse(error_code=error.code)
-        return self._keep(telemetry, request, instance, context.connection.budget_key)
+        return self._keep(telemetry, request, instance, client)
 
     def _keep(
         self,

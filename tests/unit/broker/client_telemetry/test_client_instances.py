@@ -25,7 +25,7 @@ def clients(**subscriptions: dict[str, str]) -> ClientInstances:
 def push(found: ClientInstances, subscription_id: int, at_ms: int, **how: int | bool) -> ErrorCode:
     given = {"compression": 0, "size": 10, "is_last": False, **how}
     try:
-        found.take_push(CLIENT, JAVA, subscription_id, now_ms=MonotonicMs(at_ms), **given)  # type: ignore[arg-type]
+        found.take_push(CLIENT, "user", JAVA, subscription_id, now_ms=MonotonicMs(at_ms), **given)  # type: ignore[arg-type]
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE
@@ -37,22 +37,24 @@ def test_a_client_gets_what_all_matching_subscriptions_ask_for() -> None:
         b={"metrics": "a.", "interval.ms": "2000", "match": "client_id=app-.*"},
         c={"metrics": "*", "match": "client_software_name=librdkafka"},
     )
-    plan = found.ask(ZERO_ID, CLIENT, JAVA, MonotonicMs(0)).plan
+    plan = found.ask(ZERO_ID, CLIENT, "user", JAVA, MonotonicMs(0)).plan
     assert (plan.metrics, plan.interval_ms) == (("a.", "org.apache.kafka.producer.", "x."), 2000)
-    rdkafka = found.ask(ZERO_ID, OTHER, {**JAVA, "client_software_name": "librdkafka"}, MonotonicMs(0))
+    rdkafka = found.ask(
+        ZERO_ID, OTHER, "user", {**JAVA, "client_software_name": "librdkafka"}, MonotonicMs(0)
+    )
     assert (rdkafka.instance_id, rdkafka.plan.metrics) == (OTHER, ("*",))
 
 
 def test_a_client_without_a_subscription_asks_seldom() -> None:
-    plan = clients().ask(ZERO_ID, CLIENT, JAVA, MonotonicMs(0)).plan
+    plan = clients().ask(ZERO_ID, CLIENT, "user", JAVA, MonotonicMs(0)).plan
     assert (plan.metrics, plan.interval_ms) == ((), DEFAULT_INTERVAL_MS)
 
 
 def test_requests_before_the_interval_is_over_are_refused() -> None:
     found = clients(a={"metrics": "*", "interval.ms": "1000"})
-    plan = found.ask(ZERO_ID, CLIENT, JAVA, MonotonicMs(0)).plan
+    plan = found.ask(ZERO_ID, CLIENT, "user", JAVA, MonotonicMs(0)).plan
     with pytest.raises(KafkaError) as refused:
-        found.ask(CLIENT, OTHER, JAVA, MonotonicMs(999))
+        found.ask(CLIENT, OTHER, "user", JAVA, MonotonicMs(999))
     assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
     # The first push may be early: clients wait for a random part of the interval before it.
     assert push(found, plan.subscription_id, 500) == ErrorCode.NONE
@@ -64,34 +66,48 @@ def test_requests_before_the_interval_is_over_are_refused() -> None:
 
 def test_a_changed_subscription_lets_the_client_ask_again_at_once() -> None:
     found = clients(a={"metrics": "*", "interval.ms": "1000"})
-    before = found.ask(ZERO_ID, CLIENT, JAVA, MonotonicMs(0)).plan
+    before = found.ask(ZERO_ID, CLIENT, "user", JAVA, MonotonicMs(0)).plan
     found.set_subscriptions([parse_subscription("a", {"metrics": "x", "interval.ms": "1000"})])
     assert push(found, before.subscription_id, 1000) == ErrorCode.UNKNOWN_SUBSCRIPTION_ID
-    after = found.ask(CLIENT, OTHER, JAVA, MonotonicMs(1001)).plan
+    after = found.ask(CLIENT, OTHER, "user", JAVA, MonotonicMs(1001)).plan
     assert after.subscription_id != before.subscription_id
     assert push(found, after.subscription_id, 2001) == ErrorCode.NONE
 
 
 def test_refused_pushes() -> None:
     found = clients(a={"metrics": "*", "interval.ms": "100"})
-    subscription = found.ask(ZERO_ID, CLIENT, JAVA, MonotonicMs(0)).plan.subscription_id
+    subscription = found.ask(ZERO_ID, CLIENT, "user", JAVA, MonotonicMs(0)).plan.subscription_id
     assert push(found, subscription, 1000, size=101) == ErrorCode.TELEMETRY_TOO_LARGE
     assert push(found, subscription, 2000, compression=9) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     with pytest.raises(KafkaError) as refused:
-        found.take_push(ZERO_ID, JAVA, subscription, 0, 1, MonotonicMs(3000), is_last=False)
+        found.take_push(ZERO_ID, "user", JAVA, subscription, 0, 1, MonotonicMs(3000), is_last=False)
     assert refused.value.code == ErrorCode.INVALID_REQUEST
 
 
 def test_the_number_of_clients_is_bounded_and_silent_ones_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "MAX_INSTANCES", 3)
+    monkeypatch.setattr(module, "MAX_INSTANCES", 4)
     found = clients(a={"metrics": "*", "interval.ms": "100"})
     for number in range(1, 6):
-        found.ask(ZERO_ID, UUID(int=number), JAVA, MonotonicMs(number))
-    assert len(found) == 3
-    found.forget_silent(MonotonicMs(304))
-    assert len(found) == 2, "client 3 was silent for more than three intervals"
+        asked = found.ask(ZERO_ID, UUID(int=number), "user", JAVA, MonotonicMs(number))
+        assert asked.plan.metrics == ("*",), "those that are not remembered push, too"
+    assert len(found) == 3, "a part is spare for others"
+    found.forget_silent(MonotonicMs(302))
+    assert len(found) == 2, "client 1 was silent for more than three intervals"
+
+
+def test_a_user_with_many_clients_takes_no_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_INSTANCES", 8)
+    found = clients(a={"metrics": "*", "interval.ms": "1000"})
+    found.ask(ZERO_ID, CLIENT, "alice", JAVA, MonotonicMs(0))
+    for number in range(100, 120):
+        found.ask(ZERO_ID, UUID(int=number), "mallory", JAVA, MonotonicMs(1))
+    found.ask(ZERO_ID, OTHER, "bob", JAVA, MonotonicMs(2))
+    for instance_id, user in ((CLIENT, "alice"), (OTHER, "bob")):
+        with pytest.raises(KafkaError) as refused:
+            found.ask(instance_id, ZERO_ID, user, JAVA, MonotonicMs(999))
+        assert refused.value.code == ErrorCode.THROTTLING_QUOTA_EXCEEDED, "the client is remembered"
 
 
 @pytest.mark.parametrize(
