@@ -29,7 +29,7 @@ from tidelog.metrics.container_memory import ContainerMemory
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
-from tidelog.model.fair_budget import FairBudget
+from tidelog.model.fair_budget import BudgetUse, FairBudget
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
@@ -101,6 +101,7 @@ def broker_view(**changed: Any) -> Any:
         data_path=Path("/"),
         quotas=_quotas(),
         attachment_counts={"group": (2, 1), "transaction": (0, 0)},
+        budget_uses={"share_sessions": BudgetUse(5, 2000, 1)},
     )
     vars(view).update(changed)
     return view

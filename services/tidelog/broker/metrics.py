@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
-    from tidelog.model.fair_budget import FairBudget
+    from tidelog.model.fair_budget import BudgetUse, FairBudget
     from tidelog.model.instants import MonotonicMs
     from tidelog.timing.purgatory import Purgatory
 
@@ -112,6 +112,15 @@ class BrokerView:
         return 0 if partitions is None else len(partitions.sessions)
 
     @property
+    def budget_uses(self) -> dict[str, BudgetUse]:
+        """The use of the budgets of share sessions and of calls to coordinators, by name."""
+        partitions, uses = self._share_partitions(), self._coordination.budget_uses()
+        if partitions is not None:
+            uses["share_sessions"] = partitions.sessions.slots.use
+            uses["share_session_partitions"] = partitions.sessions.room.use
+        return uses
+
+    @property
     def offline_replica_count(self) -> int:
         """The number of replicas whose logs failed."""
         return self._hosted.offline_count
@@ -151,7 +160,7 @@ class BrokerMetrics:
         self.listeners: list[Listener] = []
         """The listeners that accept connections."""
         self.budgets: dict[str, FairBudget] = {}
-        """The budgets that clients share, by name."""
+        """The budgets that clients share from the start, by name."""
         self.client_telemetry: ClientTelemetry | None = None
         """The receiver of clients' metrics, if there is one."""
         self._loop = loop
@@ -171,7 +180,7 @@ class BrokerMetrics:
             _add_load(families, [listener.load() for listener in tuple(self.listeners)])
             if self._loop is not None:
                 _add_idle_share(families, self._loop.idle_share())
-        _add_budgets(families, self.budgets)
+        _add_budgets(families, self._budget_uses())
         if telemetry.broker_state:
             doc = "1 starting, 2 recovering, 3 running, 6 handing over, 7 stopping"
             families.gauge("kafka_server_kafkaserver_brokerstate", doc, telemetry.broker_state)
@@ -191,6 +200,14 @@ class BrokerMetrics:
         _add_requests(families, telemetry)
         if self.client_telemetry is not None:
             self.client_telemetry.collect(families, telemetry.clock.monotonic_ms())
+
+    def _budget_uses(self) -> dict[str, BudgetUse]:
+        uses = {name: budget.use for name, budget in tuple(self.budgets.items())}
+        if self._broker is not None:
+            uses |= self._broker.budget_uses
+        if self.client_telemetry is not None:
+            uses |= self.client_telemetry.budget_uses
+        return uses
 
 
 def _add_topics(families: Families, telemetry: Telemetry) -> None:
@@ -281,14 +298,14 @@ def _add_load(families: Families, loads: list[ConnectionLoad]) -> None:
     families.gauge("tidelog_connections_held_back", doc, sum(load.held_back for load in loads))
 
 
-def _add_budgets(families: Families, budgets: Mapping[str, FairBudget]) -> None:
-    for name, budget in sorted(budgets.items()):
+def _add_budgets(families: Families, uses: Mapping[str, BudgetUse]) -> None:
+    for name, use in sorted(uses.items()):
         labels = {"budget": name}
         doc = "What clients and brokers hold of a budget that they share"
-        families.gauge("tidelog_budget_held", doc, budget.held, **labels)
-        families.gauge("tidelog_budget_total", "The size of the budget", budget.total, **labels)
+        families.gauge("tidelog_budget_held", doc, use.held, **labels)
+        families.gauge("tidelog_budget_total", "The size of the budget", use.total, **labels)
         doc = "Holders that lost what they held, because others needed it"
-        families.counter("tidelog_budget_evictions", doc, budget.evicted_total, **labels)
+        families.counter("tidelog_budget_evictions", doc, use.evicted_total, **labels)
 
 
 def _add_quotas(families: Families, quotas: ClientQuotas, now_ms: MonotonicMs) -> None:

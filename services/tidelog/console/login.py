@@ -29,6 +29,7 @@ from tidelog.console.core.failed_logins import FailedLogins
 from tidelog.console.core.sessions import LIFETIME_MS, Sessions, TooManySessionsError
 from tidelog.console.events import ENDED
 from tidelog.model.errors import KafkaError
+from tidelog.model.fair_budget import BudgetUse
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
 from tidelog.sasl.login import ClientLogin, SaslLogin
@@ -51,7 +52,7 @@ SECURE_COOKIE: Final = "__Host-tidelog-session"
 """With this prefix, browsers accept the cookie only over TLS, from this host and for all paths."""
 LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
-OPEN_PATHS: Final = frozenset({LOGIN_PATH, "/livez"})
+OPEN_PATHS: Final = frozenset({LOGIN_PATH, "/livez", "/metrics"})
 """The paths that need no session, besides those of the script and the style sheet."""
 
 _WRONG: Final = "The cluster does not accept this user name and password."
@@ -140,6 +141,11 @@ class Login:
         self._failed = FailedLogins()
         self._logins = 0
         self._sweep: asyncio.TimerHandle | None = None
+
+    @property
+    def sessions_use(self) -> BudgetUse:
+        """The use of the budget of sessions, for metrics."""
+        return self._sessions.budget.use
 
     def close(self) -> None:
         """Ends all sessions, and returns when their calls have ended."""

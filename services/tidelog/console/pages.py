@@ -36,7 +36,7 @@ from tidelog.console.record_search import RecordsFound, find_record, find_record
 from tidelog.console.rendering import HERE, Renderer, time_text
 from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
 from tidelog.model.errors import KafkaError
-from tidelog.model.fair_budget import FairBudget, Holding
+from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
 from tidelog.model.instants import MonotonicMs, WallMs
 
 MAX_VIEWERS: Final = 64
@@ -183,6 +183,7 @@ class Console:
         routes.append(Route("/topics/{topic}/records/{partition}/{offset}", self._record, methods=["GET"]))
         routes.append(Mount("/static", StaticFiles(directory=HERE / "static")))
         routes.append(Route("/livez", _live, methods=["GET"]))
+        routes.append(Route("/metrics", self._metrics, methods=["GET"]))
         if self._login is not None:
             routes += self._login.routes()
         application = Starlette(
@@ -433,6 +434,13 @@ class Console:
             self._searches.forget(place, self._now_s())
         return found, None, 200
 
+    async def _metrics(self, request: Request) -> Response:
+        """Shows the budgets of the console to Prometheus. It says nothing about users and the cluster."""
+        uses = {"console_viewers": self._viewers.use, "console_searches": self._searches.use}
+        if self._login is not None:
+            uses["console_sessions"] = self._login.sessions_use
+        return PlainTextResponse(_metrics_text(uses))
+
     async def _not_found(self, request: Request, error: Exception) -> Response:
         return self._respond(
             request,
@@ -458,6 +466,19 @@ class Console:
 async def _live(request: Request) -> Response:
     """Answers the probes of Kubernetes. It says nothing about the cluster."""
     return PlainTextResponse("ok\n")
+
+
+def _metrics_text(uses: Mapping[str, BudgetUse]) -> str:
+    """Returns budgets, by name, in Prometheus' text format and under the names that brokers use."""
+    lines = []
+    for name, kind, values in (
+        ("held", "gauge", {budget: use.held for budget, use in uses.items()}),
+        ("total", "gauge", {budget: use.total for budget, use in uses.items()}),
+        ("evictions_total", "counter", {budget: use.evicted_total for budget, use in uses.items()}),
+    ):
+        lines.append(f"# TYPE tidelog_budget_{name} {kind}")
+        lines += [f'tidelog_budget_{name}{{budget="{budget}"}} {value}' for budget, value in values.items()]
+    return "\n".join(lines) + "\n"
 
 
 def _access_of(request: Request) -> ClusterAccess:

@@ -77,6 +77,14 @@ class _Wish(NamedTuple):
     granted: Callable[[], object]
 
 
+class BudgetUse(NamedTuple):
+    """The numbers of a budget that metrics show. `evicted_total` counts the holdings that were evicted."""
+
+    held: int
+    total: int
+    evicted_total: int
+
+
 class FairBudget:
     """A budget of `total`, in bytes or in objects."""
 
@@ -111,6 +119,11 @@ class FairBudget:
     @property
     def held(self) -> int:
         return self.held_by_clients + self.held_by_brokers
+
+    @property
+    def use(self) -> BudgetUse:
+        """The numbers for metrics. Any thread may read them."""
+        return BudgetUse(self.held, self.total, self.evicted_total)
 
     @property
     def capacity(self) -> int:

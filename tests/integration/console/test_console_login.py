@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
+from prometheus_client.parser import text_string_to_metric_families
 
 from brokerlab.broker_process import free_port
 from brokerlab.console_users import MECHANISM, PASSWORDS, WAIT_S, SecuredCluster
@@ -46,6 +47,15 @@ def test_nothing_is_shown_before_a_login(console: Any) -> None:
     assert 'name="next" value="/topics"' in page
     for path in ("/livez", "/static/console.css"):
         assert console.get(path).status == 200
+
+
+def test_metrics_show_the_budgets_of_the_console(console: Any) -> None:
+    console.log_in("alice", PASSWORDS["alice"])
+    shown = text_string_to_metric_families(console.get("/metrics").text)
+    families = {family.name: family for family in shown}
+    held = {sample.labels["budget"]: sample.value for sample in families["tidelog_budget_held"].samples}
+    assert held == {"console_viewers": 0, "console_searches": 0, "console_sessions": 1}
+    assert families["tidelog_budget_evictions"].type == "counter"
 
 
 def test_a_session_shows_what_acls_allow(console: Any) -> None:

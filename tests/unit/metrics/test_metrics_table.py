@@ -52,6 +52,12 @@ def test_code_and_documentation_have_the_same_names() -> None:
     assert rows().keys() - shown().keys() == set(), "in docs/metrics.md only"
 
 
+def test_all_budgets_are_shown() -> None:
+    held = {sample.labels["budget"]: sample.value for sample in shown()["tidelog_budget_held"].samples}
+    clients = {"client_metrics_clients": 0, "client_metrics_series": 0, "client_metrics_bytes": 0}
+    assert held == {"request_memory": 0, "share_sessions": 5, **clients}
+
+
 def test_code_and_documentation_have_the_same_types_and_labels() -> None:
     table = rows()
     for name, family in shown().items():

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tidelog.metadata.entries import ClientMetricsEntry
     from tidelog.metrics.families import Families
     from tidelog.metrics.generated.metrics_pb2 import MetricsData
+    from tidelog.model.fair_budget import BudgetUse
 
 SWEEP_INTERVAL_MS: Final = 10_000
 
@@ -77,6 +78,15 @@ class ClientTelemetry:
             self._next_sweep_ms = MonotonicMs(now_ms + SWEEP_INTERVAL_MS)
             self.instances.forget_silent(now_ms)
             self.series.forget_old(now_ms)
+
+    @property
+    def budget_uses(self) -> dict[str, BudgetUse]:
+        """The use of the budgets of clients that push, by name. Any thread may read it."""
+        return {
+            "client_metrics_clients": self.instances.places.use,
+            "client_metrics_series": self.series.numbers.use,
+            "client_metrics_bytes": self.series.memory.use,
+        }
 
     def collect(self, families: Families, now_ms: MonotonicMs) -> None:
         """Adds the current samples. Any thread may call it."""

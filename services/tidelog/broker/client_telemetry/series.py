@@ -133,8 +133,8 @@ class ClientSeries:
         self.dropped_total = 0
         self.pushes_total = 0
         self._clients: dict[UUID, _Client] = {}
-        self._numbers = FairBudget(MAX_SERIES, stalled_s=NEVER_S)
-        self._memory = FairBudget(MAX_SERIES_BYTES, stalled_s=NEVER_S)
+        self.numbers = FairBudget(MAX_SERIES, stalled_s=NEVER_S)
+        self.memory = FairBudget(MAX_SERIES_BYTES, stalled_s=NEVER_S)
 
     def replace(self, instance_id: UUID, client: str, pushed: PushedMetrics, until_ms: MonotonicMs) -> None:
         """Takes a client's newest values, to show them until a time. `client` is its key in fair budgets. If
@@ -147,7 +147,7 @@ class ClientSeries:
             number, memory = known.number, known.memory
         samples = pushed.samples
         self._clients[instance_id] = _Client(samples, until_ms, number, memory)
-        has_room = self._numbers.resize(number, client, len(samples), ANY_TIME_S) and self._memory.resize(
+        has_room = self.numbers.resize(number, client, len(samples), ANY_TIME_S) and self.memory.resize(
             memory, client, pushed.size_bytes, ANY_TIME_S
         )
         self.pushes_total += 1
@@ -158,8 +158,8 @@ class ClientSeries:
     def forget(self, instance_id: UUID) -> None:
         client = self._clients.pop(instance_id, None)
         if client is not None:
-            self._numbers.forget(client.number, ANY_TIME_S)
-            self._memory.forget(client.memory, ANY_TIME_S)
+            self.numbers.forget(client.number, ANY_TIME_S)
+            self.memory.forget(client.memory, ANY_TIME_S)
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Removes the series whose time is over."""
@@ -178,9 +178,7 @@ class ClientSeries:
                 add(sample.name, sample.doc, sample.value, **sample.labels)
         doc = "Clients that push metrics or asked for their subscription"
         families.gauge("tidelog_client_metrics_instances", doc, instance_count)
-        families.gauge(
-            "tidelog_client_metrics_series", "Series of clients that are shown", self._numbers.held
-        )
+        families.gauge("tidelog_client_metrics_series", "Series of clients that are shown", self.numbers.held)
         families.counter("tidelog_client_metrics_pushes", "Pushes of clients", self.pushes_total)
         doc = "Series of clients that were left out, because of their number or their form"
         families.counter("tidelog_client_metrics_dropped_series", doc, self.dropped_total)

@@ -32,7 +32,7 @@ from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext, 
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fair_budget import FairBudget, Holding
+from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import (
     MAX_REMEMBERED_NAME_CHARS,
@@ -427,6 +427,8 @@ class Coordination:
         self._hosted = hosted
         self._waiting = waiting
         self._sessions: dict[CoordinatorSession, None] = {}
+        self._evicted_calls = 0  # of sessions that have ended
+        self._evicted_names = 0
         self._attached: dict[ShardId, Attachment] = {}
         self._highest_epochs: dict[ShardId, int] = {}
         self._serving: dict[ShardId, CoordinatorSession] = {}
@@ -482,7 +484,10 @@ class Coordination:
 
     def forget(self, session: CoordinatorSession) -> None:
         """Removes a session that has ended."""
-        self._sessions.pop(session, None)
+        if session in self._sessions:
+            del self._sessions[session]
+            self._evicted_calls += session.call_budget.evicted_total
+            self._evicted_names += session.names_budget.evicted_total
         self.serving_changed()
 
     def serving_changed(self) -> None:
@@ -543,6 +548,16 @@ class Coordination:
                 sum(attachment.held_count for attachment in attached if attachment.shard.kind is kind),
             )
             for kind in ShardKind
+        }
+
+    def budget_uses(self) -> dict[str, BudgetUse]:
+        """Returns the use of the budgets of all sessions together, by name. Any thread may call it."""
+        sessions = tuple(self._sessions)
+        return {
+            "coordinator_calls": _sum([session.call_budget.use for session in sessions], self._evicted_calls),
+            "coordinator_call_names": _sum(
+                [session.names_budget.use for session in sessions], self._evicted_names
+            ),
         }
 
     def stop(self) -> None:
@@ -678,6 +693,15 @@ class Coordination:
         leader = self._hosted.leader_of(*topic_partition)
         is_here = leader is not None and leader[0] == self.identity.broker_id
         return is_here or self._hosted.awaits_role(topic_partition)
+
+
+def _sum(uses: Sequence[BudgetUse], evicted_before: int) -> BudgetUse:
+    """Returns the use of several budgets together. `evicted_before` counts the evictions of earlier ones."""
+    return BudgetUse(
+        sum(use.held for use in uses),
+        sum(use.total for use in uses),
+        evicted_before + sum(use.evicted_total for use in uses),
+    )
 
 
 # -- clients' requests about one group or transaction

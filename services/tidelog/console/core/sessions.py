@@ -48,7 +48,7 @@ class Sessions(Generic[T]):
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, Session[T]] = {}
-        self._budget = FairBudget(MAX_SESSIONS, stalled_s=IDLE_MS / 1000)
+        self.budget = FairBudget(MAX_SESSIONS, stalled_s=IDLE_MS / 1000)
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -70,7 +70,7 @@ class Sessions(Generic[T]):
 
         ends_ms = MonotonicMs(now_ms + min(lasts_ms, LIFETIME_MS))
         session = Session(value, ends_ms, now_ms, Holding(evict, lambda: session.used_ms / 1000))
-        if not self._budget.resize(session.holding, user, 1, now_ms / 1000):
+        if not self.budget.resize(session.holding, user, 1, now_ms / 1000):
             raise TooManySessionsError
         self._sessions[key] = session
         return ended
@@ -106,7 +106,7 @@ class Sessions(Generic[T]):
         session = self._sessions.pop(key, None)
         if session is None:
             return None
-        self._budget.forget(session.holding, session.used_ms / 1000)
+        self.budget.forget(session.holding, session.used_ms / 1000)
         return session.value
 
 

@@ -465,6 +465,12 @@ def test_one_client_leaves_room_for_the_calls_of_others(
     assert [error_of(asked) for asked in others] == [None] * 3
     assert error_of(greedy[0]) in (None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert coordinator.end.call_budget.held_by("User:other") > 24_000
+    use = lab.broker.coordination.budget_uses()["coordinator_calls"]
+    assert (use.held, use.total) == (coordinator.end.call_budget.held, 100_000)
+    assert use.evicted_total == coordinator.end.call_budget.evicted_total > 0
+    coordinator.end.closed()
+    ended = lab.broker.coordination.budget_uses()["coordinator_calls"]
+    assert ended == (0, 0, use.evicted_total), "a counter of Prometheus never decreases"
 
 
 def test_unanswered_requests_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
