@@ -36,10 +36,9 @@ from tidelog.pipeline.ledger.entry import CommitEntry
 from tidelog.pipeline.progress import next_offsets
 from tidelog.pipeline.segments import register
 from tidelog.pipeline.segments.layout import PartitionLog
-from tidelog.pipeline.segments.options import STORAGE_PREFIX
+from tidelog.pipeline.segments.options import STORAGE_PREFIX, to_json
+from tidelog.pipeline.segments.options import next_offsets as next_ends
 from tidelog.pipeline.segments.storage import Storage
-from tidelog.pipeline.segments.stream_offsets import next_offsets as next_ends
-from tidelog.pipeline.segments.stream_offsets import to_json
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.session import is_remote
 from tidelog.pipeline.stored_files import StoredDirectory, absolute

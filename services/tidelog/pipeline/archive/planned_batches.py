@@ -29,7 +29,7 @@ from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offse
 from tidelog.pipeline.archive.spec import LATEST, ArchiveSpec
 from tidelog.pipeline.archive.survey import Survey, survey
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.offset_shares import offset_shares
+from tidelog.pipeline.segments.options import offset_shares
 from tidelog.pipeline.stored_files import StoredDirectory
 
 if TYPE_CHECKING:

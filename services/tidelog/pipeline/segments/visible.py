@@ -2,13 +2,20 @@
 offset.
 
 The high watermark is the checkpointed one, so the acknowledged records of the last seconds are not visible
-yet. The last stable offset is found as recovery finds it: from the newest producer snapshot at or below the
-high watermark and the batches between them.
+yet. The last stable offset is found as recovery finds it (Kafka's `ProducerStateManager`): from the newest
+producer snapshot at or below the high watermark and the batches between them. It is the first offset of the
+oldest open transaction.
+
+Below a high watermark, all replicas are equal, except after an unclean election. Then the replica with the
+newest leader epoch defines where an older epoch ended (KIP-101), and anything beyond that in another replica
+was lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.partition_directory import (
@@ -21,11 +28,9 @@ from tidelog.broker.log.partition_directory import (
     TRANSACTION_INDEX_SUFFIX,
 )
 from tidelog.broker.log.segment_indexes import CorruptTransactionIndexError, decode_aborted_transactions
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, EpochEntry, LeaderEpochs
+from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, SnapshotEntry, decode_snapshot
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.headers import LOCAL_CHUNK_BYTES, REMOTE_CHUNK_BYTES, scan_batches
-from tidelog.pipeline.segments.indexes import offset_entries, position_below
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -35,11 +40,112 @@ from tidelog.pipeline.segments.layout import (
     PartitionLog,
     SegmentFile,
 )
-from tidelog.pipeline.segments.log_directories import ReplicaDirectory, log_directories, replica_directories
-from tidelog.pipeline.segments.open_transactions import OpenTransactions
-from tidelog.pipeline.segments.replica_choice import choose_replicas
+from tidelog.pipeline.segments.log_files import (
+    LOCAL_CHUNK_BYTES,
+    REMOTE_CHUNK_BYTES,
+    ReplicaDirectory,
+    log_directories,
+    offset_entries,
+    position_below,
+    replica_directories,
+    scan_batches,
+)
 from tidelog.pipeline.segments.storage import FileEntry, Storage, is_local
+from tidelog.records.batch import BatchHeader
+from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
+
+
+class OpenTransactions:
+    """`aborted` holds the transactions that were seen to abort."""
+
+    __slots__ = ("_first_offsets", "aborted")
+
+    def __init__(self, snapshot: Iterable[SnapshotEntry] = ()) -> None:
+        # The newest entry of a producer id counts, because tidelog writes several.
+        self._first_offsets = {
+            producer_id: first_offset
+            for producer_id, first_offset in {e.producer_id: e.txn_first_offset for e in snapshot}.items()
+            if first_offset >= 0
+        }
+        self.aborted: list[AbortedRange] = []
+
+    def copy(self) -> OpenTransactions:
+        same = OpenTransactions()
+        same._first_offsets = dict(self._first_offsets)
+        same.aborted = list(self.aborted)
+        return same
+
+    def see(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
+        """Processes the next batch of the log. `marker` is set for a control batch with an end marker."""
+        if header.is_control:
+            if marker is None:
+                return
+            first_offset = self._first_offsets.pop(header.producer_id, None)
+            if first_offset is not None and not marker.is_commit:
+                self.aborted.append(AbortedRange(header.producer_id, first_offset, header.last_offset))
+        elif header.is_transactional:
+            self._first_offsets.setdefault(header.producer_id, header.base_offset)
+
+    def first_offset(self) -> int | None:
+        """Returns the first offset of the oldest open transaction."""
+        return min(self._first_offsets.values(), default=None)
+
+
+def choose_replicas(found: Iterable[PartitionLog], *, unknown_is_empty: bool = False) -> list[PartitionLog]:
+    """Chooses one log for each partition name. Raises PipelineError if replicas belong to two topics of the
+    same name, or if no checkpoint names the high watermark.
+    """
+    ordered = sorted(found, key=lambda log: (log.topic, log.partition))
+    return [
+        _choose(list(replicas), unknown_is_empty)
+        for _, replicas in groupby(ordered, key=lambda log: (log.topic, log.partition))
+    ]
+
+
+def _choose(replicas: Sequence[PartitionLog], unknown_is_empty: bool) -> PartitionLog:
+    name = f"{replicas[0].topic}-{replicas[0].partition}"
+    topic_ids = {log.topic_id for log in replicas if log.topic_id is not None}
+    if len(topic_ids) > 1:
+        where = ", ".join(f"{log.directory} (topic id {log.topic_id})" for log in replicas)
+        raise PipelineError(f"{name} belongs to several topics of the same name: {where}; name one directory")
+    known = [log for log in replicas if log.high_watermark != UNKNOWN_HIGH_WATERMARK]
+    if not known:
+        log = replicas[0]
+        if unknown_is_empty:
+            start = log.log_start_offset
+            return replace(log, high_watermark=start, last_stable_offset=start, aborted=())
+        raise PipelineError(
+            f"no checkpoint says how far {name} in {log.directory} is committed: let its broker run for"
+            f" some more seconds (replica.high.watermark.checkpoint.interval.ms), then copy or read it again"
+        )
+    newest = max(known, key=lambda log: _epochs(log).latest_epoch)
+    agreed = [_cut_to(_epochs(newest), log) for log in known]
+    return max(
+        agreed,
+        key=lambda log: (
+            _epochs(log).epoch_for_offset(log.end_offset - 1),
+            log.end_offset,
+            -log.log_start_offset,
+        ),
+    )
+
+
+def _epochs(log: PartitionLog) -> LeaderEpochs:
+    return LeaderEpochs([EpochEntry(*entry) for entry in log.leader_epochs])
+
+
+def _cut_to(newest: LeaderEpochs, log: PartitionLog) -> PartitionLog:
+    epoch = _epochs(log).epoch_for_offset(log.high_watermark - 1)
+    agreed_end = newest.end_offset_for(epoch, log.high_watermark).end_offset
+    if agreed_end < 0 or agreed_end >= log.high_watermark:
+        return log
+    return replace(
+        log,
+        high_watermark=max(agreed_end, log.log_start_offset),
+        last_stable_offset=max(min(agreed_end, log.last_stable_offset), log.log_start_offset),
+    )
+
 
 __all__ = [
     "READ_COMMITTED",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tidelog.pipeline.segments.schema import spark_schema
+from tidelog.pipeline.segments.source import spark_schema
 from tidelog.pipeline.verify.log_reader import BatchOpener, Partition, Span
 from tidelog.records.columns.arrow import COLUMNS, ColumnarDecoder
 from tidelog.records.columns.rows import RowBounds

@@ -8,15 +8,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.aborted_batches import AbortedBatches
-from tidelog.pipeline.segments.headers import LOCAL_CHUNK_BYTES, REMOTE_CHUNK_BYTES, scan_batches
-from tidelog.pipeline.segments.indexes import offset_entries, position_below
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    AbortedBatches,
     PartitionLog,
     SegmentFile,
     by_name,
+)
+from tidelog.pipeline.segments.log_files import (
+    LOCAL_CHUNK_BYTES,
+    REMOTE_CHUNK_BYTES,
+    offset_entries,
+    position_below,
+    scan_batches,
 )
 from tidelog.pipeline.segments.storage import Storage, is_local
 from tidelog.pipeline.segments.visible import visible_logs

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidelog.pipeline.segments.schema import spark_schema
+from tidelog.pipeline.segments.source import spark_schema
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.columns import record_places, rows

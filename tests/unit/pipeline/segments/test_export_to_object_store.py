@@ -17,8 +17,7 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.export import ExportSettings, export_segments
-from tidelog.pipeline.segments.slice_reader import SliceReader
-from tidelog.pipeline.segments.slices import SegmentPlanner
+from tidelog.pipeline.segments.slices import SegmentPlanner, SliceReader
 from tidelog.pipeline.segments.storage import Storage, WritableStorage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.records.columns.rows import RowBounds

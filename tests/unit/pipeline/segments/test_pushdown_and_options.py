@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.options import OffsetsOption, parse_options
-from tidelog.pipeline.segments.pushdown import Wanted
+from tidelog.pipeline.segments.source import Wanted
 from tidelog.records.columns.arrow import COLUMNS
 from tidelog.records.columns.rows import RowBounds
 

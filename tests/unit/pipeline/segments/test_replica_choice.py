@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import AbortedRange, PartitionLog
-from tidelog.pipeline.segments.replica_choice import choose_replicas
+from tidelog.pipeline.segments.visible import choose_replicas
 
 
 def replica(

@@ -13,8 +13,7 @@ from brokerlab.clients import consume_messages, create_topic, new_producer, prod
 from brokerlab.kafka_jars import PEER, KafkaUnavailableError, find_jars
 from brokerlab.peer_kafka import PeerKafka
 from tidelog.pipeline.segments.layout import READ_UNCOMMITTED, PartitionLog
-from tidelog.pipeline.segments.slice_reader import SliceReader
-from tidelog.pipeline.segments.slices import SegmentPlanner
+from tidelog.pipeline.segments.slices import SegmentPlanner, SliceReader
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.records.columns.rows import RowBounds

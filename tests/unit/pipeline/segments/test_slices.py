@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
-from tidelog.pipeline.segments.slice_reader import SliceReader
-from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, tasks
+from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, SliceReader, tasks
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.records.batch import BATCH_HEADER_BYTES, assemble_batch, iterate_headers
 from tidelog.records.builder import build_batch, build_end_transaction_batch

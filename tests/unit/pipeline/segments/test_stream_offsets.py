@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
-from tidelog.pipeline.segments.options import OffsetsOption
-from tidelog.pipeline.segments.stream_offsets import (
+from tidelog.pipeline.segments.options import (
+    OffsetsOption,
     ends_now,
     from_json,
     initial_offsets,

@@ -1,11 +1,20 @@
-"""Finds the partitions in brokers' data directories, or in copies of them, and reads the checkpoints."""
+"""Reads the files of brokers' data directories, or of copies of them: the partitions, the checkpoints, the
+indexes, and the headers of batches.
+
+A file that a broker is writing may end in zeros or within an entry, so everything after the last valid entry
+is ignored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidelog.broker.log.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -20,6 +29,13 @@ from tidelog.broker.log.partition_directory import LOG_SUFFIX, parse_partition_d
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.storage import FileEntry, Storage
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    CURRENT_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    BatchHeader,
+    parse_header,
+)
 
 MAX_DEPTH: Final = 4
 """The maximum depth of a log directory below a root, for example STATE/kafka-1/1/data."""
@@ -119,3 +135,89 @@ def checkpoint(storage: Storage, directory: LogDirectoryListing, name: str) -> d
         return {}
     except CorruptFileError as error:
         raise PipelineError(f"{error}: copy the directory again, or let its broker rewrite it") from error
+
+
+LOCAL_CHUNK_BYTES: Final = 32 * 1024
+REMOTE_CHUNK_BYTES: Final = 4 * 1024 * 1024
+_MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+
+class PlacedBatch(NamedTuple):
+    position: int
+    header: BatchHeader
+
+    @property
+    def end(self) -> int:
+        return self.position + self.header.size_bytes
+
+
+def scan_batches(
+    file: pa.NativeFile, position: int, end: int, *, min_offset: int, chunk_bytes: int = LOCAL_CHUNK_BYTES
+) -> Iterator[PlacedBatch]:
+    """Yields the whole batches between two positions. It ends silently at the first invalid batch, because a
+    writer is writing there, or was when it died.
+    """
+    chunk, chunk_start, next_offset = memoryview(b""), 0, min_offset
+    while position + BATCH_HEADER_BYTES <= end:
+        at = position - chunk_start
+        if at + BATCH_HEADER_BYTES > len(chunk):
+            chunk = memoryview(file.read_at(min(chunk_bytes, end - position), position))
+            chunk_start, at = position, 0
+            if len(chunk) < BATCH_HEADER_BYTES:
+                return
+        header = parse_header(chunk, at)
+        batch = PlacedBatch(position, header)
+        if (
+            header.batch_length < _MIN_BATCH_LENGTH
+            or header.magic != CURRENT_MAGIC
+            or batch.end > end
+            or header.base_offset < next_offset
+            or header.last_offset_delta < 0
+        ):
+            return
+        yield batch
+        next_offset, position = header.last_offset + 1, batch.end
+
+
+_OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+_TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+
+Longs: TypeAlias = NDArray[np.int64]
+
+
+def offset_entries(data: bytes, base_offset: int, size_bytes: int) -> tuple[Longs, Longs]:
+    """Reads an `.index` file: (last offset of a batch, position of that batch in the segment of
+    `size_bytes`). Both rise.
+    """
+    entries = np.frombuffer(data, _OFFSET_ENTRY, len(data) // _OFFSET_ENTRY.itemsize)
+    offsets = entries["relative_offset"].astype(np.int64)
+    positions = entries["position"].astype(np.int64)
+    count = min(_rising(offsets, 0), _rising(positions, 1))  # the first batch has no entry
+    count = min(count, int(np.searchsorted(positions[:count], size_bytes, side="left")))
+    return offsets[:count] + base_offset, positions[:count]
+
+
+def time_entries(data: bytes, base_offset: int) -> tuple[Longs, Longs]:
+    """Reads a `.timeindex` file: (greatest timestamp so far, last offset of its batch). Both rise. A batch
+    before the first entry's batch may have the same timestamp.
+    """
+    entries = np.frombuffer(data, _TIME_ENTRY, len(data) // _TIME_ENTRY.itemsize)
+    timestamps = entries["timestamp"].astype(np.int64)
+    offsets = entries["relative_offset"].astype(np.int64)
+    count = min(_rising(timestamps, 0), _rising(offsets, 0))
+    return timestamps[:count], offsets[:count] + base_offset
+
+
+def position_below(entries: tuple[Longs, Longs], offset: int) -> int:
+    """Returns the position of a batch that begins at or before the batch with `offset`."""
+    offsets, positions = entries
+    slot = int(np.searchsorted(offsets, offset, side="right")) - 1
+    return int(positions[slot]) if slot >= 0 else 0
+
+
+def _rising(column: Longs, least: int) -> int:
+    """Returns how many values from the start rise strictly, where the first must be at least `least`."""
+    if not len(column) or column[0] < least:
+        return 0
+    stops = np.flatnonzero(np.diff(column) <= 0)
+    return int(stops[0]) + 1 if len(stops) else len(column)
