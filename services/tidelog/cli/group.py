@@ -28,7 +28,7 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.client.group_lag import lag_of, total_of, uncommitted_count
+from tidelog.client.group_lag import beyond_end_count, lag_of, total_of, uncommitted_count
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.share_groups import describe_share_offsets
 from tidelog.process.command_help import SuggestingGroup
@@ -223,10 +223,10 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
     committed = committed_offsets(cluster, group.group_id)
     owners = {partition: member for member in group.members for partition in member.partitions}
     partitions = sorted({*committed, *owners})
-    topics = cluster.topics(sorted({partition.topic for partition in partitions})).values()
+    topics = cluster.topics(sorted({partition.topic for partition in partitions}))
     # The last stable offsets come first, so that they are not above the high watermarks.
-    stable = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
-    ends = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
+    stable = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP, isolation_level=READ_COMMITTED)
+    ends = offsets_of_topics(cluster, topics.values(), LATEST_TIMESTAMP)
     lags = {place: lag_of(place, committed, ends, stable) for place in partitions}
     is_stable_only = isolation_level == "read_committed"
     # Programs always get both, so that the keys do not depend on open transactions.
@@ -252,8 +252,8 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
         ("topic", "#partition", "#committed", *columns, "member", "host"),
         rows,
         totals,
-        uncommitted_count(topics, committed),
-        sum(lag.lag is not None and lag.lag < 0 for lag in lags.values()),
+        uncommitted_count(topics, committed, owners),
+        beyond_end_count(lag.lag for lag in lags.values()),
     )
 
 

@@ -51,6 +51,10 @@ def command(
 
     Keys: q ends it, p pauses it, and Tab goes to the next table. A snapshot takes a few requests to each
     broker, and two for each of at most 100 groups.
+
+    The lag of a group leaves out partitions of its topics without a committed offset ("uncommitted"), and
+    those whose committed offset is beyond the end of the log ("beyond end"). The max lag is negative if all
+    of its partitions are beyond the end.
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if once:
@@ -125,7 +129,18 @@ def _print(rates: ClusterRates) -> None:
 
 def _print_groups(rates: ClusterRates) -> None:
     print_table(
-        ("group", "type", "state", "#partitions", "#lag", "#max lag", "#records/s", "#catch-up s"),
+        (
+            "group",
+            "type",
+            "state",
+            "#partitions",
+            "#lag",
+            "#max lag",
+            "#uncommitted",
+            "#beyond end",
+            "#records/s",
+            "#catch-up s",
+        ),
         [
             (
                 row.group,
@@ -134,6 +149,8 @@ def _print_groups(rates: ClusterRates) -> None:
                 row.partitions,
                 row.lag,
                 row.max_lag,
+                row.uncommitted,
+                row.beyond_end,
                 _rounded(row.records_per_s),
                 _rounded(row.catch_up_s),
             )

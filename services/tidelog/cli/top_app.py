@@ -26,9 +26,20 @@ from tidelog.model.printable import printable
 _COLUMNS: Final = {
     "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),
     "topics": ("topic", "partitions", "missing", "offline", "size", "records/s", "bytes/s"),
-    "groups": ("group", "type", "state", "partitions", "lag", "max lag", "records/s", "catch-up"),
+    "groups": (
+        "group",
+        "type",
+        "state",
+        "partitions",
+        "lag",
+        "max lag",
+        "uncommitted",
+        "beyond end",
+        "records/s",
+        "catch-up",
+    ),
 }
-_WIDTHS: Final = {"address": 30, "topic": 40, "group": 40, "type": 8, "state": 20, "": 10}
+_WIDTHS: Final = {"address": 30, "topic": 40, "group": 40, "type": 8, "state": 20, "uncommitted": 11, "": 10}
 _NUMBER_WIDTH: Final = 10
 """The columns have fixed widths, so that a long name hides no column, and no cell has to be measured."""
 MAX_ROWS: Final = 200
@@ -161,6 +172,8 @@ class TopApp(App[None]):
                     str(row.partitions),
                     short(row.lag),
                     short(row.max_lag),
+                    str(row.uncommitted),
+                    str(row.beyond_end),
                     short(row.records_per_s),
                     duration_text(row.catch_up_s),
                 )

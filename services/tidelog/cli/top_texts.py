@@ -26,8 +26,8 @@ def short(value: float | None) -> str:
     if value is None:
         return "-"
     for prefix in ("", " k", " M", " G", " T"):
-        if value < 999.5:
-            digits = 0 if value >= 99.95 or value == int(value) else 1
+        if abs(value) < 999.5:
+            digits = 0 if abs(value) >= 99.95 or value == int(value) else 1
             return f"{value:.{digits}f}{prefix}"
         value /= 1000
     return f"{value:.0f} P"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidelog.client.group_lag import PartitionLag
+from tidelog.client.group_lag import PartitionLag, beyond_end_count, total_of
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
@@ -41,12 +41,14 @@ class BrokerFacts:
 class GroupFacts:
     """A group. For a share group, `committed` has the start offsets and `share_lags` the lags that its
     coordinator states, as far as it knows them. `group_type` is empty if the broker does not state it.
+    `uncommitted` counts the partitions of its topics without a committed offset.
     """
 
     group_type: str
     state: str
     committed: Mapping[TopicPartition, int]
     share_lags: Mapping[TopicPartition, int] | None = None
+    uncommitted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,12 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group. `catch_up_s` is the time until its lag is gone at the present rates, None if it never is."""
+    """A group. `catch_up_s` is the time until its lag is gone at the present rates, None if it never is.
+
+    `lag` leaves out partitions without a committed offset, of which there are `uncommitted`, and those whose
+    committed offset is beyond the end of the log, of which there are `beyond_end`. `max_lag` is negative if
+    all lags are.
+    """
 
     group: str
     group_type: str
@@ -105,6 +112,8 @@ class GroupRow:
     partitions: int
     lag: int | None
     max_lag: int | None
+    uncommitted: int
+    beyond_end: int
     records_per_s: float | None
     catch_up_s: float | None
 
@@ -227,7 +236,7 @@ class ClusterRates:
         earlier = {} if before is None else before.committed
         consumed = total(self._rate(earlier.get(place), offset) for place, offset in facts.committed.items())
         produced = total(self._records.get(place) for place in facts.committed)
-        lag = sum(lags) if lags else None
+        lag = total_of(lags)
         return GroupRow(
             name,
             facts.group_type,
@@ -235,6 +244,8 @@ class ClusterRates:
             len({*facts.committed, *(facts.share_lags or ())}),
             lag,
             max(lags, default=None),
+            facts.uncommitted,
+            beyond_end_count(lags),
             consumed,
             catch_up_s(lag, consumed, produced),
         )
@@ -248,7 +259,7 @@ class ClusterRates:
             end = None if partition is None else partition.high_watermark
             lag = PartitionLag(committed, end, end).lag
             if lag is not None:
-                yield max(0, lag)  # the end is older than the commit
+                yield lag
 
 
 def catch_up_s(lag: int | None, consumed_per_s: float | None, produced_per_s: float | None) -> float | None:

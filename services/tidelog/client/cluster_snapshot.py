@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from tidelog.client.admin import LATEST_TIMESTAMP
@@ -11,6 +11,7 @@ from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, list_groups
 from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.group_lag import uncommitted_count
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.quorum import describe_quorum
@@ -35,17 +36,18 @@ def take_snapshot(
     It needs three requests, and two for each group, and three for each broker.
     """
     view = cluster.describe()
-    found = cluster.topics(None if topics is None else list(topics)).values()
-    ends = offsets_of_topics(cluster, found, LATEST_TIMESTAMP)
-    disk_bytes, sizes = _sizes(cluster, [broker.broker_id for broker in view.brokers], found)
+    found = cluster.topics(None if topics is None else list(topics))
+    # The commits come before the ends. Otherwise, a group that keeps up would seem to be beyond the end.
+    groups, omitted = _groups(cluster, found, max_groups)
+    ends = offsets_of_topics(cluster, found.values(), LATEST_TIMESTAMP)
+    disk_bytes, sizes = _sizes(cluster, [broker.broker_id for broker in view.brokers], found.values())
     partitions = {
         (place := TopicPartition(topic.name, part.index)): PartitionFacts(
             part.leader, part.replicas, part.isr, ends.get(place), sizes.get((part.leader, place))
         )
-        for topic in found
+        for topic in found.values()
         for part in topic.partitions
     }
-    groups, omitted = _groups(cluster, max_groups)
     return Snapshot(
         now_ms,
         describe_quorum(cluster).active_text,
@@ -82,22 +84,24 @@ def _sizes(
     return disk_bytes, sizes
 
 
-def _groups(cluster: Cluster, limit: int) -> tuple[dict[str, GroupFacts], int]:
+def _groups(cluster: Cluster, topics: Mapping[str, Topic], limit: int) -> tuple[dict[str, GroupFacts], int]:
     """Returns the groups, at most `limit`, and the number of omitted ones."""
     listed = list_groups(cluster, [], [])
     found: dict[str, GroupFacts] = {}
     for group in listed[:limit]:
         try:
-            found[group.group_id] = _facts_of(cluster, group)
+            found[group.group_id] = _facts_of(cluster, topics, group)
         except KafkaError as error:
             if error.code is not ErrorCode.GROUP_ID_NOT_FOUND:  # it was deleted in between
                 raise
     return found, max(0, len(listed) - limit)
 
 
-def _facts_of(cluster: Cluster, group: ListedGroup) -> GroupFacts:
+def _facts_of(cluster: Cluster, topics: Mapping[str, Topic], group: ListedGroup) -> GroupFacts:
     if group.group_type != SHARE:
-        return GroupFacts(group.group_type, group.state, committed_offsets(cluster, group.group_id))
+        committed = committed_offsets(cluster, group.group_id)
+        uncommitted = uncommitted_count(topics, committed)
+        return GroupFacts(group.group_type, group.state, committed, uncommitted=uncommitted)
     try:
         offsets = describe_share_offsets(cluster, group.group_id)
     except UnsupportedApiError:  # Kafka 4.0 does not serve the offsets of share groups

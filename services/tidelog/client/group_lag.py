@@ -65,15 +65,25 @@ def lag_of(
     return PartitionLag(committed.get(place), end, stable)
 
 
-def uncommitted_count(topics: Iterable[Topic], committed: Collection[TopicPartition]) -> int:
-    """Returns the number of partitions, in those of `topics` for which a group has committed an offset or has
-    a member, that have no committed offset. Their records are in no lag.
+def uncommitted_count(
+    topics: Mapping[str, Topic],
+    committed: Collection[TopicPartition],
+    owned: Collection[TopicPartition] = (),
+) -> int:
+    """Returns the number of partitions without a committed offset in the topics of a group: those of `topics`
+    in which it has committed an offset, or has a partition that a member owns. Their records are in no lag.
     """
+    names = {place.topic for place in (*committed, *owned)}
     return sum(
-        TopicPartition(topic.name, partition.index) not in committed
-        for topic in topics
-        for partition in topic.partitions
+        TopicPartition(name, partition.index) not in committed
+        for name in names & topics.keys()
+        for partition in topics[name].partitions
     )
+
+
+def beyond_end_count(lags: Iterable[int | None]) -> int:
+    """Returns the number of partitions whose committed offset is beyond the end of the log."""
+    return sum(lag is not None and lag < 0 for lag in lags)
 
 
 def total_of(lags: Iterable[int | None]) -> int | None:

@@ -24,7 +24,7 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.group_lag import lag_of, total_of, uncommitted_count
+from tidelog.client.group_lag import beyond_end_count, lag_of, total_of, uncommitted_count
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
@@ -162,7 +162,7 @@ class GroupReader:
                 )
             )
         more_partitions = len(partitions) - len(shown)
-        uncommitted = 0 if shares else uncommitted_count(topics.values(), committed)
+        uncommitted = 0 if shares else uncommitted_count(topics, committed, owners)
         return GroupReading(
             group, tuple(rows), more_partitions, tuple(sorted(silent)), tuple(denied), uncommitted
         )
@@ -299,13 +299,12 @@ def _group_row(
     if committed is None:
         return GroupRow(group, share_lag, None)
     lags = [lag_of(each, committed, high, stable) for each in committed]
-    of_group = [topics[name] for name in {place.topic for place in committed} if name in topics]
     return GroupRow(
         group,
         total_of(each.lag for each in lags),
         total_of(each.stable_lag for each in lags),
-        uncommitted_count(of_group, committed),
-        sum(each.lag is not None and each.lag < 0 for each in lags),
+        uncommitted_count(topics, committed),
+        beyond_end_count(each.lag for each in lags),
     )
 
 

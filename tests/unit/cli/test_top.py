@@ -28,7 +28,7 @@ def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
         "1",
         {1: BrokerFacts("h:1", None, 1_536)},
         {T0: PartitionFacts(1, (1, 2), (1,), end, 1_000)},
-        {"billing": GroupFacts("classic", "Stable", {T0: committed})},
+        {"billing": GroupFacts("classic", "Stable", {T0: committed}, uncommitted=2)},
     )
 
 
@@ -37,6 +37,7 @@ def snapshot(at_ms: int, end: int, committed: int) -> Snapshot:
     [
         (None, "-"), (0, "0"), (0.25, "0.2"), (42, "42"), (999.4, "999"), (999.5, "1.0 k"), (1_536, "1.5 k"),
         (123_456, "123 k"), (5e6, "5 M"), (7.25e9, "7.2 G"), (1e12, "1 T"), (2e15, "2 P"),
+        (-49, "-49"), (-1_536, "-1.5 k"),
     ],
 )  # fmt: skip
 def test_numbers_are_short(value: float | None, text: str) -> None:
@@ -86,13 +87,13 @@ def test_the_view_shows_rates_pauses_and_survives_errors() -> None:
                 return [list(map(str, table.get_row_at(index))) for index in range(table.row_count)]
 
             assert "1 replica missing, - records/s" in await ask_again()
-            assert rows("groups") == [["billing", "classic", "Stable", "1", "10", "10", "-", "-"]]
+            assert rows("groups") == [["billing", "classic", "Stable", "1", "10", "10", "2", "0", "-", "-"]]
             await pilot.press("p", "p")  # pause, and continue at once
             assert "The numbers are old: no connection" in await ask_again()
             assert rows("topics")[0][0] == "flights[x]"
             await pilot.press("p", "p")
             assert "10 records/s" in await ask_again()
-            assert rows("groups") == [["billing", "classic", "Stable", "1", "15", "15", "5", "-"]]
+            assert rows("groups") == [["billing", "classic", "Stable", "1", "15", "15", "2", "0", "5", "-"]]
             await pilot.press("p")
             summary = str(app.query_one("#summary", Static).content)
             assert summary.startswith("PAUSED") and "10 records/s" in summary

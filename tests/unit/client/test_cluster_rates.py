@@ -70,6 +70,16 @@ def test_a_group_that_reads_faster_than_records_arrive_catches_up() -> None:
     assert (idle.lag, idle.records_per_s, idle.catch_up_s) == (None, None, None)
 
 
+def test_a_commit_beyond_the_end_is_counted_and_makes_up_for_no_unread_record() -> None:
+    groups = {
+        "both": GroupFacts("consumer", "Stable", {T0: 80, T1: 99}, uncommitted=3),
+        "beyond": GroupFacts("consumer", "Stable", {T1: 99}),
+    }
+    both, beyond = ClusterRates(None, replace(AFTER, groups=groups)).groups()
+    assert (both.lag, both.max_lag, both.uncommitted, both.beyond_end) == (40, 40, 3, 1)
+    assert (beyond.lag, beyond.max_lag, beyond.uncommitted, beyond.beyond_end) == (0, -49, 0, 1)
+
+
 def test_the_first_snapshot_has_no_rates() -> None:
     rates = ClusterRates(None, AFTER)
     assert {row.records_per_s for row in (*rates.topics(), *rates.brokers(), *rates.groups())} == {None}

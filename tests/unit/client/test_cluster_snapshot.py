@@ -8,13 +8,14 @@ from typing import Any, cast
 import pytest
 
 from tidelog.client import cluster_snapshot
-from tidelog.client.cluster_rates import GroupFacts
+from tidelog.client.cluster import Partition, Topic
+from tidelog.client.cluster_rates import ClusterRates, GroupFacts
 from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.quorum import Quorum
 from tidelog.client.share_groups import ShareOffset
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 PLACE = TopicPartition("flights", 0)
 EMPTY = cast(
@@ -33,6 +34,28 @@ def groups(monkeypatch: pytest.MonkeyPatch, *listed: ListedGroup) -> Any:  # a m
     monkeypatch.setattr(cluster_snapshot, "committed_offsets", lambda *args: {PLACE: 4})
     monkeypatch.setattr(cluster_snapshot, "describe_quorum", lambda cluster: Quorum(1, (1,)))
     return cluster_snapshot.take_snapshot(EMPTY, MonotonicMs(0)).groups
+
+
+def test_ends_are_read_after_the_commits_that_are_compared_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the other order, a group that keeps up would seem to be committed beyond the end of the log."""
+    end = 0
+
+    def commit(*args: object) -> dict[TopicPartition, int]:
+        nonlocal end
+        end += 4  # a record arrives, and the group reads it at once
+        return {PLACE: end}
+
+    monkeypatch.setattr(cluster_snapshot, "list_groups", lambda *args: [ListedGroup("g", "consumer", "", "")])
+    monkeypatch.setattr(cluster_snapshot, "committed_offsets", commit)
+    monkeypatch.setattr(cluster_snapshot, "describe_quorum", lambda cluster: Quorum(1, (1,)))
+    monkeypatch.setattr(cluster_snapshot, "offsets_of_topics", lambda *args: {PLACE: end})
+    partitions = tuple(Partition(index, 1, 0, (1,), (1,), ()) for index in range(3))
+    topics = {"flights": Topic("flights", ZERO_TOPIC_ID, False, partitions)}
+    view = SimpleNamespace(brokers=())
+    cluster = cast("Any", SimpleNamespace(describe=lambda: view, topics=lambda names: topics))
+    snapshot = cluster_snapshot.take_snapshot(cluster, MonotonicMs(0))
+    (row,) = ClusterRates(None, snapshot).groups()
+    assert (row.lag, row.beyond_end, row.uncommitted) == (0, 0, 2)
 
 
 def test_a_share_group_has_start_offsets_and_the_lags_of_its_coordinator(

@@ -43,8 +43,10 @@ def test_a_commit_behind_an_open_transaction_is_not_beyond_the_end() -> None:
 
 
 def test_partitions_without_a_commit_are_counted_in_the_topics_of_the_group() -> None:
-    topics = [topic("t", 4), topic("u", 2)]
-    assert uncommitted_count(topics, {PLACE, TopicPartition("t", 2), TopicPartition("gone", 0)}) == 4
+    topics = {"t": topic("t", 4), "u": topic("u", 2), "of others": topic("of others", 1)}
+    committed = {PLACE, TopicPartition("t", 2), TopicPartition("gone", 0)}
+    assert uncommitted_count(topics, committed) == 2
+    assert uncommitted_count(topics, committed, owned=[TopicPartition("u", 1)]) == 4
 
 
 def topic(name: str, partition_count: int) -> Topic:
