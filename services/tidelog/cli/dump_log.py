@@ -19,6 +19,7 @@ from tidelog.broker.log.checkpoint_file import (
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.broker.log.partition_directory import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
 from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
+from tidelog.broker.log.stranded import STRANDED_SUFFIX
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.cli.dump_index import aborted_index_lines, offset_index_lines, time_index_lines
@@ -76,7 +77,8 @@ def command(
 ) -> None:
     """Print segments, indexes, producer snapshots and checkpoints as text.
 
-    A directory includes all its files and partition directories. The exit code is 1 if a file is damaged.
+    A directory includes all its files and partition directories, except what recovery took out of a log
+    (*.stranded): name such a file. The exit code is 1 if a file is damaged.
     """
     given = [Path(text) for text in (*paths, *(files.split(",") if files else ()))]
     if not given:
@@ -104,7 +106,7 @@ def _files_of(given: Iterable[Path]) -> Iterator[Path]:
             yield from found
         elif not path.exists():
             raise ToolError(f"{path}: no such file")
-        elif not is_known(path):
+        elif not is_known(path) and not _is_stranded(path):
             raise ToolError(f"{path}: unknown file type; expected {', '.join(_SUFFIXES)} or a checkpoint")
         else:
             yield path
@@ -114,6 +116,10 @@ def is_known(path: Path) -> bool:
     if path.name in (LEADER_EPOCHS_FILE, *_TEXT_FILES):
         return True
     return path.suffix in _SUFFIXES and path.stem.isdecimal()
+
+
+def _is_stranded(path: Path) -> bool:
+    return path.suffix == STRANDED_SUFFIX and path.name.partition(".")[0].isdecimal()
 
 
 def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
@@ -129,7 +135,7 @@ def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findin
 
 def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
     match path.suffix:
-        case ".log":
+        case ".log" | ".stranded":
             return segment_lines(path, view, findings)
         case ".index":
             return offset_index_lines(path, verify_only, findings)

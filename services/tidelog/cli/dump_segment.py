@@ -71,7 +71,8 @@ def batches_of(file: BinaryIO, size_bytes: int) -> Iterator[tuple[int, BatchHead
 
 def segment_lines(path: Path, view: SegmentView, findings: Findings) -> Iterator[DumpLine]:
     """Returns the lines of a segment. Raises OSError."""
-    base_offset = int(path.stem) if path.stem.isdecimal() else 0
+    stem = path.name.partition(".")[0]
+    base_offset = int(stem) if stem.isdecimal() else 0
     yield DumpLine("segment", {"Log starting offset": base_offset})
     next_offset = base_offset
     size_bytes = path.stat().st_size

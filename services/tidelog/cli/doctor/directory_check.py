@@ -57,6 +57,7 @@ from tidelog.broker.log.settings_copies import (
     read_broker_settings,
     read_topic_settings,
 )
+from tidelog.broker.log.stranded import STRANDED_SUFFIX
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.broker.partition.producer_state import ProducerState
@@ -74,6 +75,7 @@ CHECKPOINTS: Final = (
     CLEANER_OFFSET_CHECKPOINT,
 )
 REPAIR_STEP: Final = "--repair repairs it, and first copies the files that it changes"
+STRANDED_STEP: Final = "read it with 'tidelog dump-log FILE', and delete it if its records are not missed"
 START_STEP: Final = "the broker repairs it at its next start"
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -334,6 +336,7 @@ def check_partition(path: Path, expected: Expected, tell: Tell) -> PartitionRepo
     report.log_start_offset = report.log_end_offset = bases[0] if bases else 0
     report.is_swapping = any(p.name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for p in path.iterdir())
     _check_list(report, directory, bases, expected)
+    _check_stranded(report)
     snapshot = _check_snapshots(report, directory, bases[0] if bases else 0)
     epochs = _read_epochs(report)
     reader = _LogReader(report, expected, epochs, tell)
@@ -368,6 +371,13 @@ def _check_list(
         report.add(
             "segments", state, SEGMENTS_CHECKPOINT_FILE, describe_missing(missing, bases, directory), step
         )
+
+
+def _check_stranded(report: PartitionReport) -> None:
+    """Names the files with what recovery took out of the log (ADR 0069). No program reads or removes them."""
+    for path in sorted(report.path.glob(f"*{STRANDED_SUFFIX}")):
+        text = f"recovery took these {path.stat().st_size} bytes out of the log and kept them"
+        report.add("stranded records", State.WARN, path.name, text, STRANDED_STEP)
 
 
 def _check_snapshots(report: PartitionReport, directory: PartitionDirectory, first: int) -> bytes | None:

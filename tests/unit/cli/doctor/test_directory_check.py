@@ -108,6 +108,29 @@ def problems(path: Path) -> list[Finding]:
     return [finding for finding in checked(path).all_findings if finding.state is not State.OK]
 
 
+def test_what_recovery_took_out_of_a_log_is_named_and_can_be_read(sound: Written) -> None:
+    partition = sound.path / "flights-0"
+    last = max(partition.glob("*.log"))
+    names = (f"{last.name}.stranded", f"{last.name}.from-0.1.stranded")
+    for name in names:
+        shutil.copy(last, partition / name)
+    findings = problems(sound.path)
+    assert [(each.check, each.state) for each in findings] == [("stranded records", State.WARN)] * 2
+    size = last.stat().st_size
+    assert {each.text for each in findings} == {
+        f"flights-0/{name}: recovery took these {size} bytes out of the log and kept them" for name in names
+    }
+    assert all("'tidelog dump-log FILE" in each.next_step for each in findings)
+    for name in names:
+        shown = CliRunner().invoke(main, ["dump-log", str(partition / name)])
+        assert shown.exit_code == 0, shown.output
+        first = next(iterate_headers(last.read_bytes()))[1].base_offset
+        assert f"Log starting offset: {int(last.stem)}" in shown.output
+        assert f"baseOffset: {first} " in shown.output
+    listed = CliRunner().invoke(main, ["dump-log", str(partition)])
+    assert "stranded" not in listed.output
+
+
 def repaired(path: Path) -> list[str]:
     """Repairs a directory, and returns the lines that say what was changed."""
     lines: list[str] = []
