@@ -12,7 +12,7 @@ from tidelog.wire.codec import encoder
 from tidelog.wire.primitives import uvarint
 
 
-def frame(message: Any, version: int = 0) -> bytes:  # any of the classes in tidelog.wire.kraft_records
+def frame(message: Any, version: int = 0) -> bytes:  # any class of tidelog.wire.messages.records
     """Returns the value of a record."""
     body = b"".join(encoder(type(message), version)(message))
     return b"\x01" + uvarint(message.API_KEY) + uvarint(version) + body

@@ -18,11 +18,12 @@ KAFKA_VERSION = "4.4.0"
 JARS = {
     "kafka-clients": "1ab07317eb6633241392449d329dbdc5d9251e6ffc4926860f42dd966e88bdf9",
     "kafka-group-coordinator": "3fc830ace54f6a13f9f536bc0564bf39a68797365a4c4b194bd7db4fb893b2bc",
+    "kafka-metadata": "6c52de74ecd670332e1e1324f5d40311275ac49b22699b6722e5fb07dd266fcb",
     "kafka-share-coordinator": "6969a7961ca98d37a039bbe0af0fe761d6b0dd07ca9666802f47821167afbb6e",
     "kafka-transaction-coordinator": "1d5324d59776d6b7f324cfdc87647b1e88f9823332201c0324e7ae9f210d915d",
 }
 """The artifacts of org.apache.kafka that contain definitions, with the SHA-256 of their jars."""
-DEFINITIONS_FOLDER = "common/message/"
+DEFINITIONS_FOLDERS = ("common/message/", "common/metadata/")
 FETCH_TIMEOUT_S = 300
 
 NOT_OURS = {
@@ -36,6 +37,22 @@ NOT_OURS = {
 """The entry of the transaction index, which is a file and no message, and the records of KRaft's own log,
 which tidelog does not have.
 """
+
+METADATA_RECORDS = {
+    "AccessControlEntryRecord",
+    "ClientQuotaRecord",
+    "ConfigRecord",
+    "FeatureLevelRecord",
+    "PartitionChangeRecord",
+    "PartitionRecord",
+    "ProducerIdsRecord",
+    "RemoveAccessControlEntryRecord",
+    "RemoveTopicRecord",
+    "RemoveUserScramCredentialRecord",
+    "TopicRecord",
+    "UserScramCredentialRecord",
+}
+"""The records of KRaft's metadata log that `tidelog adopt` reads."""
 
 
 class DefinitionsUnavailableError(Exception):
@@ -119,7 +136,7 @@ def load_definitions() -> list[dict[str, Any]]:
             names = [
                 n
                 for n in sorted(archive.namelist())
-                if n.startswith(DEFINITIONS_FOLDER) and n.endswith(".json")
+                if n.startswith(DEFINITIONS_FOLDERS) and n.endswith(".json")
             ]
             definitions.extend(_parse(archive.read(name).decode()) for name in names)
     served = {
@@ -131,6 +148,8 @@ def load_definitions() -> list[dict[str, Any]]:
 def _is_ours(definition: dict[str, Any], served: set[int]) -> bool:
     if definition["type"] in ("request", "response"):
         return definition["apiKey"] in served
+    if definition["type"] == "metadata":
+        return definition["name"] in METADATA_RECORDS
     return definition["type"] != "header" and definition["name"] not in NOT_OURS
 
 

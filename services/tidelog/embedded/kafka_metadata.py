@@ -19,9 +19,9 @@ from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import CorruptFileError, TornLogError
 from tidelog.broker.log.partition_directory import LOG_SUFFIX, PartitionDirectory
 from tidelog.records.record import iterate_records
-from tidelog.wire import kraft_records as kraft
 from tidelog.wire.codec import decoder
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
+from tidelog.wire.messages.records import kraft_metadata as kraft
 from tidelog.wire.primitives import read_uvarint
 from tidelog.wire.schema import Message
 
@@ -34,6 +34,7 @@ _SNAPSHOT: Final = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint")
 _FRAME_VERSION: Final = 1
 _BEGIN_TRANSACTION, _END_TRANSACTION, _ABORT_TRANSACTION = 23, 24, 25
 _DELEGATION_TOKEN, _REMOVE_DELEGATION_TOKEN = 10, 26
+_NO_LEADER_CHANGE: Final = kraft.PartitionChangeRecord().leader
 
 
 @dataclass(slots=True)
@@ -134,7 +135,7 @@ class KafkaMetadata:
             partition.isr = tuple(record.isr)
         if record.replicas is not None:
             partition.replicas = tuple(record.replicas)
-        if record.leader != kraft.NO_LEADER_CHANGE:
+        if record.leader != _NO_LEADER_CHANGE:
             partition.leader_epoch += 1
 
     def _remove_topic(self, record: object) -> None:
@@ -177,11 +178,11 @@ class KafkaMetadata:
 
     def _acl(self, record: object) -> None:
         assert isinstance(record, kraft.AccessControlEntryRecord)
-        self.acls.add(record.acl_id)
+        self.acls.add(record.id)
 
     def _remove_acl(self, record: object) -> None:
         assert isinstance(record, kraft.RemoveAccessControlEntryRecord)
-        self.acls.discard(record.acl_id)
+        self.acls.discard(record.id)
 
 
 def read_metadata_log(directory: Path) -> KafkaMetadata:

@@ -30,7 +30,7 @@ from tidelog.metadata.entries import (
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.topic_settings import NOT_CONFIRMED
-from tidelog.wire import kraft_records as kraft
+from tidelog.wire.messages.records import kraft_metadata as kraft
 
 NODE_ID = 7
 IDS = {name: uuid.uuid5(uuid.NAMESPACE_DNS, name) for name in ("endless", "compacted", "plain")}

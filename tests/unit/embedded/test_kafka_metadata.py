@@ -10,7 +10,7 @@ import pytest
 from loglab.kraft_logs import frame, segment, snapshot, without_fields
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.embedded.kafka_metadata import BROKER_CONFIGS, TOPIC_CONFIGS, KafkaMetadata, read_metadata_log
-from tidelog.wire import kraft_records as kraft
+from tidelog.wire.messages.records import kraft_metadata as kraft
 
 ID = uuid.UUID("a104b699-19b2-47d0-9ec2-bb3c9846a974")
 OTHER = uuid.UUID("0f1e2d3c-0000-4000-8000-000000000001")
@@ -84,7 +84,7 @@ def test_changes_of_partitions_count() -> None:
 def test_what_is_not_taken_over_is_counted() -> None:
     scram = frame(kraft.UserScramCredentialRecord("alice", 1, b"s", b"k", b"k", 4096))
     acl = kraft.AccessControlEntryRecord(ID, 2, "t", 3, "User:a", "*", 3, 3)
-    quota = kraft.ClientQuotaRecord([kraft.QuotaEntity("user", None)], "producer_byte_rate", 1.0)
+    quota = kraft.ClientQuotaRecord([kraft.EntityData("user", None)], "producer_byte_rate", 1.0)
     metadata = replayed(scram, frame(acl), frame(quota))
     counts = (len(metadata.scram_credentials), len(metadata.acls), len(metadata.quotas))
     assert counts == (1, 1, 1)

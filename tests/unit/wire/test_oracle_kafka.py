@@ -1,7 +1,8 @@
 """Apache Kafka decodes our bytes to the same values, field by field, and encodes them to the same bytes, for
 every message in every version.
 
-This is the only oracle for the records of coordinators and the versions of Kafka 4.4: kio has neither.
+This is the only oracle for the records of coordinators and of KRaft, and for the versions of Kafka 4.4: kio
+has none of them.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ def _java_class(message: type[Message]) -> str:
     if message.__module__.startswith("tidelog.wire.messages.records."):
         if not hasattr(message, "API_KEY"):
             return f"org.apache.kafka.common.message.{message.__name__}"
+        if message.__module__.endswith(".kraft_metadata"):
+            return f"org.apache.kafka.common.metadata.{message.__name__}"
         owner = next((owner for name, owner in OWNERS.items() if message.__name__.startswith(name)), "group")
         return f"{PACKAGES[owner]}.{message.__name__}"
     return f"org.apache.kafka.common.message.{message.__name__}Data"
