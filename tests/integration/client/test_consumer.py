@@ -17,6 +17,7 @@ from tidelog.client import Consumer as ThreadConsumer
 from tidelog.client.core.consumer import EpochEnd
 from tidelog.client.exceptions import OffsetOutOfRangeError, StaleMemberError
 from tidelog.client.serializers import json_deserializer
+from tidelog.client.shell.consumer import CLOSE_TIMEOUT_S
 from tidelog.client.shell.group_calls import GroupCalls
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -282,6 +283,55 @@ def test_callback_errors(served: str, served_topic: Callable[..., str], is_threa
         consume_in_thread()
     else:
         asyncio.run(consume())
+
+
+@pytest.mark.parametrize("is_threaded", [False, True])
+def test_a_callback_calls_what_waits_for_it(
+    served: str, served_topic: Callable[..., str], is_threaded: bool
+) -> None:
+    """`poll`, `unsubscribe` and `close` are refused in callbacks. On asyncio, the latter two took 30 s."""
+    topic = served_topic(1)
+    settings = {**EARLIEST, "group.id": topic}
+    produce_values(served, topic, [b"v"])
+    refused: list[str] = []
+    calls = ("poll", "unsubscribe", "close")
+
+    async def consume() -> None:
+        async def call(places: list[TopicPartition]) -> None:
+            for name in calls:
+                with pytest.raises(RuntimeError, match="a rebalance callback can't call poll, unsub"):
+                    await getattr(consumer, name)()
+                refused.append(name)
+
+        async def call_once_more(places: list[TopicPartition]) -> None:
+            await consumer.close()
+
+        async with Consumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic], on_assigned=call, on_revoked=call_once_more)
+            assert await read(consumer, 1) == [b"v"]
+            with pytest.raises(RuntimeError, match="a rebalance callback can't call"):
+                await consumer.close()
+
+    def consume_in_thread() -> None:
+        def call(places: list[TopicPartition]) -> None:
+            for name in calls:
+                with pytest.raises(RuntimeError, match="a rebalance callback can't call poll, unsub"):
+                    getattr(consumer, name)()
+                refused.append(name)
+
+        with ThreadConsumer[bytes, bytes](served, settings) as consumer:
+            consumer.subscribe([topic], on_assigned=call, on_revoked=lambda places: consumer.close())
+            assert [record.value for record in consumer.poll(DEADLINE_S)] == [b"v"]
+            with pytest.raises(RuntimeError, match="a rebalance callback can't call"):
+                consumer.close()
+
+    began = time.monotonic()
+    if is_threaded:
+        consume_in_thread()
+    else:
+        asyncio.run(consume())
+    assert refused == list(calls)
+    assert time.monotonic() - began < CLOSE_TIMEOUT_S
 
 
 def test_assigned_partitions_seek_and_pause(served: str, served_topic: Callable[..., str]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.core.classic_membership import (
@@ -86,6 +85,7 @@ from tidelog.client.shell.group_calls import (
     refusal_code,
 )
 from tidelog.client.shell.network import Network
+from tidelog.client.shell.rebalance_callbacks import RebalanceCallback, RebalanceCallbacks
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -101,9 +101,6 @@ from tidelog.wire.messages.fetch import (
 K = TypeVar("K")
 V = TypeVar("V")
 logger: Final = logging.getLogger("tidelog.client")
-
-RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
-"""Gets partitions; it may be a coroutine function."""
 
 MISSED_HEARTBEATS: Final = 3
 HEARTBEAT_INTERVAL_MS: Final = 5_000
@@ -180,12 +177,7 @@ class Consumer(Generic[K, V]):
         self._has_ended = False
         self._tasks = CoreTasks("consumer", self._pump)
         self._ready = asyncio.Event()
-        self._on_assigned: RebalanceCallback | None = None
-        self._on_revoked: RebalanceCallback | None = None
-        self._on_lost: RebalanceCallback | None = None
-        self._callback_lock = asyncio.Lock()
-        self._callback_error: Exception | None = None
-        """The exception of a rebalance callback, for the next poll."""
+        self._callbacks = RebalanceCallbacks()
         self._commit_lock = asyncio.Lock()
         self._record_count = 0
         self._commit_count = 0
@@ -202,8 +194,7 @@ class Consumer(Generic[K, V]):
             await self.close()
             return
         await self._close(commits=True, timeout_s=INTERRUPTED_CLOSE_TIMEOUT_S)
-        if self._callback_error is not None:
-            logger.error("a rebalance callback failed", exc_info=self._callback_error)
+        self._callbacks.log_error()
 
     async def start(self) -> None:
         """Connects to a broker. Raises ClientError."""
@@ -216,10 +207,11 @@ class Consumer(Generic[K, V]):
 
         Raises the exception of a rebalance callback, after it has closed the consumer.
         """
+        self._callbacks.check_caller()
         if commits and not self._is_closed:
             self._core.finish_delivered()
         await self._close(commits=commits, timeout_s=CLOSE_TIMEOUT_S)
-        self._raise_callback_error()
+        self._callbacks.raise_error()
 
     async def _close(self, *, commits: bool, timeout_s: float) -> None:
         if self._is_closed or not self._network.home.is_current:
@@ -253,7 +245,7 @@ class Consumer(Generic[K, V]):
         if commits and self.settings.enable_auto_commit and self.settings.group_id is not None:
             await self._commit_quietly(self._core.commitable())
         places, is_lost = self._core.partitions_to_leave()
-        await self._call_back(self._on_lost if is_lost else self._on_revoked, places)
+        await self._callbacks.given_up(places, is_lost=is_lost)
 
     # -- topics and partitions
 
@@ -287,13 +279,14 @@ class Consumer(Generic[K, V]):
         if names and text is not None and self.settings.is_classic:
             raise ValueError("a classic group subscribes to topics or to a pattern, not to both")
         self._core.subscribe(names, text, now_ms())
-        self._on_assigned, self._on_revoked, self._on_lost = on_assigned, on_revoked, on_lost
+        self._callbacks.replace(on_assigned, on_revoked, on_lost)
         self._pump()
 
     async def unsubscribe(self) -> None:
         """Commits all records that the application got, if commits are automatic, calls `on_revoked`, and
         leaves the group. Raises the exception of a rebalance callback.
         """
+        self._callbacks.check_caller()
         self._core.finish_delivered()
         await self._give_up(commits=True)
         membership = self._core.membership
@@ -303,7 +296,7 @@ class Consumer(Generic[K, V]):
             if goodbye is not None:
                 await self._calls.leave(goodbye)
         self._core.unsubscribe()
-        self._raise_callback_error()
+        self._callbacks.raise_error()
 
     def assign(self, places: Iterable[TopicPartition | tuple[str, int]]) -> None:
         """Reads these partitions without a group's assignment. `seek` sets their positions.
@@ -465,7 +458,7 @@ class Consumer(Generic[K, V]):
         """
         most = most_records(max_records, self.settings.max_poll_records)
         began_ms = now_ms()
-        if not self._is_closed and self._core.continue_polls(began_ms):
+        if not self._is_closed and not self._callbacks.is_running and self._core.continue_polls(began_ms):
             records = self._take(most, raises=False)
             if records:
                 if self._core.is_drained:
@@ -522,7 +515,7 @@ class Consumer(Generic[K, V]):
 
     async def __anext__(self) -> ConsumerRecord[K, V]:
         core = self._core
-        if not self._is_closed and core.continue_polls(now_ms()):
+        if not self._is_closed and not self._callbacks.is_running and core.continue_polls(now_ms()):
             record = core.take_decoded()
             if record is not None and self._read_key is None and self._read_value is None:
                 self._record_count += 1
@@ -554,7 +547,8 @@ class Consumer(Generic[K, V]):
 
     def _begin_poll(self) -> None:
         self._network.home.check()
-        self._raise_callback_error()
+        self._callbacks.check_caller()
+        self._callbacks.raise_error()
         if self._is_closed:
             raise ClosedError("the consumer is closed")
         if self._tasks.loop is None:
@@ -829,38 +823,23 @@ class Consumer(Generic[K, V]):
         self._step(PositionsChecked(effect.checks, ends))
 
     async def _assign(self, places: tuple[TopicPartition, ...]) -> None:
-        await self._call_back(self._on_assigned, places)
+        await self._callbacks.assigned(places)
+        self._report_callback_error()
         self._step(AssignmentDone(places))
 
     async def _revoke(self, effect: RevokePartitions) -> None:
         places, is_lost, step = effect
         if not is_lost and self.settings.enable_auto_commit:
             await self._commit_quietly(self._core.commitable(places))
-        await self._call_back(self._on_lost if is_lost else self._on_revoked, places)
+        await self._callbacks.given_up(places, is_lost=is_lost)
+        self._report_callback_error()
         self._step(RevocationDone(step))
 
-    async def _call_back(
-        self, callback: RebalanceCallback | None, places: tuple[TopicPartition, ...]
-    ) -> None:
-        """Tells the application of partitions, if there are some. The next poll raises its exception."""
-        if callback is None or not places:
-            return
-        async with self._callback_lock:
-            try:
-                waiting = callback(list(places))
-                if inspect.isawaitable(waiting):
-                    await waiting
-            except Exception as error:  # the group must go on whatever the application's function raises
-                if self._callback_error is not None:
-                    logger.error("a rebalance callback failed", exc_info=self._callback_error)
-                self._callback_error = error
-                self._core.require_full_poll()
-                self._ready.set()
-
-    def _raise_callback_error(self) -> None:
-        error, self._callback_error = self._callback_error, None
-        if error is not None:
-            raise error
+    def _report_callback_error(self) -> None:
+        """Lets the application's poll raise the exception of a callback."""
+        if self._callbacks.error is not None:
+            self._core.require_full_poll()
+            self._ready.set()
 
     async def _leave(self, goodbye: LeaveHeartbeat | LeaveGroupRequest | None) -> None:
         logger.warning(

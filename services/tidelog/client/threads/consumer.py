@@ -15,6 +15,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell import consumer as asynchronous
+from tidelog.client.shell.rebalance_callbacks import RebalanceCallback
 from tidelog.client.shell.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.model.topics import TopicPartition
@@ -68,9 +69,9 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         topics: Iterable[str] = (),
         *,
         pattern: str | re.Pattern[str] | None = None,
-        on_assigned: asynchronous.RebalanceCallback | None = None,
-        on_revoked: asynchronous.RebalanceCallback | None = None,
-        on_lost: asynchronous.RebalanceCallback | None = None,
+        on_assigned: RebalanceCallback | None = None,
+        on_revoked: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
     ) -> None:
         """Joins the group. See `tidelog.aio.Consumer.subscribe`."""
         self._in_loop(
@@ -83,9 +84,7 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
             )
         )
 
-    def _in_this_thread(
-        self, callback: asynchronous.RebalanceCallback | None
-    ) -> asynchronous.RebalanceCallback | None:
+    def _in_this_thread(self, callback: RebalanceCallback | None) -> RebalanceCallback | None:
         thread = self._thread
         if callback is None or thread is None:
             return None

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from tidelog.client.core.delivery_errors import ClosedError
 from tidelog.client.shell.home_process import HomeProcess
+from tidelog.client.shell.rebalance_callbacks import CALLED_IN_CALLBACK
 
 CANCEL_TIMEOUT_S: Final = 1.0
 """The time in which tasks end that were cancelled."""
@@ -46,6 +47,8 @@ class LoopThread:
         self._changed = threading.Condition()
         """Notified when a call ends, and when a callback waits."""
         self._callbacks: deque[tuple[Callable[[], object], Future[object]]] = deque()
+        self._callback_thread: int | None = None
+        """The thread that runs a callback."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -63,12 +66,12 @@ class LoopThread:
         """Runs a coroutine in the loop and returns its result. The calling thread waits, and meanwhile runs
         the callbacks of `call_back` if `runs_callbacks` is True.
 
-        Raises RuntimeError in the thread of the loop, which would wait for itself, and ClosedError after
-        `stop` and in a forked child, which does not have the thread.
+        Raises RuntimeError in the thread of the loop, which would wait for itself, and with `runs_callbacks`
+        in a callback; ClosedError after `stop` and in a forked child, which does not have the thread.
         """
         try:
             self.home.check()
-            self.check_caller()
+            self.check_caller(runs_callbacks=runs_callbacks)
             with self._lock:
                 if self._is_stopped:
                     raise ClosedError("the client was closed")
@@ -100,6 +103,7 @@ class LoopThread:
                 callback, result = self._callbacks.popleft()
             if not result.set_running_or_notify_cancel():
                 continue
+            self._callback_thread = threading.get_ident()
             try:
                 result.set_result(callback())
             except BaseException as error:
@@ -107,6 +111,8 @@ class LoopThread:
                     result.set_exception(RuntimeError("a rebalance callback was interrupted"))
                     raise
                 result.set_exception(error)
+            finally:
+                self._callback_thread = None
 
     async def call_back(self, callback: Callable[[], object]) -> None:
         """Runs a function, or a coroutine function, on behalf of a thread that is or will be in a `call` with
@@ -121,8 +127,10 @@ class LoopThread:
         if inspect.isawaitable(waiting):
             await waiting
 
-    def check_caller(self) -> None:
-        """Raises RuntimeError in the thread of the loop."""
+    def check_caller(self, *, runs_callbacks: bool = False) -> None:
+        """Raises RuntimeError in the thread of the loop, and with `runs_callbacks` in a callback."""
+        if runs_callbacks and self._callback_thread == threading.get_ident():
+            raise RuntimeError(CALLED_IN_CALLBACK)
         if threading.current_thread() is self._thread:
             raise RuntimeError(
                 f"a callback in the thread '{self._thread.name}' called a method that waits for this thread: "
@@ -195,9 +203,11 @@ class ThreadedConsumer(Generic[C]):
 
     def _end(self, close: Callable[[C], Coroutine[Any, Any, None]]) -> None:
         thread = self._thread
-        if thread is None or self._is_ending or not thread.home.is_current:
+        if thread is None or not thread.home.is_current:
             return
-        thread.check_caller()
+        thread.check_caller(runs_callbacks=True)
+        if self._is_ending:
+            return
         self._is_ending = True
         try:
             if self._consumer is not None:
@@ -224,7 +234,7 @@ class ThreadedConsumer(Generic[C]):
         """
         consumer = self._running()
         assert self._thread is not None
-        self._thread.check_caller()
+        self._thread.check_caller(runs_callbacks=True)
         found: list[T] = []
 
         async def work() -> T:
