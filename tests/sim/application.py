@@ -21,10 +21,11 @@ from unittest.mock import patch
 from sim.broker_node import PORT, broker_name
 from sim.loop import PROCESS, SimClock, SimProcess
 from tidelog.client.errors import ClientError
-from tidelog.client.shell import consumer as consumer_shell
-from tidelog.client.shell import core_tasks, group_calls, network, share_calls
-from tidelog.client.shell import producer as producer_shell
-from tidelog.client.shell import share_consumer as share_consumer_shell
+from tidelog.client.shell import core_tasks, network
+from tidelog.client.shell.consuming import consumer as consumer_shell
+from tidelog.client.shell.consuming import group_calls, share_calls
+from tidelog.client.shell.consuming import share_consumer as share_consumer_shell
+from tidelog.client.shell.producing import producer as producer_shell
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 

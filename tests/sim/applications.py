@@ -19,10 +19,10 @@ from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.client.configs import ConfigOperation, ResourceType
 from tidelog.client.core.delivery_errors import TransactionAbortableError
 from tidelog.client.errors import ClientError
-from tidelog.client.shell.consumer import Consumer
-from tidelog.client.shell.delivery import Delivery
-from tidelog.client.shell.producer import Producer
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.consuming.consumer import Consumer
+from tidelog.client.shell.producing.delivery import Delivery
+from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest

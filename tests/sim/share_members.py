@@ -30,8 +30,8 @@ from tidelog.client.core.share_consumer import (
 )
 from tidelog.client.core.share_session import AcknowledgeType
 from tidelog.client.core.share_settings import ACQUIRE_MODES
-from tidelog.client.shell.share_calls import Batches
-from tidelog.client.shell.share_consumer import ShareConsumer
+from tidelog.client.shell.consuming.share_calls import Batches
+from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader, iterate_headers

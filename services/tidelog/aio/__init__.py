@@ -7,11 +7,11 @@ from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
 from tidelog.client.core.share_session import AcknowledgeType
 from tidelog.client.shell.admin import Admin
-from tidelog.client.shell.consumer import Consumer, ConsumerHealth
-from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
-from tidelog.client.shell.producer import Producer, ProducerInterceptor
-from tidelog.client.shell.share_consumer import ShareConsumer
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.consuming.consumer import Consumer, ConsumerHealth
+from tidelog.client.shell.consuming.share_consumer import ShareConsumer
+from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
+from tidelog.client.shell.producing.producer import Producer, ProducerInterceptor
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.topics import TopicPartition
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from tidelog.client.shell.delivery import BatchDelivery
+from tidelog.client.shell.producing.delivery import BatchDelivery
 from tidelog.client.threads.producer import Producer
 from tidelog.records.record import Record
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from tidelog.client.core.consumer_batch import ConsumerBatch
     from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
     from tidelog.client.core.share_session import AcknowledgeType
-    from tidelog.client.shell.consumer import ConsumerHealth
-    from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
+    from tidelog.client.shell.consuming.consumer import ConsumerHealth
+    from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
     from tidelog.client.threads.producer import Producer
@@ -43,14 +43,14 @@ _MODULES: Final = {
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerBatch": "tidelog.client.core.consumer_batch",
-    "ConsumerHealth": "tidelog.client.shell.consumer",
+    "ConsumerHealth": "tidelog.client.shell.consuming.consumer",
     "ConsumerRecord": "tidelog.client.core.consumer_record",
-    "BatchDelivery": "tidelog.client.shell.delivery",
-    "StoredRange": "tidelog.client.shell.delivery",
-    "Delivery": "tidelog.client.shell.delivery",
+    "BatchDelivery": "tidelog.client.shell.producing.delivery",
+    "StoredRange": "tidelog.client.shell.producing.delivery",
+    "Delivery": "tidelog.client.shell.producing.delivery",
     "DeserializationError": "tidelog.client.core.consumer_record",
     "Producer": "tidelog.client.threads.producer",
-    "RecordMetadata": "tidelog.client.shell.delivery",
+    "RecordMetadata": "tidelog.client.shell.producing.delivery",
     "ShareConsumer": "tidelog.client.threads.share_consumer",
     "SharedRecord": "tidelog.client.core.consumer_record",
     "TopicPartition": "tidelog.model.topics",

@@ -17,8 +17,8 @@ from tidelog.client import Consumer as ThreadConsumer
 from tidelog.client.core.consumer import EpochEnd
 from tidelog.client.exceptions import OffsetOutOfRangeError, StaleMemberError
 from tidelog.client.serializers import json_deserializer
-from tidelog.client.shell.consumer import CLOSE_TIMEOUT_S
-from tidelog.client.shell.group_calls import GroupCalls
+from tidelog.client.shell.consuming.consumer import CLOSE_TIMEOUT_S
+from tidelog.client.shell.consuming.group_calls import GroupCalls
 from tidelog.model.errors import ErrorCode, KafkaError
 
 pytestmark = pytest.mark.integration

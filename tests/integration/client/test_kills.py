@@ -20,7 +20,7 @@ from brokerlab.clients import create_topic
 from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.client import Producer as ThreadProducer
 from tidelog.client.errors import ClientError
-from tidelog.client.shell.delivery import Delivery
+from tidelog.client.shell.producing.delivery import Delivery
 from tidelog.model.errors import KafkaError
 
 pytestmark = pytest.mark.integration

@@ -25,7 +25,7 @@ from tidelog.client.exceptions import (
 )
 from tidelog.client.partitioners import HotDataPartitioner, RoundRobin
 from tidelog.client.serializers import json_serializer, text_serializer
-from tidelog.client.shell.delivery import Delivery, StoredRange
+from tidelog.client.shell.producing.delivery import Delivery, StoredRange
 
 pytestmark = pytest.mark.integration
 

@@ -41,9 +41,9 @@ from tidelog.client.core.membership import (
     MemberState,
 )
 from tidelog.client.errors import ConnectionLostError
-from tidelog.client.shell import consumer as consumer_shell
-from tidelog.client.shell.consumer import Consumer
-from tidelog.client.shell.share_consumer import ShareConsumer
+from tidelog.client.shell.consuming import consumer as consumer_shell
+from tidelog.client.shell.consuming.consumer import Consumer
+from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch

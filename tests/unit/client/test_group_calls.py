@@ -9,7 +9,7 @@ import pytest
 from tidelog.client.core.delivery_errors import NetworkError, RequestTimeoutError
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.errors import ConnectionLostError
-from tidelog.client.shell.group_calls import until_answered
+from tidelog.client.shell.consuming.group_calls import until_answered
 from tidelog.model.errors import ErrorCode, KafkaError
 
 TIMEOUT_MS = 30

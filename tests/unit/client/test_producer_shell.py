@@ -16,10 +16,10 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.core.producer import ProducerIdReceived
 from tidelog.client.handshake import Reply
-from tidelog.client.shell import producer as shell_producer
 from tidelog.client.shell.core_tasks import now_ms
-from tidelog.client.shell.delivery import BatchDelivery
-from tidelog.client.shell.producer import Producer
+from tidelog.client.shell.producing import producer as shell_producer
+from tidelog.client.shell.producing.delivery import BatchDelivery
+from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

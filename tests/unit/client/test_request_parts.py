@@ -27,8 +27,8 @@ from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.reassignments import alter_reassignments, elect_leaders
 from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets
-from tidelog.client.shell.consumer import Consumer
-from tidelog.client.shell.group_calls import Member
+from tidelog.client.shell.consuming.consumer import Consumer
+from tidelog.client.shell.consuming.group_calls import Member
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.request_limits import max_elements
 

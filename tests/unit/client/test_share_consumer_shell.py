@@ -12,7 +12,7 @@ from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLe
 from tidelog.client.core.membership import HeartbeatAnswered
 from tidelog.client.core.share_consumer import ShareAnswered, SharedPartition
 from tidelog.client.core.share_session import AcknowledgeType
-from tidelog.client.shell.share_consumer import ShareConsumer
+from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

@@ -17,8 +17,8 @@ from tidelog.client.core.delivery_errors import (
 from tidelog.client.core.producer import ProducerIdReceived
 from tidelog.client.core.transaction import TransactionState
 from tidelog.client.errors import ConnectionLostError
-from tidelog.client.shell.producer import Producer
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 IDENTITY = ProducerIdReceived(7, 0)

@@ -14,9 +14,9 @@ from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.properties import Properties
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell import consumer as asynchronous
-from tidelog.client.shell.rebalance_callbacks import RebalanceCallback
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.consuming import consumer as asynchronous
+from tidelog.client.shell.consuming.rebalance_callbacks import RebalanceCallback
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.model.topics import TopicPartition
 

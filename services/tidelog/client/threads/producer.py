@@ -15,9 +15,9 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Serializer
-from tidelog.client.shell import producer as asynchronous
-from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.producing import producer as asynchronous
+from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record_writer import Header

@@ -9,7 +9,7 @@ from tidelog.client.core.consumer_record import SharedRecord
 from tidelog.client.core.properties import Properties
 from tidelog.client.core.share_session import AcknowledgeType
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell import share_consumer as asynchronous
+from tidelog.client.shell.consuming import share_consumer as asynchronous
 from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition

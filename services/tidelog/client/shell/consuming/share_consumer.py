@@ -37,10 +37,10 @@ from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
+from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
+from tidelog.client.shell.consuming.share_calls import ShareCalls
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
 from tidelog.client.shell.network import Network
-from tidelog.client.shell.share_calls import ShareCalls
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

@@ -75,8 +75,7 @@ from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.core_tasks import CoreTasks, now_ms
-from tidelog.client.shell.group_calls import (
+from tidelog.client.shell.consuming.group_calls import (
     NO_MEMBER_EPOCH,
     PERMANENT_ERRORS,
     GroupCalls,
@@ -84,9 +83,10 @@ from tidelog.client.shell.group_calls import (
     is_temporary,
     refusal_code,
 )
+from tidelog.client.shell.consuming.rebalance_callbacks import RebalanceCallback, RebalanceCallbacks
+from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.network import Network
-from tidelog.client.shell.rebalance_callbacks import RebalanceCallback, RebalanceCallbacks
-from tidelog.client.shell.transactions import GroupMetadata
+from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.fetch import (

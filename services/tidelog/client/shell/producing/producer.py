@@ -52,12 +52,12 @@ from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Serializer, bytes_of
 from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.core_tasks import CoreTasks, now_ms
-from tidelog.client.shell.delivery import BatchDelivery, Delivery, RecordMetadata
-from tidelog.client.shell.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.home_process import HomeProcess
 from tidelog.client.shell.network import Network
-from tidelog.client.shell.transactions import GroupMetadata, TransactionCalls
+from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
+from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.compression import Compression

@@ -16,7 +16,12 @@ from tidelog.client.core.share_consumer import (
 )
 from tidelog.client.core.share_session import AcknowledgedBatch
 from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.client.shell.group_calls import COORDINATOR_ERRORS, GROUP, Coordinator, heartbeat_answered
+from tidelog.client.shell.consuming.group_calls import (
+    COORDINATOR_ERRORS,
+    GROUP,
+    Coordinator,
+    heartbeat_answered,
+)
 from tidelog.client.shell.network import Network
 from tidelog.model.fetch_session import FINAL_EPOCH
 from tidelog.model.topics import TopicPartition

@@ -11,7 +11,7 @@ from tidelog.client.core.producer import ProducerIdReceived
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection
-from tidelog.client.shell.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
+from tidelog.client.shell.consuming.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
 from tidelog.client.shell.network import Network
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

@@ -1,0 +1,1 @@
+"""Consumers on asyncio, and their calls to brokers and coordinators."""
