@@ -12,11 +12,13 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.clients import admin_client, create_topic, end_offset, new_consumer
 from brokerlab.kafka_jars import PEER, JavaTools
 from brokerlab.peer_kafka import PeerKafka
+from tidelog.embedded.kafka_metadata import METADATA_LOG
 
 pytestmark = [
     pytest.mark.java,
@@ -46,11 +48,23 @@ WAIT_S = 60
 Contents = dict[str, list[tuple[int, bytes | None, bytes | None]]]
 
 
+SNAPSHOTS = {
+    "metadata.log.max.record.bytes.between.snapshots": "1000",
+    "metadata.log.max.snapshot.interval.ms": "500",
+    "metadata.log.segment.ms": "1000",
+    "metadata.max.retention.ms": "1000",
+}
+"""Settings with which Kafka keeps the end of its metadata log and the newest snapshots."""
+CLEANED_S = 150
+"""The time after which Kafka has deleted a part of its metadata log. It looks for such parts every minute."""
+
+
 @pytest.fixture
-def kafka(java: JavaTools, tmp_path: Path) -> Iterator[PeerKafka]:
+def kafka(java: JavaTools, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[PeerKafka]:
     if not (PEER / "kafka-up.sh").exists():
         pytest.skip("shared/peer is not beside the checkout")
-    kafka = PeerKafka(tmp_path, "adopted", {"log.cleaner.backoff.ms": "3600000"})
+    settings = getattr(request, "param", {"log.cleaner.backoff.ms": "3600000"})
+    kafka = PeerKafka(tmp_path, "adopted", settings)
     kafka.start()
     try:
         yield kafka
@@ -132,8 +146,8 @@ def adopt(data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
-def until(is_done: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + WAIT_S
+def until(is_done: Callable[[], bool], wait_s: float = WAIT_S) -> None:
+    limit_s = time.monotonic() + wait_s
     while not is_done():
         assert time.monotonic() < limit_s
         time.sleep(0.1)
@@ -201,6 +215,34 @@ def test_everything_of_apache_kafka_comes_along(
     assert [value for _, _, value in committed(bootstrap, "transactional")] == [b"one", b"two", b"three"]
     described = admin_client(bootstrap).list_topics(timeout=WAIT_S)
     assert {topic for topic in described.topics if not topic.startswith("__")} == {*TOPICS, "control"}
+
+
+@pytest.mark.parametrize("kafka", [SNAPSHOTS], indirect=True)
+def test_settings_are_read_from_a_snapshot_whose_records_are_deleted_from_the_log(
+    kafka: PeerKafka, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    for topic, configs in TOPICS.items():
+        create_topic(kafka.bootstrap, topic, 1, configs)
+    create_topic(kafka.bootstrap, "deleted", 1, ENDLESS)
+    admin_client(kafka.bootstrap).delete_topics(["deleted"])["deleted"].result(WAIT_S)
+    metadata_log = kafka.data_dir / METADATA_LOG
+    first = metadata_log / f"{0:020d}.log"
+    until(lambda: not first.exists(), CLEANED_S)
+    create_topic(kafka.bootstrap, "newer", 1, ENDLESS)  # perhaps only in the log behind the snapshot
+    kafka.stop()
+    assert list(metadata_log.glob("*.checkpoint"))
+
+    taken = adopt(kafka.data_dir, "--execute")
+    assert taken.returncode == 0, taken.stderr
+    broker = start_broker(data_dir=kafka.data_dir)
+    admin = admin_client(broker.bootstrap)
+    expected = {**TOPICS, "newer": ENDLESS}
+    described = admin.list_topics(timeout=WAIT_S).topics
+    assert {topic for topic in described if not topic.startswith("__")} == expected.keys()
+    for topic, configs in expected.items():
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        found = admin.describe_configs([resource])[resource].result(WAIT_S)
+        assert {name: found[name].value for name in configs} == configs
 
 
 def low_watermark(bootstrap: str, topic: str) -> int:
