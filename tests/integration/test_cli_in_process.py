@@ -233,6 +233,8 @@ def test_brokers_are_no_controllers() -> None:
         tools = InProcessTools(cluster.bootstrap)
         described = tools.document("cluster", "describe")
         (seen,) = tools.document("top", "--once", "--interval", "0.5")
+        shown = tools.run("cluster", "describe", "--format", "table").output
+    assert "Group coordinators and etcd are unknown to clients; see 'tidelog doctor'." in shown
     assert described["controllers"] == [{"controller": described["controller_id"], "state": "active"}]
     assert [row["state"] for row in described["brokers"]] == ["up", "up"]
     assert seen["summary"]["controller"] == str(described["controller_id"])

@@ -26,7 +26,7 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
     """Show the cluster id, the controllers and the brokers.
 
     A broker is down if it has replicas and is not registered. The ids of controllers are not those of
-    brokers, unless a process is both. Clients cannot see group coordinators and etcd: see `tidelog doctor`.
+    brokers, unless a process is both. Group coordinators and etcd are unknown to clients.
     """
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         if api_versions:
@@ -48,6 +48,7 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
         print_heading(view.cluster_id or "", "  cluster id")
         if quorum.unknown:
             say(f"The controllers are unknown: {quorum.unknown}.")
+        say("Group coordinators and etcd are unknown to clients; see 'tidelog doctor'.")
     add_facts(cluster_id=view.cluster_id, controller_id=quorum.active_id)
     if not quorum.unknown:
         print_table(
