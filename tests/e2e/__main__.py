@@ -37,7 +37,15 @@ SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 PIPELINE: Final = "test_pipeline.py"
 UPGRADE: Final = "test_upgrade.py"
 LONG_TESTS: Final = "every_pod"
-FULL: Final = (UPGRADE, *SHORT, "test_scaling.py", "test_secure_move.py", PIPELINE, "test_chaos.py")
+FULL: Final = (
+    UPGRADE,
+    *SHORT,
+    "test_scaling.py",
+    "test_secure_move.py",
+    PIPELINE,
+    "test_chaos.py",
+    "test_lab_alerts.py",
+)
 IN_TURN: Final = tuple(name for name in FULL if name not in ("test_install.py", "test_clients.py"))
 """The suites that --short leaves out, or runs without its long tests."""
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")

@@ -81,9 +81,9 @@ def queries() -> Iterator[Query]:
                 )
 
 
-def filled_in(text: str) -> str:
+def filled_in(text: str, words: Mapping[str, str] = PLACEHOLDERS) -> str:
     """Returns a rule file as the chart's template renders it."""
-    for word, value in PLACEHOLDERS.items():
+    for word, value in words.items():
         text = text.replace(word, value)
     return text
 

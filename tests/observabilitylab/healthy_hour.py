@@ -74,7 +74,7 @@ def record(path: Path) -> None:
         cluster = TidelogCluster(Path(directory) / "cluster", settings=SETTINGS, options=options)
         stack.callback(cluster.destroy)
         cluster.up()
-        stack.enter_context(_clients(cluster.bootstrap))
+        stack.enter_context(clients(cluster.bootstrap))
         time.sleep(WARM_UP_S)
         first = _scraped(cluster, wanted)
         time.sleep(APART_S)
@@ -118,7 +118,7 @@ def is_selected(selector: str, metric: str, labels: dict[str, str]) -> bool:
 
 
 @contextlib.contextmanager
-def _clients(bootstrap: str) -> Iterator[None]:
+def clients(bootstrap: str) -> Iterator[None]:
     """Runs producers, and members of a group of each type, for topics of different retention."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = [NewTopic(name, 2, 3, config=config) for name, config in TOPICS.items()]

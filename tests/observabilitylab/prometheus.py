@@ -53,11 +53,13 @@ class Prometheus:
         rule_files: Sequence[Path] = (),
         *,
         retention: str = "15d",
+        scrape_interval_s: int = SCRAPE_INTERVAL_S,
     ) -> None:
         self._directory = directory
         self._targets = targets
         self._rule_files = rule_files
         self._retention = retention
+        self._scrape_interval_s = scrape_interval_s
         self._address = ""
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -121,7 +123,7 @@ class Prometheus:
         jobs: dict[tuple[str, str], list[Target]] = {}
         for target in self._targets:
             jobs.setdefault((target.job, target.path), []).append(target)
-        interval = f"{SCRAPE_INTERVAL_S}s"
+        interval = f"{self._scrape_interval_s}s"
         return {
             "global": {
                 "scrape_interval": interval,
