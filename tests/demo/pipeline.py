@@ -195,7 +195,7 @@ def archive(spark: SparkSession, bootstrap: str, topic: str, directory: Path, pr
 def join_weather(spark: SparkSession, weather: Path, directory: Path, progress: Progress) -> DataFrame:
     from delays import delays_of, draw, hourly_weather
 
-    from tidelog.pipeline.tables import read_table
+    from tidelog.pipeline.tables.archive_table import read_table
 
     task = progress.add_task("joined with weather", total=2)
     flights = read_table(spark, str((directory / ARCHIVE).absolute()))
@@ -209,8 +209,8 @@ def join_weather(spark: SparkSession, weather: Path, directory: Path, progress: 
 
 
 def verified(spark: SparkSession, bootstrap: str, directory: Path, progress: Progress) -> Verdict:
-    from tidelog.pipeline.verify.broker_log import BrokerLog
     from tidelog.pipeline.verify.job import STEPS, verify
+    from tidelog.pipeline.verify.logs import BrokerLog
 
     task = progress.add_task("verified", total=len(STEPS))
     verdict = verify(
@@ -259,7 +259,7 @@ def carriers(delays: DataFrame) -> Table:
 def run(options: argparse.Namespace, console: Console) -> bool:
     from delays import extract_weather
 
-    from tidelog.pipeline.java import check_java
+    from tidelog.pipeline.jars import check_java
     from tidelog.pipeline.session import spark_session
 
     check_java()

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
-from tidelog.pipeline.ledger.hashes import row_hash, set_hash
-from tidelog.pipeline.ledger.summary import log_record_hash
+from tidelog.pipeline.tables.hashes import log_record_hash, row_hash, set_hash
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.log_reader import Partition, Span
 from verifylab.memory_log import MemoryLog
 

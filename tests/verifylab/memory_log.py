@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
 
-from tidelog.pipeline.verify.epochs import Epochs
-from tidelog.pipeline.verify.holes import SeenBatch
-from tidelog.pipeline.verify.log_reader import LogExtent, Partition, Span
+from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, SeenBatch, Span
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker

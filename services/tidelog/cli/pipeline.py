@@ -11,8 +11,7 @@ from tidelog.cli.lazy_group import LazyGroup
 from tidelog.cli.tool_command import fail
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
-from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.task_errors import sentence_of, spark_errors
+from tidelog.pipeline.errors import PipelineError, sentence_of, spark_errors
 from tidelog.process.build import install_command
 
 _COMMANDS: Final = {

@@ -21,11 +21,11 @@ from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import produce_values
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
-from tidelog.pipeline.formats.load import load_value_format
-from tidelog.pipeline.java import JavaMissingError, check_java
+from tidelog.pipeline.formats.value_format import load_value_format
+from tidelog.pipeline.jars import JavaMissingError, check_java
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]
 STARTS_S: Final = 180.0

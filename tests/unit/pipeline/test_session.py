@@ -13,10 +13,9 @@ from confluent_kafka import Producer
 
 from brokerlab.broker_process import BrokerProcess, free_port
 from tidelog.cli.main import main
-from tidelog.pipeline import java
+from tidelog.pipeline import jars
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jars import JARS_VARIABLE, PROVIDED, session_jars
-from tidelog.pipeline.java import JavaMissingError, check_java
+from tidelog.pipeline.jars import JARS_VARIABLE, PROVIDED, JavaMissingError, check_java, session_jars
 from tidelog.pipeline.session import spark_session
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
     old.chmod(0o755)
-    monkeypatch.setattr(java, "java_command", lambda: str(old))
+    monkeypatch.setattr(jars, "java_command", lambda: str(old))
     with pytest.raises(JavaMissingError, match=f"{old} is Java 8"):
         check_java()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.pipeline.task_errors import sentence_of
+from tidelog.pipeline.errors import sentence_of
 
 PAGE = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: Traceback:
   File "source.py", line 62, in partitions

@@ -1,5 +1,7 @@
 """One batch of an archive: read once, counted and hashed, written with its ledger entry, then committed to
 the group.
+
+A batch between log and table is a `PreparedBatch`: its rows have their final form.
 """
 
 from __future__ import annotations
@@ -7,40 +9,218 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
+from pyspark.sql import types as t
 
 from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.errors import ClientError
-from tidelog.client.leader_epochs import EpochStart
+from tidelog.client.leader_epochs import EpochStart, OffsetRange
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.binding import (
+from tidelog.pipeline.archive.checkpoint import (
     Binding,
     changed_topics,
     deleted_error,
+    planned_ranges,
     recreated_error,
     write_binding,
 )
-from tidelog.pipeline.archive.checkpoint import planned_ranges
-from tidelog.pipeline.archive.prepared import PreparedBatch, prepare, quarantine
 from tidelog.pipeline.archive.sink import OtherRunError, Sink
-from tidelog.pipeline.archive.source_offsets import MissingRange, Ranges, cut_back, missing_ranges, without
-from tidelog.pipeline.archive.spec import GO_ON, ArchiveSpec
-from tidelog.pipeline.archive.survey import Survey, asked, survey
-from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.formats.decoder import Decoder
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
-from tidelog.pipeline.ledger.hashes import EMPTY_SET_HASH
-from tidelog.pipeline.progress import commit_progress, leader_epochs
-from tidelog.pipeline.stored_files import StoredDirectory
-from tidelog.pipeline.task_errors import spark_errors
-from tidelog.pipeline.verify.broker_log import BrokerBatches
-from tidelog.pipeline.verify.opened_records import is_time_overflow, opened_records
+from tidelog.pipeline.archive.spec import (
+    GO_ON,
+    ArchiveSpec,
+    MissingRange,
+    Ranges,
+    cut_back,
+    missing_ranges,
+    without,
+)
+from tidelog.pipeline.archive.survey import Survey, asked, commit_progress, leader_epochs, survey
+from tidelog.pipeline.errors import PipelineError, spark_errors
+from tidelog.pipeline.formats.decoder import ERROR_REASON, Decoder
+from tidelog.pipeline.formats.value_format import ValueKind
+from tidelog.pipeline.quarantine.writer import ensure_quarantine_topic, send_to_quarantine
+from tidelog.pipeline.tables.archive_table import EVENT_DATE
+from tidelog.pipeline.tables.hashes import (
+    EMPTY_SET_HASH,
+    RAW_VALUE,
+    SetSummary,
+    summarise_records,
+    summarise_rows,
+    with_raw_values,
+)
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
+from tidelog.pipeline.tables.stored_files import StoredDirectory
+from tidelog.pipeline.verify.evidence import is_time_overflow, opened_records
+from tidelog.pipeline.verify.logs import BrokerBatches
+
+FIRST_MS: Final = -62_135_596_800_000  # 0001-01-01
+LAST_MS: Final = 253_402_300_799_999  # 9999-12-31
+
+
+def raw_rows(records: DataFrame) -> DataFrame:
+    return with_event_date(with_raw_values(records), None)
+
+
+def with_event_date(rows: DataFrame, field: str | None) -> DataFrame:
+    """Adds the event date from a field of the values, or from the record's timestamp. Raises PipelineError if
+    the field cannot be a date.
+    """
+    if field is None:
+        return rows.withColumn(EVENT_DATE, fn.to_date("kafka_timestamp"))
+    types = {each.name: each.dataType for each in rows.schema.fields}
+    if field not in types:
+        return rows.withColumn(EVENT_DATE, fn.to_date("kafka_timestamp"))
+    kind, column = types[field], fn.col(f"`{field}`")
+    least, greatest = fn.lit("0001-01-01").cast("date"), fn.lit("9999-12-31").cast("date")
+    if isinstance(kind, t.DateType | t.TimestampType | t.TimestampNTZType):
+        date = fn.to_date(column)
+    elif isinstance(kind, t.StringType):
+        date = fn.expr(f"try_cast(substring(`{field}`, 1, 10) AS date)")
+    elif isinstance(kind, t.LongType | t.IntegerType):
+        millis = column.cast("bigint")
+        date = fn.when(
+            millis.between(FIRST_MS, LAST_MS),  # other numbers could overflow
+            fn.to_date(fn.timestamp_millis(millis)),
+        )
+    else:
+        raise PipelineError(
+            f"field '{field}' is {kind.simpleString()}, which is not an event date; use a date, a "
+            "timestamp, text "
+            "that begins with YYYY-MM-DD, or milliseconds since 1970"
+        )
+    date = fn.when(date.between(least, greatest), date)
+    return rows.withColumn(EVENT_DATE, fn.coalesce(date, fn.to_date("kafka_timestamp")))
+
+
+def has_calendar_time() -> Column:
+    """Returns whether a record, with the connector's columns, has a time in the years 1 to 9999.
+
+    Other readers than Spark fail at later dates in a table's partitions and statistics.
+    """
+    first, last = (fn.timestamp_millis(fn.lit(time_ms)) for time_ms in (FIRST_MS, LAST_MS))
+    return fn.col("timestamp").between(first, last)
+
+
+Summaries: TypeAlias = dict[tuple[str, int], SetSummary]
+
+_NO_CALENDAR_TIME: Final = "the time of the record is not in the years 1 to 9999"
+_KAFKA_FIELDS: Final = (
+    t.StructField("kafka_topic", t.StringType()),
+    t.StructField("kafka_partition", t.IntegerType()),
+    t.StructField("kafka_offset", t.LongType()),
+    t.StructField("kafka_timestamp", t.TimestampType()),
+    t.StructField("kafka_timestamp_type", t.IntegerType()),
+    t.StructField("kafka_key", t.BinaryType()),
+    t.StructField(
+        "kafka_headers",
+        t.ArrayType(
+            t.StructType([t.StructField("key", t.StringType()), t.StructField("value", t.BinaryType())])
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBatch:
+    """`bad` has the connector's columns and error_reason."""
+
+    rows: DataFrame
+    columns: tuple[str, ...]
+    seen: Summaries
+    stored: Summaries
+    bad: DataFrame
+    bad_count: int
+    release: Callable[[], None] = lambda: None
+    """Releases the cached data of the batch."""
+
+    def range_entry(
+        self, place: TopicPartition, wanted: OffsetRange, topic_id: str, epochs: Sequence[EpochStart]
+    ) -> RangeEntry:
+        seen, stored = self.seen.get(place), self.stored.get(place)
+        if seen and (seen.first < wanted.start or seen.last >= wanted.end):
+            raise PipelineError(
+                f"{place}: Spark read offsets {seen.first} to {seen.last}, but {tuple(wanted)} was requested"
+            )
+        count = seen.count if seen else 0
+        return RangeEntry(
+            topic=place.topic,
+            topic_id=topic_id,
+            partition=place.partition,
+            start=wanted.start,
+            end=wanted.end,
+            first=seen.first if seen else None,
+            last=seen.last if seen else None,
+            count=count,
+            quarantined=count - (stored.count if stored else 0),
+            log_hash=seen.hash if seen else EMPTY_SET_HASH,
+            row_hash=stored.hash if stored else EMPTY_SET_HASH,
+            leader_epochs=tuple((each.epoch, each.start_offset) for each in epochs),
+        )
+
+
+def first_schema(spec: ArchiveSpec) -> t.StructType:
+    """Returns the schema of a table that is created before its first batch. The columns of values come with
+    the batches.
+    """
+    schema = t.StructType(list(_KAFKA_FIELDS))
+    if spec.value_format.kind is ValueKind.RAW:
+        schema = schema.add(RAW_VALUE, t.BinaryType())
+    return schema.add(EVENT_DATE, t.DateType())
+
+
+def prepare(records: DataFrame, spec: ArchiveSpec, decoder: Decoder, known: t.StructType) -> PreparedBatch:
+    """Prepares a batch. `known` holds the table's columns so far."""
+    seen = summarise_records(records)
+    timed = records.where(has_calendar_time())
+    untimed = records.where(~has_calendar_time()).withColumn(ERROR_REASON, fn.lit(_NO_CALENDAR_TIME))
+    if spec.value_format.kind is ValueKind.RAW:
+        rows = raw_rows(timed)
+        columns = tuple(sorted(rows.columns))
+        stored = summarise_rows(rows, columns)
+        return PreparedBatch(rows, columns, seen, stored, untimed, _count(seen) - _count(stored))
+    decoded = decoder.decode(timed, known)
+    untimed_count = _count(seen) - decoded.good_count - decoded.bad_count
+    bad = decoded.bad.unionByName(untimed) if untimed_count else decoded.bad
+    rows = with_event_date(decoded.good, spec.event_date_field)
+    columns = tuple(sorted(rows.columns))
+    stored = summarise_rows(rows, columns)
+    bad_count = decoded.bad_count + untimed_count
+    return PreparedBatch(rows, columns, seen, stored, bad, bad_count, decoded.close)
+
+
+def _count(summaries: Summaries) -> int:
+    return sum(each.count for each in summaries.values())
+
+
+def quarantine(prepared: PreparedBatch, spec: ArchiveSpec) -> None:
+    """Sends bad records to the quarantine topic before the commit. A repeated batch sends them again, so none
+    is lost.
+    """
+    if not prepared.bad_count:
+        return
+    if spec.quarantine_topic is None:
+        example = prepared.bad.select("topic", "partition", "offset", ERROR_REASON).first()
+        assert example is not None
+        raise PipelineError(
+            f"{prepared.bad_count} records cannot be read, for example {example[0]}-{example[1]} "
+            f"offset {example[2]}: {example[3]}; name a topic for such records (--quarantine)"
+        )
+    topic = spec.quarantine_topic
+    send_to_quarantine(
+        prepared.bad,
+        bootstrap=spec.bootstrap,
+        topic=topic,
+        max_message_bytes=asked(spec, lambda cluster: ensure_quarantine_topic(cluster, topic)),
+        archive=spec.name,
+        client_settings=spec.client_settings,
+    )
+
 
 LOST_TO_RETENTION: Final = "lost to retention"
 _READ_AGAIN: Final = 5

@@ -20,20 +20,20 @@ from pyspark.sql import functions as fn
 from tidelog.broker.log.partition_directory import decode_uuid
 from tidelog.client.leader_epochs import EpochStart
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.batch import BatchArchiver
-from tidelog.pipeline.archive.binding import RunPlan, TableState, plan_run, write_binding
-from tidelog.pipeline.archive.checkpoint import FIRST_OFFSETS, checkpoint_state
-from tidelog.pipeline.archive.job import ArchiveSummary, run_archive
-from tidelog.pipeline.archive.planned_batches import offsets_json, run_batches
-from tidelog.pipeline.archive.prepared import first_schema
-from tidelog.pipeline.archive.query import run_query
+from tidelog.pipeline.archive.batch import BatchArchiver, first_schema
+from tidelog.pipeline.archive.checkpoint import (
+    FIRST_OFFSETS,
+    RunPlan,
+    TableState,
+    checkpoint_state,
+    plan_run,
+    write_binding,
+)
+from tidelog.pipeline.archive.job import ArchiveSummary, offsets_json, run_archive, run_batches, run_query
 from tidelog.pipeline.archive.sink import Sink, sink_of
-from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
-from tidelog.pipeline.archive.spec import STOP, ArchiveSpec
-from tidelog.pipeline.archive.survey import Survey, survey
+from tidelog.pipeline.archive.spec import STOP, ArchiveSpec, Offsets, Ranges, parse_offsets
+from tidelog.pipeline.archive.survey import Survey, next_offsets, survey
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.progress import next_offsets
 from tidelog.pipeline.segments import register
 from tidelog.pipeline.segments.layout import PartitionLog
 from tidelog.pipeline.segments.options import STORAGE_PREFIX, to_json
@@ -41,7 +41,8 @@ from tidelog.pipeline.segments.options import next_offsets as next_ends
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.session import is_remote
-from tidelog.pipeline.stored_files import StoredDirectory, absolute
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.tables.stored_files import StoredDirectory, absolute
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,17 +16,21 @@ from pyspark.sql import types as t
 
 from tidelog.pipeline.archive.spec import DELTA, ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.parquet_commits import (
+from tidelog.pipeline.tables.archive_table import DELTA as DELTA_FORMAT
+from tidelog.pipeline.tables.archive_table import (
+    DELTA_LOG_DIRECTORY,
     EVENT_DATE,
+    PARQUET,
     STAGING_DIRECTORY,
     ParquetCommit,
     ParquetCommits,
     ParquetTable,
+    format_found,
+    ledger_of,
+    parquet_schema,
 )
-from tidelog.pipeline.stored_files import StoredDirectory, absolute
-from tidelog.pipeline.tables import DELTA as DELTA_FORMAT
-from tidelog.pipeline.tables import DELTA_LOG_DIRECTORY, PARQUET, format_found, ledger_of, parquet_schema
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.tables.stored_files import StoredDirectory, absolute
 
 ARCHIVE_PROPERTY: Final = "tidelog.archive"
 VALUES_PROPERTY: Final = "tidelog.values"

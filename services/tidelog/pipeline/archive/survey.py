@@ -1,11 +1,15 @@
-"""Asks the brokers about an archive's topics, before and after Spark reads them."""
+"""The questions of an archive to the brokers, before Spark starts and before and after Spark reads the
+topics, and the progress that it commits to a consumer group, so that lag tools show Spark like any consumer.
+
+Spark's start takes long and hides the cause of a failure, so `check_brokers` and `check_topics` precede it.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.client.admin import (
     EARLIEST_TIMESTAMP,
@@ -16,11 +20,18 @@ from tidelog.client.admin import (
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
+from tidelog.client.leader_epochs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
+from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.security import parse_security
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.pipeline.archive.source_offsets import Offsets
-from tidelog.pipeline.archive.spec import ArchiveSpec
+from tidelog.pipeline.archive.spec import ArchiveSpec, Offsets
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.tables.ledger import CommitEntry
+
+if TYPE_CHECKING:
+    from tidelog.pipeline.archive.spec import ArchiveSpec
+
 
 RETRY_S: Final = 0.5
 CALL_TIMEOUT_S: Final = 10.0
@@ -102,3 +113,82 @@ def _offsets(cluster: Cluster, topics: Iterable[Topic], timestamp: int, isolatio
         rows = list_offsets(cluster, leading, timestamp, isolation_level=isolation_level)
         found |= {TopicPartition(topic.name, index): row.offset for index, row in rows.items()}
     return found
+
+
+ANSWER_TIMEOUT_S: Final = 10.0
+
+
+def check_brokers(bootstrap: str, client_settings: Mapping[str, str]) -> None:
+    """Raises PipelineError unless a broker answers."""
+    try:
+        with Cluster(
+            bootstrap, timeout_s=ANSWER_TIMEOUT_S, security=parse_security(client_settings)
+        ) as cluster:
+            cluster.describe()
+    except ClientError as error:
+        raise PipelineError(
+            f"{error}; start the brokers that hold the log, or name them with --bootstrap-server"
+        ) from error
+
+
+def check_topics(spec: ArchiveSpec) -> None:
+    """Checks that brokers answer and that one of the archive's topics exists.
+
+    An archive with an interval waits for both, so nothing is checked for it. Raises PipelineError.
+    """
+    if spec.interval_ms is not None:
+        return
+    check_brokers(spec.bootstrap, spec.client_settings)
+    found = topic_ids(replace(spec, cluster_timeout_s=ANSWER_TIMEOUT_S))
+    if spec.topics and not found:
+        raise PipelineError(
+            f"the brokers at {spec.bootstrap} have no topic {' or '.join(spec.topics)}; "
+            "'tidelog topic list' shows the existing topics"
+        )
+
+
+UNKNOWN_EPOCH: Final = -1
+
+
+def leader_epochs(
+    cluster: Cluster, ranges: Mapping[TopicPartition, OffsetRange]
+) -> dict[TopicPartition, tuple[EpochStart, ...]]:
+    """Returns the leader epochs of each range. Raises KafkaError, ClientError."""
+    return epochs_of_ranges(cluster, ranges)
+
+
+def next_offsets(entries: Sequence[CommitEntry]) -> dict[TopicPartition, CommittedOffset]:
+    """Returns each partition's next offset after these commits, with the epoch of the last archived "
+    "record."""
+    found: dict[TopicPartition, CommittedOffset] = {}
+    for entry in entries:
+        for each in entry.ranges:
+            place = TopicPartition(each.topic, each.partition)
+            if place in found and found[place].offset >= each.end:
+                continue
+            epoch = each.leader_epochs[-1][0] if each.leader_epochs else UNKNOWN_EPOCH
+            found[place] = CommittedOffset(each.end, epoch)
+    return found
+
+
+def commit_progress(cluster: Cluster, group: str, entries: Sequence[CommitEntry]) -> None:
+    """Commits the offsets to the group, always after the table's commit. Raises KafkaError, ClientError."""
+    offsets = next_offsets(entries)
+    if offsets:
+        commit_offsets(cluster, group, offsets)
+
+
+def diverged(
+    cluster: Cluster, offsets: Mapping[TopicPartition, CommittedOffset]
+) -> dict[TopicPartition, int]:
+    """Returns the partitions whose log was truncated and rewritten, with the offset at which the epoch of the
+    last archived record ends now. That offset is before the record. Raises KafkaError, ClientError.
+    """
+    epochs = {
+        place: each.leader_epoch for place, each in offsets.items() if each.leader_epoch != UNKNOWN_EPOCH
+    }
+    return {
+        place: end.end_offset
+        for place, end in (epoch_ends(cluster, epochs) if epochs else {}).items()
+        if end.epoch != UNKNOWN_EPOCH and end.end_offset < offsets[place].offset
+    }

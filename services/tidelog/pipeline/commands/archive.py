@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.pipeline.archive.from_segments import SegmentFiles
     from tidelog.pipeline.archive.job import ArchiveSummary
     from tidelog.pipeline.archive.spec import ArchiveSpec
-    from tidelog.pipeline.ledger.entry import CommitEntry
+    from tidelog.pipeline.tables.ledger import CommitEntry
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
@@ -182,7 +182,7 @@ def command(**options: Any) -> None:  # see Options
     spec = spec_of(options)
     from tidelog.pipeline.archive.from_segments import run_from_segments
     from tidelog.pipeline.archive.job import run_archive
-    from tidelog.pipeline.readiness import check_topics
+    from tidelog.pipeline.archive.survey import check_topics
     from tidelog.pipeline.session import is_remote, spark_session
 
     if not options["from_segments"]:
@@ -216,8 +216,8 @@ def _segment_files(options: Options) -> SegmentFiles:
 def spec_of(options: Options) -> ArchiveSpec:
     """Returns the spec that the options describe. Raises PipelineError."""
     from tidelog.pipeline.archive.spec import DEFAULT_MAX_OFFSETS_PER_TRIGGER, ArchiveSpec
-    from tidelog.pipeline.formats.load import load_value_format
-    from tidelog.pipeline.maintenance.schedule import MaintenanceSchedule, MaintenanceSettings
+    from tidelog.pipeline.formats.value_format import load_value_format
+    from tidelog.pipeline.tables.maintenance import MaintenanceSchedule, MaintenanceSettings
 
     table: str = options["table"].rstrip("/")
     every_ms: int | None = options["maintain_every"]

@@ -8,8 +8,7 @@ import sys
 import click
 
 from tidelog.model.brokers import host_and_port
-from tidelog.pipeline.connect_server import server_command
-from tidelog.pipeline.session import DEFAULT_CONNECT_PORT, DEFAULT_MASTER
+from tidelog.pipeline.session import DEFAULT_CONNECT_PORT, DEFAULT_MASTER, server_command
 from tidelog.process.command_help import DescribedCommand
 
 

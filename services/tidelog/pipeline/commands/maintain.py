@@ -50,10 +50,9 @@ def command(
     Rows and the ledger do not change. A running archive does this itself with --maintain-every. While an
     archive writes to a Delta table on a plain volume, no other process may maintain the table.
     """
-    from tidelog.pipeline.maintenance.run import maintain
-    from tidelog.pipeline.maintenance.schedule import MaintenanceSettings
     from tidelog.pipeline.session import spark_session
-    from tidelog.pipeline.tables import table_format_of
+    from tidelog.pipeline.tables.archive_table import table_format_of
+    from tidelog.pipeline.tables.maintenance import MaintenanceSettings, maintain
 
     table_format_of(table)  # raises NoTableError before Spark starts
     wanted = MaintenanceSettings(target_file_size, keep_hours, optimizes, vacuums)

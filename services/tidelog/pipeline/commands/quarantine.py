@@ -22,8 +22,7 @@ from tidelog.process.command_help import DescribedCommand, SuggestingGroup
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.quarantine.replay import ReplaySummary
-    from tidelog.pipeline.quarantine.survey import Choice, QuarantineSurvey, ReasonCount
+    from tidelog.pipeline.quarantine.replay import Choice, QuarantineSurvey, ReasonCount, ReplaySummary
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _EXAMPLES: Final = 3
@@ -76,7 +75,7 @@ def list_them(
     request_timeout_ms: int,
 ) -> None:
     """List the records in the quarantine TOPIC by origin and reason."""
-    from tidelog.pipeline.quarantine.survey import survey_quarantine
+    from tidelog.pipeline.quarantine.replay import survey_quarantine
 
     choice = _choice(reason, from_topic, archive)
     with _connect(bootstrap_server, request_timeout_ms) as cluster, _progress() as progress:
@@ -122,8 +121,7 @@ def replay_them(
     that names its origin. TOPIC notes in the same transaction which records were put back, so that a second
     run only handles newer records.
     """
-    from tidelog.pipeline.quarantine.replay import replay
-    from tidelog.pipeline.quarantine.survey import survey_quarantine
+    from tidelog.pipeline.quarantine.replay import replay, survey_quarantine
 
     choice = _choice(reason, from_topic, archive)
     if to == topic:
@@ -161,7 +159,7 @@ def replay_them(
 
 
 def _choice(reason: str | None, from_topic: str | None, archive: str | None) -> Choice:
-    from tidelog.pipeline.quarantine.survey import Choice
+    from tidelog.pipeline.quarantine.replay import Choice
 
     try:
         return Choice(None if reason is None else re.compile(reason), from_topic, archive)
@@ -179,7 +177,7 @@ def _connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
 
 
 def _record_count(cluster: Cluster, topic: str) -> int:
-    from tidelog.pipeline.quarantine.survey import open_survey
+    from tidelog.pipeline.quarantine.replay import open_survey
 
     return open_survey(cluster, topic).record_count
 

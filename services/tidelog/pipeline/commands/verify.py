@@ -86,9 +86,9 @@ def command(**options: Any) -> None:  # see Options
     explained.
     """
     log = log_of(options)
-    from tidelog.pipeline.readiness import check_brokers
+    from tidelog.pipeline.archive.survey import check_brokers
     from tidelog.pipeline.session import is_remote, spark_session
-    from tidelog.pipeline.tables import table_format_of
+    from tidelog.pipeline.tables.archive_table import table_format_of
     from tidelog.pipeline.verify.job import STEPS, verify
 
     table_format_of(options["table"])  # raises NoTableError before Spark starts
@@ -117,7 +117,7 @@ def command(**options: Any) -> None:  # see Options
     finally:
         spark.stop()
     if html_path := options["html_path"]:
-        from tidelog.pipeline.verify.report import report_html
+        from tidelog.pipeline.verify.verdict import report_html
 
         html_path.write_text(report_html(options["table"], log.place, verdict), encoding="utf-8")
     if output_format() is OutputFormat.JSON:
@@ -135,12 +135,12 @@ def log_of(options: Options) -> LogReader:
         if options["client_set"]:
             raise PipelineError("--client-set is for brokers; with --segments no broker is asked")
         from tidelog.pipeline.segments.storage import Storage
-        from tidelog.pipeline.verify.segment_log import SegmentLog
+        from tidelog.pipeline.verify.logs import SegmentLog
 
         return SegmentLog(options["segments"], Storage(storage_settings), is_committed)
     if storage_settings:
         raise PipelineError("--storage-set is for an object store; name its files with --segments")
-    from tidelog.pipeline.verify.broker_log import BrokerLog
+    from tidelog.pipeline.verify.logs import BrokerLog
 
     client_settings = client_settings_of(options["client_set"])
     return BrokerLog(options["bootstrap_server"], client_settings, is_committed)

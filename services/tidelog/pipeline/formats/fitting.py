@@ -1,4 +1,5 @@
-"""Fits values into column types without loss. A misfit names the field. The module does no I/O.
+"""Fits values into column types without loss, and parses JSON text. A misfit names the field. The module does
+no I/O.
 
 One closure for each type is made once, because there are many records.
 """
@@ -7,11 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Context, Decimal, InvalidOperation
-from typing import Final
+from typing import Final, NoReturn
 from uuid import UUID
 
 import pyarrow as pa
@@ -339,3 +341,27 @@ _SIMPLE: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType]
     (pa.types.is_large_binary, _binary),
     (pa.types.is_date, _date),
 )
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=finite)
+
+
+def read_json(value: bytes) -> Fields:
+    """Parses one object. Raises Misfit."""
+    try:
+        found = _DECODER.decode(value.decode())
+    except UnicodeDecodeError as error:
+        raise Misfit(f"is not JSON: invalid UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise Misfit(f"is not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise Misfit("is JSON that is too deeply nested") from None
+    except ValueError as error:
+        raise Misfit(f"is not JSON: {error}") from None
+    if type(found) is not dict:
+        raise Misfit(f"is {kind_of(found)} instead of an object")
+    return found

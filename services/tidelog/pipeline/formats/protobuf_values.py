@@ -15,9 +15,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.formats.columns import DecodedValue, Fields, folded, is_kept
+from tidelog.pipeline.formats.columns import MAX_DEPTH, DecodedValue, Fields, folded, is_kept
 from tidelog.pipeline.formats.fitting import Misfit
-from tidelog.pipeline.formats.observed import MAX_DEPTH
 from tidelog.pipeline.formats.value_format import Framing, ValueFormat
 from tidelog.records.schema_framing import SCHEMA_ID_BYTES, message_indexes, schema_id_of
 

@@ -1,4 +1,5 @@
-"""Writes bad records of a batch to the quarantine topic, from the executors.
+"""Creates the quarantine topic, without retention, if it does not exist, and writes bad records of a batch to
+it from the executors.
 
 A repeated batch sends them again. The origin in their headers identifies them.
 """
@@ -11,7 +12,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.formats.decoding import ERROR_REASON
+from tidelog.client.admin import create_topic
+from tidelog.client.cluster import Cluster
+from tidelog.client.configs import describe_topics_setting
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.pipeline.formats.decoder import ERROR_REASON
 from tidelog.pipeline.quarantine.headers import (
     ARCHIVE,
     LEFT_OUT_BYTES,
@@ -97,3 +102,24 @@ def _size_bytes() -> Column:
     )
     parts = [fn.octet_length(fn.col("key")), fn.octet_length(fn.col("value")), headers]
     return sum((fn.coalesce(part, fn.lit(0)) for part in parts), start=fn.lit(0))
+
+
+CREATED_MAX_BYTES: Final = 32 << 20
+"""The factor by which a record may grow in the quarantine topic, because it carries the reason."""
+_CONFIGS: Final = {"retention.ms": "-1", "max.message.bytes": str(CREATED_MAX_BYTES)}
+_MAX_BYTES: Final = "max.message.bytes"
+_KAFKAS_DEFAULT: Final = 1_048_588
+
+
+def ensure_quarantine_topic(cluster: Cluster, name: str) -> int:
+    """Creates the topic if necessary and returns its maximum batch size in bytes. Raises KafkaError,
+    ClientError.
+    """
+    if name not in cluster.topics([name]):
+        try:
+            create_topic(cluster, name, configs=_CONFIGS)
+        except KafkaError as error:
+            if error.code != ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
+        cluster.topic(name)  # waits until the partitions have leaders
+    return int(describe_topics_setting(cluster, [name], _MAX_BYTES).get(name) or _KAFKAS_DEFAULT)

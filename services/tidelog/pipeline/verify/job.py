@@ -7,22 +7,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.tables import ledger_of, read_table
-from tidelog.pipeline.task_errors import spark_errors
-from tidelog.pipeline.verify.evidence import hole_counts, hole_kinds
-from tidelog.pipeline.verify.findings import GONE, Findings, PieceSums, RowFaults
-from tidelog.pipeline.verify.groups import Group, groups_of
-from tidelog.pipeline.verify.judge import Judge, is_suspicious
+from tidelog.pipeline.errors import PipelineError, spark_errors
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.verify.evidence import hole_counts, hole_kinds, is_time_overflow, opened_records
+from tidelog.pipeline.verify.judge import GONE, Findings, Judge, PieceSums, RowFaults, is_suspicious
 from tidelog.pipeline.verify.log_reader import LogReader, Partition, Span
-from tidelog.pipeline.verify.opened_records import is_time_overflow, opened_records
-from tidelog.pipeline.verify.pieces import layout_of
-from tidelog.pipeline.verify.rows import compare_rows, quarantine_origins
+from tidelog.pipeline.verify.pieces import Group, groups_of, layout_of
 from tidelog.pipeline.verify.sums import (
+    compare_rows,
     holds_raw_values,
     log_hashes,
     log_sums,
+    quarantine_origins,
     table_hashes,
     table_sums,
 )

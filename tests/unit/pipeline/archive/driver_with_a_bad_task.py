@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.archive import prepared
+from tidelog.pipeline.archive import batch
 from tidelog.pipeline.archive.main import main
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def run() -> None:
     memory = Path(sys.argv.pop(1))
-    real = prepared.raw_rows
+    real = batch.raw_rows
 
     def with_a_bad_task(records: DataFrame) -> DataFrame:
         @fn.udf("binary")
@@ -31,7 +31,7 @@ def run() -> None:
 
         return real(records.withColumn("value", fails_once("value")))
 
-    prepared.raw_rows = with_a_bad_task
+    batch.raw_rows = with_a_bad_task
     main()
 
 

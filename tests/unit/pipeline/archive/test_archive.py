@@ -21,8 +21,8 @@ from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.sink import DeltaSink, OtherRunError, ParquetSink
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
+from tidelog.pipeline.tables.ledger import CommitEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from tidelog.pipeline.archive.batch import OffsetsMissingError
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import GO_ON, ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,7 +20,7 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import committed_offsets
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from brokerlab.secured_broker import ALICE, PASSWORD, TOPIC, WAIT_S, Case, Mechanism, SecuredBroker
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
-from tidelog.pipeline.verify.broker_log import BrokerLog
 from tidelog.pipeline.verify.job import verify
+from tidelog.pipeline.verify.logs import BrokerLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.binding import (
+from tidelog.pipeline.archive.checkpoint import (
     Binding,
     CheckpointState,
     TableState,
@@ -19,8 +19,8 @@ from tidelog.pipeline.archive.binding import (
 )
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
-from tidelog.pipeline.stored_files import StoredDirectory
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
+from tidelog.pipeline.tables.stored_files import StoredDirectory
 
 SPEC = ArchiveSpec("flights", "127.0.0.1:1", "/tables/flights", "/checkpoints/flights", topics=("a", "b"))
 NO_TABLE = TableState(exists=False)

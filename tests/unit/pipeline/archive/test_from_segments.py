@@ -23,11 +23,11 @@ from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.from_segments import SegmentFiles, begin_offsets, explained, run_from_segments
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
 from tidelog.pipeline.segments.layout import PartitionLog
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
+from tidelog.pipeline.tables.ledger import CommitEntry
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,9 +17,9 @@ from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.value_format import ValueFormat, ValueKind
-from tidelog.pipeline.tables import read_table
-from tidelog.pipeline.verify.broker_log import BrokerLog
+from tidelog.pipeline.tables.archive_table import read_table
 from tidelog.pipeline.verify.job import verify
+from tidelog.pipeline.verify.logs import BrokerLog
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.checkpoint import planned_ranges
-from tidelog.pipeline.archive.planned_batches import first_offsets, next_ends, offsets_json, run_batches
-from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
-from tidelog.pipeline.archive.spec import ArchiveSpec
+from tidelog.pipeline.archive.job import first_offsets, next_ends, offsets_json, run_batches
+from tidelog.pipeline.archive.spec import ArchiveSpec, Offsets, Ranges, parse_offsets
 from tidelog.pipeline.archive.survey import Survey
-from tidelog.pipeline.stored_files import StoredDirectory
+from tidelog.pipeline.tables.stored_files import StoredDirectory
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 NOW = Survey({}, {A0: 5, A1: 0}, {A0: 30, A1: 40}, {A0: 20, A1: 40})

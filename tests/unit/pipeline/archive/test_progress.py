@@ -15,8 +15,8 @@ from tidelog.client.leader_epochs import OffsetRange
 from tidelog.client.offset_commits import CommittedOffset
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
-from tidelog.pipeline.progress import commit_progress, diverged, leader_epochs, next_offsets
+from tidelog.pipeline.archive.survey import commit_progress, diverged, leader_epochs, next_offsets
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.client.leader_epochs import OffsetRange
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.source_offsets import (
+from tidelog.pipeline.archive.spec import (
     cut_back,
     missing_ranges,
     parse_offsets,

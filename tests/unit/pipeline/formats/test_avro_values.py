@@ -14,7 +14,7 @@ import pytest
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.avro_values import AvroReader, fingerprint_of
-from tidelog.pipeline.formats.decoding import DecodePlan, decode
+from tidelog.pipeline.formats.decoder import DecodePlan, decode
 from tidelog.pipeline.formats.value_format import Framing, NamedSchema, ValueFormat, ValueKind
 
 V1 = {"type": "record", "name": "Flight", "fields": [{"name": "carrier", "type": "string"}]}

@@ -17,9 +17,8 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.decoder import Decoder
 from tidelog.pipeline.formats.value_format import NamedSchema, ValueFormat, ValueKind
 from tidelog.pipeline.quarantine.headers import Origin, Quarantined, quarantined_of
-from tidelog.pipeline.quarantine.survey import open_survey, records_of
-from tidelog.pipeline.quarantine.topic import ensure_quarantine_topic
-from tidelog.pipeline.quarantine.writer import send_to_quarantine
+from tidelog.pipeline.quarantine.replay import open_survey, records_of
+from tidelog.pipeline.quarantine.writer import ensure_quarantine_topic, send_to_quarantine
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.pipeline.formats.columns import merged
-from tidelog.pipeline.formats.decoding import DecodePlan, decode, observed
-from tidelog.pipeline.formats.observed import MAX_COLUMNS, Shape, sum_of, widened
+from tidelog.pipeline.formats.columns import MAX_COLUMNS, Shape, merged, sum_of, widened
+from tidelog.pipeline.formats.decoder import DecodePlan, decode, observed
 from tidelog.pipeline.formats.value_format import NewFields, ValueFormat, ValueKind
 
 EMPTY = pa.struct([])

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.formats.load import load_value_format
-from tidelog.pipeline.formats.value_format import RAW, ValueFormat, ValueKind
+from tidelog.pipeline.formats.value_format import RAW, ValueFormat, ValueKind, load_value_format
 
 
 def file(directory: Path, name: str, content: bytes = b"{}") -> str:

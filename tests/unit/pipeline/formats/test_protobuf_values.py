@@ -19,7 +19,7 @@ from google.protobuf import (
 )
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.formats.decoding import DecodePlan, decode
+from tidelog.pipeline.formats.decoder import DecodePlan, decode
 from tidelog.pipeline.formats.protobuf_values import ProtobufReader
 from tidelog.pipeline.formats.value_format import Framing, ValueFormat, ValueKind
 

@@ -16,8 +16,7 @@ from tidelog.cli.main import main
 from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.quarantine import replay as replay_module
-from tidelog.pipeline.quarantine.replay import REPLAY_ORIGIN, replay
-from tidelog.pipeline.quarantine.survey import Choice, survey_quarantine
+from tidelog.pipeline.quarantine.replay import REPLAY_ORIGIN, Choice, replay, survey_quarantine
 
 pytestmark = pytest.mark.integration
 NewTopic = Callable[..., str]

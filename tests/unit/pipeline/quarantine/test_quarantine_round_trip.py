@@ -19,9 +19,9 @@ from tidelog.cli.main import main
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.formats.value_format import NewFields, ValueFormat, ValueKind
-from tidelog.pipeline.tables import read_table
-from tidelog.pipeline.verify.broker_log import BrokerLog
+from tidelog.pipeline.tables.archive_table import read_table
 from tidelog.pipeline.verify.job import verify
+from tidelog.pipeline.verify.logs import BrokerLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -19,9 +19,9 @@ from pyspark.sql.functions import col, lit, timestamp_millis
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
 from tidelog.pipeline import segments
+from tidelog.pipeline.errors import sentence_of
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
-from tidelog.pipeline.task_errors import sentence_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.pipeline.verify.evidence import answer_of
-from tidelog.pipeline.verify.holes import Hole, SeenBatch, count_kinds, holes_of, kinds_at
+from tidelog.pipeline.verify.log_reader import Hole, SeenBatch, count_kinds, holes_of, kinds_at
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression

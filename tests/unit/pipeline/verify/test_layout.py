@@ -7,13 +7,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
-from tidelog.pipeline.verify.bins import bins_of
-from tidelog.pipeline.verify.epochs import Divergence, divergences, epoch_at
-from tidelog.pipeline.verify.groups import groups_of
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.judge import topic_uuid
-from tidelog.pipeline.verify.log_reader import LogExtent
-from tidelog.pipeline.verify.pieces import Piece, layout_of
+from tidelog.pipeline.verify.log_reader import Divergence, LogExtent, divergences, epoch_at
+from tidelog.pipeline.verify.pieces import Piece, bins_of, groups_of, layout_of
 from tidelog.pipeline.verify.verdict import offsets_text
 
 TOPIC_ID = "6f1f5c3e-8d0a-4f52-9d7e-2f0c4f8f3a11"

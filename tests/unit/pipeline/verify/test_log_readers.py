@@ -16,11 +16,9 @@ from tidelog.client.raw_batches import fetch_batches
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
-from tidelog.pipeline.verify.broker_log import BrokerLog
-from tidelog.pipeline.verify.holes import Hole, holes_of
 from tidelog.pipeline.verify.judge import topic_uuid
-from tidelog.pipeline.verify.log_reader import LogReader
-from tidelog.pipeline.verify.segment_log import SegmentLog
+from tidelog.pipeline.verify.log_reader import Hole, LogReader, holes_of
+from tidelog.pipeline.verify.logs import BrokerLog, SegmentLog
 from tidelog.records.batch import iterate_headers
 
 TIMEOUT_S: Final = 60.0

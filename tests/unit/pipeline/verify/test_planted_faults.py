@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
+from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.job import reconcile
 from tidelog.pipeline.verify.log_reader import Partition
 from tidelog.pipeline.verify.verdict import PartitionVerdict, Verdict

@@ -20,9 +20,8 @@ from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
-from tidelog.pipeline.verify.broker_log import BrokerLog
 from tidelog.pipeline.verify.job import verify
-from tidelog.pipeline.verify.segment_log import SegmentLog
+from tidelog.pipeline.verify.logs import BrokerLog, SegmentLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

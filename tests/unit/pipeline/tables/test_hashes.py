@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.ledger.hashes import add_set_hashes, row_hash, set_hash
-from tidelog.pipeline.ledger.summary import (
+from tidelog.pipeline.tables.hashes import (
+    add_set_hashes,
     log_head_hash,
     log_record_hash,
+    row_hash,
+    set_hash,
     summarise_records,
     summarise_rows,
     table_head_hash,

@@ -9,10 +9,9 @@ import pytest
 
 from tidelog.pipeline.archive.sink import sink_of
 from tidelog.pipeline.archive.spec import ArchiveSpec
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.maintenance.run import maintain
-from tidelog.pipeline.maintenance.schedule import MaintenanceSettings
-from tidelog.pipeline.tables import ledger_of, read_table
+from tidelog.pipeline.tables.archive_table import ledger_of, read_table
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.tables.maintenance import MaintenanceSettings, maintain
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,10 +12,10 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.maintenance.schedule import MaintenanceSchedule, MaintenanceSettings
-from tidelog.pipeline.verify.broker_log import BrokerLog
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.tables.maintenance import MaintenanceSchedule, MaintenanceSettings
 from tidelog.pipeline.verify.job import verify
+from tidelog.pipeline.verify.logs import BrokerLog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

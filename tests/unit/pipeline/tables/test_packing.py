@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.pipeline.maintenance.packing import LARGE_ENOUGH, packs_of
+from tidelog.pipeline.tables.maintenance import LARGE_ENOUGH, packs_of
 
 SIZES = st.dictionaries(
     st.builds("event_date=2026-01-{:02d}/f{}.parquet".format, st.integers(1, 3), st.integers(0, 99)),

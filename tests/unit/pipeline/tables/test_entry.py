@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidelog.pipeline.ledger.entry import CommitEntry, LedgerError, RangeEntry, entry_from_json
+from tidelog.pipeline.tables.ledger import CommitEntry, LedgerError, RangeEntry, entry_from_json
 
 FULL = RangeEntry("flights", "b9WzcDPYRr2", 3, 10, 30, 11, 28, 15, 2, str(2**64 - 1), "7", ((0, 10), (4, 20)))
 GIVEN_UP = RangeEntry("flights", "b9WzcDPYRr2", 4, 0, 9, None, None, 0, 0, "0", "0", (), "retention")

@@ -1,4 +1,5 @@
-"""Hashes that show whether two sets of records, or of rows, are equal.
+"""Hashes that show whether two sets of records, or of rows, are equal, and the counts and hashes of a batch
+from which a ledger entry is made.
 
 The hash of one record or row is xxhash64. The hash of a set is the sum of these modulo 2^64. Therefore
 neither the order nor the division into files, tasks and commits matters, and a duplicated row counts twice.
@@ -7,9 +8,10 @@ neither the order nor the division into files, tasks and commits matters, and a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import Column, types
+from pyspark.sql import Column, DataFrame, types
 from pyspark.sql import functions as fn
 
 HASH_MODULUS: Final = 2**64
@@ -136,3 +138,111 @@ def _canonical(column: Column, data_type: types.DataType) -> Column:
     if isinstance(data_type, types.FloatType):
         return column.cast("double")
     return column
+
+
+TopicPartition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SetSummary:
+    """A set of records or rows of one partition."""
+
+    count: int
+    hash: str
+    first: int
+    last: int
+
+
+def log_record_hash() -> Column:
+    """Returns the record hash over the columns of log readers (the Kafka connector's columns)."""
+    return record_hash(
+        *(fn.col(name) for name in ("key", "value", "headers", "timestamp", "timestampType")),
+        *(fn.col(name) for name in ("topic", "partition", "offset")),
+    )
+
+
+def log_head_hash() -> Column:
+    """Returns the hash like log_record_hash, but without the value."""
+    return record_head_hash(
+        *(fn.col(name) for name in ("key", "headers", "timestamp", "timestampType")),
+        *(fn.col(name) for name in ("topic", "partition", "offset")),
+    )
+
+
+def table_record_hash() -> Column:
+    """Returns the record hash over the columns of a table with raw values. It equals the log's hash of the
+    same record.
+    """
+    return record_hash(
+        *(fn.col(f"kafka_{name}") for name in ("key", "value", "headers", "timestamp", "timestamp_type")),
+        *(fn.col(f"kafka_{name}") for name in ("topic", "partition", "offset")),
+    )
+
+
+def table_head_hash() -> Column:
+    """Returns the hash like table_record_hash, but for tables of decoded values."""
+    return record_head_hash(
+        *(fn.col(f"kafka_{name}") for name in ("key", "headers", "timestamp", "timestamp_type")),
+        *(fn.col(f"kafka_{name}") for name in ("topic", "partition", "offset")),
+    )
+
+
+def summarise_records(records: DataFrame) -> dict[TopicPartition, SetSummary]:
+    """Summarises records as read from the log. `log_hash` of a range is their `hash`."""
+    return _summarise(records, "topic", "partition", "offset", log_record_hash())
+
+
+def summarise_rows(rows: DataFrame, columns: Sequence[str]) -> dict[TopicPartition, SetSummary]:
+    """Summarises rows as stored. `row_hash` of a range is their `hash`."""
+    hashes = row_hash(rows.schema, columns)
+    return _summarise(rows, "kafka_topic", "kafka_partition", "kafka_offset", hashes)
+
+
+def _summarise(
+    frame: DataFrame, topic: str, partition: str, offset: str, hashes: Column
+) -> dict[TopicPartition, SetSummary]:
+    found = (
+        frame.select(
+            fn.col(topic).alias("topic"),
+            fn.col(partition).alias("partition"),
+            fn.col(offset).alias("offset"),
+            hashes.alias("hash"),
+        )
+        .groupBy("topic", "partition")
+        .agg(
+            fn.count("*").alias("count"),
+            fn.min("offset").alias("first"),
+            fn.max("offset").alias("last"),
+            *set_hash_sums(fn.col("hash"), "hash"),
+        )
+        .collect()
+    )
+    return {
+        (row["topic"], row["partition"]): SetSummary(
+            row["count"], set_hash(row["hash_high"], row["hash_low"]), row["first"], row["last"]
+        )
+        for row in found
+    }
+
+
+RECORD_COLUMNS: Final = {
+    "topic": "kafka_topic",
+    "partition": "kafka_partition",
+    "offset": "kafka_offset",
+    "timestamp": "kafka_timestamp",
+    "timestampType": "kafka_timestamp_type",
+    "key": "kafka_key",
+    "headers": "kafka_headers",
+}
+"""The columns, by the names that Spark's Kafka connector gives them."""
+RAW_VALUE: Final = "kafka_value"
+"""The columns that exist only if values are not decoded."""
+
+
+def record_columns() -> list[Column]:
+    """Returns the columns of the connector's records that do not depend on the values."""
+    return [fn.col(name).alias(column) for name, column in RECORD_COLUMNS.items()]
+
+
+def with_raw_values(records: DataFrame) -> DataFrame:
+    return records.select(*record_columns(), fn.col("value").alias(RAW_VALUE))

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.pipeline.archive.survey import next_offsets
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.ledger.entry import CommitEntry
-from tidelog.pipeline.parquet_commits import ParquetCommit, ParquetCommits, ParquetTable
-from tidelog.pipeline.progress import next_offsets
+from tidelog.pipeline.tables.archive_table import ParquetCommit, ParquetCommits, ParquetTable
+from tidelog.pipeline.tables.ledger import CommitEntry
 
 SCHEMA = {"type": "struct", "fields": []}
 

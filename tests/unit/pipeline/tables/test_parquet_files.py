@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 
-from tidelog.pipeline.maintenance.parquet import COMPACTION_DIRECTORY, maintain_parquet
-from tidelog.pipeline.maintenance.run import ScheduledMaintenance
-from tidelog.pipeline.maintenance.schedule import MaintenanceSchedule, MaintenanceSettings
-from tidelog.pipeline.maintenance.summary import MaintenanceSummary
-from tidelog.pipeline.parquet_commits import ParquetCommit, ParquetCommits
+from tidelog.pipeline.tables.archive_table import ParquetCommit, ParquetCommits
+from tidelog.pipeline.tables.maintenance import (
+    COMPACTION_DIRECTORY,
+    MaintenanceSchedule,
+    MaintenanceSettings,
+    MaintenanceSummary,
+    ScheduledMaintenance,
+    maintain_parquet,
+)
 
 DATE = "event_date=2026-01-01"
 SCHEMA: dict[str, Any] = {"type": "struct", "fields": []}
@@ -99,7 +103,7 @@ def test_a_schedule_is_kept_beside_the_checkpoint(tmp_path: Path, monkeypatch: p
         runs.append(table)
         return MaintenanceSummary(table)
 
-    monkeypatch.setattr("tidelog.pipeline.maintenance.run.maintain", maintain)
+    monkeypatch.setattr("tidelog.pipeline.tables.maintenance.maintain", maintain)
     spark: Any = None
     checkpoint, schedule = str(tmp_path / "c"), MaintenanceSchedule(every_s=60)
     first = ScheduledMaintenance("t", checkpoint, schedule, now_s=1000)
@@ -121,7 +125,7 @@ def test_a_failure_of_maintenance_does_not_stop_the_archive(
     def maintain(*_: Any) -> MaintenanceSummary:
         raise OSError("disk full")
 
-    monkeypatch.setattr("tidelog.pipeline.maintenance.run.maintain", maintain)
+    monkeypatch.setattr("tidelog.pipeline.tables.maintenance.maintain", maintain)
     spark: Any = None
     scheduled = ScheduledMaintenance("t", str(tmp_path / "c"), MaintenanceSchedule(every_s=60), now_s=0)
     assert scheduled.run_if_due(spark, 60) is None

@@ -1,1 +1,0 @@
-"""Maintenance of tables: it compacts small files and deletes files that no version needs."""

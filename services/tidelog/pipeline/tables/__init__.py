@@ -1,0 +1,1 @@
+"""The tables of archives, Delta or plain Parquet: their commits, ledgers, hashes and maintenance."""
