@@ -1,13 +1,14 @@
 """Attacks a broker and measures what everyone else feels (`make attack`).
 
 Each attack meets a fresh `tidelog dev`. Meanwhile a bystander, another client in a process of its own, sends
-one small request after the other. The table shows its longest wait and the peak of the broker's memory. The
-exit code is 1 if one exceeds its bound.
+one small request after the other, or works if the attack fills a limit that clients share. The table shows
+its longest wait and the peak of the broker's memory. The exit code is 1 if one exceeds its bound.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -22,14 +23,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from attack.attacks import ATTACKS as OTHER_ATTACKS
-from attack.attacks import TARGET, Attack, Target, await_coordinator
+from attack.attacks import NOT_FILLED, TARGET, Attack, Target, await_coordinator
+from attack.console import CONSOLE_ATTACK, console
 from attack.filling import FILLING_ATTACKS, settings_with_login
+from attack.shared_limits import LIMIT_ATTACKS
+from attack.work import PARTITIONS
 from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import create_topic
 
 BYSTANDERS_TOPIC: Final = "bystander"
 BYSTANDER_END_S: Final = 120.0
-ATTACKS: Final = (*OTHER_ATTACKS, *FILLING_ATTACKS)
+ATTACKS: Final = (*OTHER_ATTACKS, *FILLING_ATTACKS, *LIMIT_ATTACKS, CONSOLE_ATTACK)
 SHORT_SCALE: Final = 0.1
 LEAST_P99_MS: Final = 25.0
 """A 99th percentile up to here is accepted, also where it is more than twice that of a quiet broker."""
@@ -52,7 +56,7 @@ class Result(NamedTuple):
     """The 99th percentile of a working bystander's waits before the attack."""
     p99_ms: float = 0.0
     refused: int = 0
-    """The commits of a working bystander that were refused."""
+    """The jobs of a working bystander in which it was refused."""
 
     @property
     def waits(self) -> str:
@@ -60,7 +64,7 @@ class Result(NamedTuple):
         longest = f"{self.longest_ms:,.0f}"
         if not self.quiet_p99_ms:
             return longest
-        refused = f", {self.refused} commits refused" if self.refused else ""
+        refused = f", {self.refused} refused" if self.refused else ""
         return f"{longest} (p99 {self.p99_ms:,.0f}, quiet {self.quiet_p99_ms:,.0f}{refused})"
 
     def faults(self, attack: Attack) -> list[str]:
@@ -76,7 +80,9 @@ class Result(NamedTuple):
         if self.lost:
             found.append(f"another client lost its connection {self.lost} times")
         if self.refused:
-            found.append(f"{self.refused} commits of another client were refused")
+            found.append(f"another client was refused {self.refused} times")
+        if self.outcome.startswith(NOT_FILLED):
+            found.append(self.outcome)
         if self.peak_mb - self.before_mb > attack.bound_mb:
             found.append(f"memory grew by {self.peak_mb - self.before_mb:,.0f} MB")
         return found
@@ -100,16 +106,22 @@ def run(attack: Attack, directory: Path, scale: float) -> Result:
     if attack.fills:
         settings |= {**settings_with_login(port, sasl_address), **attack.settings}
     broker = BrokerProcess(directory / "data", directory / "broker.log", settings, port).start()
+    stack = contextlib.ExitStack()
     try:
-        for topic in (BYSTANDERS_TOPIC, TARGET):
-            create_topic(broker.bootstrap, topic, 1)
-        target = Target(broker, metrics_address, scale, sasl_address)
+        create_topic(broker.bootstrap, BYSTANDERS_TOPIC, PARTITIONS)
+        create_topic(broker.bootstrap, TARGET, attack.partitions)
+        target = Target(broker, metrics_address, scale, sasl_address, f"127.0.0.1:{free_port()}")
         if attack.fills:
             await_coordinator(target, BYSTANDERS_TOPIC)  # its group has the same name
+        observed_pid = broker.pid
+        options = [*(("--works",) if attack.fills else ()), *attack.bystander_options]
+        if attack.has_console:
+            observed_pid = stack.enter_context(console(target.console_address, sasl_address, directory))
+            options += ["--console", target.console_address]
         bystander = subprocess.Popen(
             [
                 *(sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC),
-                *(str(broker.pid), *(("--works",) if attack.fills else ())),
+                *(str(observed_pid), *options),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -140,6 +152,7 @@ def run(attack: Attack, directory: Path, scale: float) -> Result:
             felt["refused"],
         )
     finally:
+        stack.close()
         broker.kill()
 
 

@@ -29,7 +29,9 @@ WRITE_TXN_MARKERS, JOIN_GROUP, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 27, 11, 12,
 DESCRIBE_CONFIGS, BROKER_RESOURCE = 32, 4
 COORDINATOR_BUSY: Final = (14, 15, 16)
 TARGET: Final = "target"
-"""The topic that the attacks may use. It has one partition."""
+"""The topic that the attacks may use."""
+NOT_FILLED: Final = "not filled: "
+"""The beginning of the outcome of an attack that should have filled a limit."""
 
 
 class Target(NamedTuple):
@@ -41,6 +43,7 @@ class Target(NamedTuple):
     metrics_address: str
     scale: float
     sasl_address: str = ""
+    console_address: str = ""
 
     def count(self, number: int) -> int:
         return max(int(number * self.scale), 1)
@@ -58,6 +61,11 @@ class Attack(NamedTuple):
     """Whether the attack fills a limit that clients share, while the bystander works."""
     settings: Mapping[str, str] = {}
     """More settings of the broker."""
+    partitions: int = 1
+    """The partitions of TARGET."""
+    bystander_options: tuple[str, ...] = ()
+    has_console: bool = False
+    """Whether the bystander uses a console, whose users log in, and not the broker."""
 
 
 def unsigned_varint(value: int) -> bytes:

@@ -10,12 +10,14 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from attack.attacks import (
     DESCRIBE_GROUPS,
     JOIN_GROUP,
+    NOT_FILLED,
     Attack,
     Target,
     await_coordinator,
@@ -25,17 +27,19 @@ from attack.attacks import (
 from brokerlab.raw_client import frame, request_header
 
 ATTACK_S: Final = 20.0
-USER, PASSWORD = "mallory", "secret"
+USER, BYSTANDERS_USER, PASSWORD = "mallory", "alice", "secret"
 SYNC_GROUP, SASL_HANDSHAKE, SASL_AUTHENTICATE = 14, 17, 36
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CHART_LIMIT_MB: Final = 2_048
 """The memory of a broker in the chart (`broker.resources.limits.memory` in charts/tidelog/values.yaml)."""
 MAX_CONNECTIONS: Final = 600
+FILLED: Final = 0.75
+"""The part of a limit that one client must fill at least. Brokers and other clients have an eighth each."""
 
 
 def settings_with_login(port: int, sasl_address: str) -> dict[str, str]:
     """Returns the settings of a broker with a listener of its own for brokers, one for strangers and one for
-    users, of which there is one.
+    its two users.
     """
     return {
         "listeners": f"OPEN://127.0.0.1:{port},CLIENTS://{sasl_address},BROKERS://127.0.0.1:0",
@@ -43,9 +47,22 @@ def settings_with_login(port: int, sasl_address: str) -> dict[str, str]:
         "inter.broker.listener.name": "BROKERS",
         "listener.name.clients.sasl.enabled.mechanisms": "PLAIN",
         "listener.name.clients.plain.sasl.jaas.config": (
-            f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}";'
+            f'{PLAIN_MODULE} required user_{USER}="{PASSWORD}" user_{BYSTANDERS_USER}="{PASSWORD}";'
         ),
     }
+
+
+def budget_metric(name: str) -> str:
+    """Returns the metric of what clients hold of a budget."""
+    return f'tidelog_budget_held{{budget="{name}"}}'
+
+
+def held(metrics_address: str, names: Iterable[str]) -> dict[str, float]:
+    """Returns the values of metrics, 0 for those that are not shown."""
+    with urllib.request.urlopen(f"http://{metrics_address}/metrics", timeout=30) as answer:
+        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines()]
+    shown = {line[0]: float(line[1]) for line in lines if line[0].startswith("tidelog_budget_held")}
+    return {name: shown.get(name, 0.0) for name in names}
 
 
 def connect(address: tuple[str, int], source: str) -> socket.socket:
@@ -65,7 +82,7 @@ def log_in(connection: socket.socket) -> None:
         read_frame(connection)
 
 
-def _addresses(count: int) -> list[str]:
+def source_addresses(count: int) -> list[str]:
     return [f"127.0.{1 + number // 250}.{1 + number % 250}" for number in range(count)]
 
 
@@ -80,7 +97,7 @@ def hold_frames(
     logs_in: bool = False,
 ) -> str:
     """Holds frames that never end over many connections, and opens those again that the broker closes."""
-    count, sources = target.count(count) if count > 10 else count, _addresses(addresses)
+    count, sources = target.count(count) if count > 10 else count, source_addresses(addresses)
     where = target.sasl_address if logs_in else target.broker.bootstrap
     host, port = where.rsplit(":", 1)
     until = time.monotonic() + max(ATTACK_S * target.scale, 3)
@@ -175,7 +192,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def leave_unread(target: Target, count: int, addresses: int = 1, *, logs_in: bool = False) -> str:
     """Asks for descriptions of a large group over many connections and reads none of them."""
-    sources = _addresses(addresses)
+    sources = source_addresses(addresses)
     where = target.sasl_address if logs_in else target.broker.bootstrap
     host, port = where.rsplit(":", 1)
     ask = frame(request_header(DESCRIBE_GROUPS, 0, 1, False) + struct.pack(">ih5s", 1, 5, b"large")) * 64
@@ -210,14 +227,19 @@ JOIN_SIZES: Final = (
 """The bytes of the joins. Each fills what the larger ones have left."""
 
 
-def park_joins(target: Target, addresses: int = 1, *, logs_in: bool = False) -> str:
-    """Parks joins with megabytes of unknown tagged fields for weeks, then closes their connections."""
-    sources = _addresses(addresses)
+CALLS_BYTES: Final = 64 * 2**20
+
+
+def park_joins(
+    target: Target, addresses: int = 1, *, logs_in: bool = False, sizes: Sequence[int] = JOIN_SIZES
+) -> str:
+    """Parks joins with unknown tagged fields of these sizes for weeks, then closes their connections."""
+    sources = source_addresses(addresses)
     where = target.sasl_address if logs_in else target.broker.bootstrap
     host, port = where.rsplit(":", 1)
     sent = 0
     with large_group(target, "parked", 1, 10), contextlib.ExitStack() as stack:
-        for number, size in enumerate(JOIN_SIZES):
+        for number, size in enumerate(sizes):
             connection = stack.enter_context(connect((host, int(port)), sources[number % len(sources)]))
             if logs_in:
                 log_in(connection)
@@ -228,9 +250,17 @@ def park_joins(target: Target, addresses: int = 1, *, logs_in: bool = False) -> 
                 connection.sendall(frame(request_header(JOIN_GROUP, 6, 1, True) + body))
                 sent += 1
         time.sleep(5)
+        (held_bytes,) = held(target.metrics_address, [budget_metric("coordinator_calls")]).values()
         stack.pop_all().close()
         time.sleep(5)
-    return f"{sent} joins sent"
+    state = "" if held_bytes >= FILLED * CALLS_BYTES else NOT_FILLED
+    return f"{state}{held_bytes / 1e6:,.0f} of {CALLS_BYTES / 1e6:,.0f} MB held; {sent} joins sent"
+
+
+def joins_over_many_connections(target: Target) -> list[int]:
+    """Returns the sizes of joins over 600 connections, of which each has the same part of the limit."""
+    count = target.count(MAX_CONNECTIONS)
+    return [CALLS_BYTES // count] * count
 
 
 def _has_ended(connection: socket.socket) -> bool:
@@ -283,6 +313,11 @@ FILLING_ATTACKS: Final = (
         "calls",
         "15 joins of a group with 8 MB of unknown fields, and smaller ones; connections close after 5 s",
         park_joins,
+    ),
+    _holding(
+        "calls-600",
+        "joins with 110 kB of unknown fields over 600 connections, which close after 5 s",
+        lambda target: park_joins(target, sizes=joins_over_many_connections(target)),
     ),
     _holding(
         "calls-user",
