@@ -460,7 +460,9 @@ class Connection(RequestSource):
             if done is None:
                 break
             self._ready.extend(done)
-            self._blocked_bytes -= waiting.popleft().answer_bytes
+            answer_bytes = waiting.popleft().answer_bytes
+            self._ready_bytes += answer_bytes
+            self._blocked_bytes -= answer_bytes
         if self._blocked_bytes > SMALL_ANSWERS_BYTES:
             self._count_unread()
         if self._ready and not self._is_processing:
@@ -476,9 +478,10 @@ class Connection(RequestSource):
         ready = self._ready
         if not ready or self._outbox is None:
             return
+        is_small = self._ready_bytes <= MAX_READY_BYTES
         self._ready = []
         self._ready_bytes = 0
-        if len(ready) > 1 and all(type(chunk) is bytes for chunk in ready):
+        if is_small and len(ready) > 1 and all(type(chunk) is bytes for chunk in ready):
             ready = [b"".join(cast(list[bytes], ready))]
         self._outbox.send(ready)
         if self._outbox.waiting_bytes > SMALL_ANSWERS_BYTES:

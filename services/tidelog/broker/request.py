@@ -430,6 +430,10 @@ LARGE_ANSWERS: Final = frozenset(
 """The APIs whose small requests coordinators may answer with up to 16 MiB."""
 
 
+COPIED_BYTES: Final = 64 * 1024
+"""The largest body that is copied behind its header: a system call with two parts costs about as much."""
+
+
 class Route:
     """The decoder, handler and encoder of one version of one API. It is created at the first request."""
 
@@ -488,7 +492,10 @@ class Route:
         begin = self._begin
         size = begin.size - SIZE_BYTES + (len(first) if len(chunks) == 1 else sum(map(len, chunks)))
         context.answer_bytes = size
-        chunks[0] = begin.pack(size, context.correlation_id) + first
+        if len(first) > COPIED_BYTES:
+            chunks.insert(0, begin.pack(size, context.correlation_id))
+        else:
+            chunks[0] = begin.pack(size, context.correlation_id) + first
         self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks
 

@@ -15,6 +15,10 @@ from tidelog.timing.steps import Steps, T
 
 SLICE_MS: Final = 10
 """The longest time for which sliced work holds the event loop at once."""
+TURNS_OF_OTHERS: Final = 8
+"""The turns of the event loop between two slices. The usual request takes up to five turns, with those of the
+coordinator of its group, and meets one slice or two instead of one in each of its turns.
+"""
 
 STEPS_BETWEEN_READINGS: Final = 16
 """The number of steps between two readings of the clock. Shorter work always ends in one slice."""
@@ -42,14 +46,15 @@ def in_slices(steps: Steps[T], seconds: Seconds = monotonic) -> T | Coroutine[ob
 
 
 async def finish(steps: Steps[T], seconds: Seconds = monotonic) -> T:
-    """Runs all the work, with a turn of the event loop before each slice."""
+    """Runs all the work, with turns of the event loop before each slice."""
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:
         turn = _turns[loop] = asyncio.Lock()
     async with turn:
         while True:
-            await asyncio.sleep(0)
+            for _ in range(TURNS_OF_OTHERS):
+                await asyncio.sleep(0)
             result = _slice(steps, seconds)
             if not isinstance(result, _Unfinished):
                 return result

@@ -52,6 +52,24 @@ def test_long_work_lets_others_run_between_slices() -> None:
     assert all(later - earlier <= STEPS_IN_A_SLICE for earlier, later in pairwise(seen))
 
 
+def test_a_request_of_several_turns_meets_few_slices() -> None:
+    """A commit of an offset takes five turns: it goes from its connection to the coordinator of its group and
+    back. It must not wait for a slice in each of them.
+    """
+
+    async def run() -> None:
+        done: list[int] = []
+        task = asyncio.ensure_future(run_in_slices(work(5_000, done), Seconds()))
+        await asyncio.sleep(0)
+        while not task.done():
+            before = len(done)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(done) - before <= STEPS_IN_A_SLICE
+
+    asyncio.run(run())
+
+
 def test_only_one_long_work_runs_at_a_time() -> None:
     async def run() -> None:
         first: list[int] = []

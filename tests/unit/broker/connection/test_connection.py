@@ -34,11 +34,12 @@ from tidelog.broker.connection import (
 )
 from tidelog.broker.listener import Listener
 from tidelog.broker.log.segment import FileRange, Segment
-from tidelog.broker.request import RequestContext
-from tidelog.broker.socket_io import BufferPool, Chunk, Turn
-from tidelog.metrics.telemetry import RequestMetrics
+from tidelog.broker.request import PARKED, EncodedBody, Handling, RequestContext, Route
+from tidelog.broker.socket_io import BufferPool, Chunk, Outbox, Turn
+from tidelog.metrics.telemetry import RequestMetrics, Telemetry
 from tidelog.model.fair_budget import FairBudget
 from tidelog.model.principal import Principal
+from tidelog.timing.clock import ManualClock
 from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
@@ -655,6 +656,21 @@ def test_a_client_that_reads_nothing_leaves_memory_for_others(lab: Lab) -> None:
     lab.turn()
     assert not other.is_closed
     assert lab.answers(transport) == ["x" * 900_000]
+
+
+def test_large_answers_are_not_copied(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of 15 MB holds the event loop for up to 10 ms."""
+    sent: list[Chunk] = []
+    monkeypatch.setattr(Outbox, "send", lambda self, chunks: sent.extend(chunks))
+    route = Route(ApiKey.DESCRIBE_GROUPS, 0, Handling(lambda *_: PARKED), Telemetry(ManualClock()))
+    context = RequestContext(lab.connection, route, 7, None, 0.0)
+    context.park()
+    body = b"x" * 300_000
+    context.reply(EncodedBody((body,)))
+    lab.turn()
+    begin, own = sent
+    assert begin == struct.pack(">ii", 300_004, 7)
+    assert own is body
 
 
 def test_requests_with_large_answers_start_one_after_the_other(lab: Lab) -> None:

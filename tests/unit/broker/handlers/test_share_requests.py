@@ -178,7 +178,7 @@ PartitionOrError = ErrorCode
 
 
 async def _settle() -> None:
-    for _ in range(20):
+    for _ in range(20 * slices.TURNS_OF_OTHERS):
         await asyncio.sleep(0)
 
 
@@ -849,7 +849,7 @@ class LongSession:
 
         async def run() -> None:
             end()
-            for _ in range(20):
+            for _ in range(20 * slices.TURNS_OF_OTHERS):
                 self._turn += 1
                 await asyncio.sleep(0)
 
@@ -965,15 +965,19 @@ class LongFetches:
         monkeypatch.setattr(ShareFetch, "_acquire", acquire_counted)
         monkeypatch.setattr(ShareFetch, "_key", key)
 
-    async def turns(self, count: int) -> None:
-        for _ in range(count):
-            self.turn += 1
-            await asyncio.sleep(0)
+    async def turns(self, slices_at_most: int) -> None:
+        """Lets so many slices run, and counts turns of the event loop."""
+        for _ in range(slices_at_most * slices.TURNS_OF_OTHERS):
+            await self._turn()
 
     async def until(self, begun: Counter[int]) -> None:
         """Calls for turns until some of this has happened."""
         while not begun:
-            await self.turns(1)
+            await self._turn()
+
+    async def _turn(self) -> None:
+        self.turn += 1
+        await asyncio.sleep(0)
 
     def send(self, member: Member, epoch: int = 0, **fields: Any) -> None:
         """Sends a fetch of all partitions within the event loop."""

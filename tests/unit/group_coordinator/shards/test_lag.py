@@ -33,7 +33,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import AskOffsets, Item, OffsetsTold, PartitionOffsets
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import SystemClock
-from tidelog.timing.slices import STEPS_BETWEEN_READINGS
+from tidelog.timing.slices import STEPS_BETWEEN_READINGS, TURNS_OF_OTHERS
 from tidelog.timing.timer import LoopTimer
 
 NOW_MS = WallMs(1_000_000)
@@ -178,7 +178,7 @@ def test_a_lookup_of_many_positions_is_spread_over_many_turns(monkeypatch: pytes
         runtime: Any = SimpleNamespace(shards={0: SimpleNamespace(core=core, state=ShardState.SERVING)})
         reporter = LagReporter(runtime, leader.questions, SystemClock(), timer)
         reporter.start()
-        for _ in range(groups * partitions):
+        for _ in range(groups * partitions * TURNS_OF_OTHERS):
             await asyncio.sleep(0)
         assert {(found.group, found.partition, found.lag) for found in reporter.lags} == {
             (f"g{group}", partition, 7) for group in range(groups) for partition in range(partitions)
