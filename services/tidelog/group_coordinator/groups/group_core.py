@@ -216,8 +216,6 @@ class GroupCore:
 
         return handler
 
-    # -- loading
-
     def replay(self, record: ReplayedRecord, offset: int) -> None:
         try:
             kind = record_kind(record.key)
@@ -249,8 +247,6 @@ class GroupCore:
         self.offsets.activate(now_ms)
         decision.timers.append(self._next_expiry())
         return decision
-
-    # -- serving
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         """Decides on a request. All requests pass here, so the lengths of ids are checked here."""

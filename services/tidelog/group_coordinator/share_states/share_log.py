@@ -107,9 +107,6 @@ def batches_of(message: Iterable[_MessageBatch]) -> list[StateBatch]:
     ]
 
 
-# -- writing
-
-
 def snapshot_record(key: SharePartitionKey, state: SharePartitionState) -> CoordinatorRecord:
     """Returns the record of the whole state."""
     value = ShareSnapshotValue(
@@ -148,9 +145,6 @@ def update_record(key: SharePartitionKey, update: ShareUpdate) -> CoordinatorRec
 def tombstone(key: SharePartitionKey) -> CoordinatorRecord:
     """Returns the record that deletes the state of a share partition."""
     return CoordinatorRecord(record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)), None)
-
-
-# -- reading
 
 
 def read_record(

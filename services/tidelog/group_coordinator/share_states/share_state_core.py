@@ -80,8 +80,6 @@ class ShareStateCore:
             ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: self._summarize,
         }
 
-    # -- loading
-
     def replay(self, record: ReplayedRecord, offset: int) -> None:
         key, found = read_record(record)
         if not self.states and not self._trimmed_to:
@@ -107,8 +105,6 @@ class ShareStateCore:
 
     def log_ends_at(self, offset: int) -> None:
         self._next_offset = offset
-
-    # -- serving
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         decision = self._handlers[request.api_key](request, now_ms)
@@ -167,8 +163,6 @@ class ShareStateCore:
         """Returns nothing, because no request waits."""
         self._handlers.clear()
         return []
-
-    # -- the APIs
 
     def _initialize(
         self,
@@ -336,8 +330,6 @@ class ShareStateCore:
             read_share_group_state_summary.ReadStateSummaryResult,
             one,
         )
-
-    # -- changes
 
     def _put_snapshot(
         self, key: SharePartitionKey, state: SharePartitionState, records: list[CoordinatorRecord]

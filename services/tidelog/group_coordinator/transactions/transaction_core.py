@@ -25,14 +25,29 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
-from tidelog.group_coordinator.transactions import ending, initialization, joining, queries
 from tidelog.group_coordinator.transactions.answers import (
     TransactionRequest,
     TransactionResponse,
     Waiting,
     WaitTimer,
+    describe_transactions,
     id_to_wait_for,
+    list_transactions,
     refusal,
+)
+from tidelog.group_coordinator.transactions.decisions import (
+    FIRST_BATCHED_VERSION,
+    Joiner,
+    batched_response,
+    bumps,
+    decide_end,
+    decide_initialization,
+    decide_join,
+    offsets_partition,
+    partitions_of,
+    result_of,
+    verified,
+    version_of,
 )
 from tidelog.group_coordinator.transactions.transaction import (
     AT_REST,
@@ -45,8 +60,9 @@ from tidelog.group_coordinator.transactions.transaction import (
     check_transition,
     completed,
     fenced,
+    read_record,
+    transaction_record,
 )
-from tidelog.group_coordinator.transactions.transaction_log import read_record, transaction_record
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.name_limits import is_too_long
@@ -76,7 +92,8 @@ NEXT_TIMEOUTS_MS: Final = 100
 
 R = TypeVar("R", bound=TransactionResponse)
 
-# The message's type depends on the key under which the handler is stored.
+# The message's type depends on the key under which the handler is stored. A handler returns None while the
+# request waits for a producer id.
 _Handler: TypeAlias = Callable[
     [ShardRequest[Any], ShardDecision, WallMs], TransactionResponse | Steps[TransactionResponse] | None
 ]
@@ -118,8 +135,6 @@ class TransactionCore:
             ApiKey.LIST_TRANSACTIONS: self._list,
         }
 
-    # -- loading
-
     def replay(self, record: ReplayedRecord, offset: int) -> None:
         self._apply(*read_record(record))
 
@@ -137,8 +152,6 @@ class TransactionCore:
         self._update_timeouts_timer(decision)
         self._set_expiry_timer(decision)
         return decision
-
-    # -- events
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         decision = ShardDecision()
@@ -209,8 +222,6 @@ class TransactionCore:
             for request in self._waiting.take_all()
         ]
 
-    # -- requests; a handler returns None while the request waits for a producer id
-
     def _init_producer_id(
         self,
         request: ShardRequest[InitProducerIdRequest],
@@ -224,7 +235,7 @@ class TransactionCore:
         if transactional_id in self._awaiting_ids:
             return refusal(request, ErrorCode.CONCURRENT_TRANSACTIONS)
         current = None if transactional_id is None else self.transactions.get(transactional_id)
-        verdict = initialization.decide(current, request.message, self.settings, producer_id, now_ms)
+        verdict = decide_initialization(current, request.message, self.settings, producer_id, now_ms)
         return self._carry_out(verdict, transactional_id, request, decision, now_ms)
 
     def _end(
@@ -238,7 +249,7 @@ class TransactionCore:
         if transactional_id in self._awaiting_ids:
             return refusal(request, ErrorCode.CONCURRENT_TRANSACTIONS)
         current = self.transactions.get(transactional_id)
-        verdict = ending.decide(current, request.message, request.api_version, producer_id, now_ms)
+        verdict = decide_end(current, request.message, request.api_version, producer_id, now_ms)
         return self._carry_out(verdict, transactional_id, request, decision, now_ms)
 
     def _carry_out(
@@ -263,50 +274,50 @@ class TransactionCore:
         self, request: ShardRequest[AddPartitionsToTxnRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         message = request.message
-        if request.api_version < joining.FIRST_BATCHED_VERSION:
+        if request.api_version < FIRST_BATCHED_VERSION:
             error = self._join(
-                joining.Joiner(
+                Joiner(
                     message.v3_and_below_transactional_id,
                     message.v3_and_below_producer_id,
                     message.v3_and_below_producer_epoch,
                 ),
-                joining.partitions_of(message.v3_and_below_topics),
-                joining.version_of(request.api_version),
+                partitions_of(message.v3_and_below_topics),
+                version_of(request.api_version),
                 decision,
                 now_ms,
             )
             return refusal(request, error)
         results = []
         for asked in message.transactions:
-            joiner = joining.Joiner(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+            joiner = Joiner(asked.transactional_id, asked.producer_id, asked.producer_epoch)
             if asked.verify_only:
-                errors = joining.verified(
+                errors = verified(
                     self.transactions.get(joiner.transactional_id), joiner, asked.topics, request.api_version
                 )
                 if joiner.transactional_id in self._awaiting_ids:
                     errors = dict.fromkeys(errors, ErrorCode.CONCURRENT_TRANSACTIONS)
             else:
-                partitions = joining.partitions_of(asked.topics)
-                version = joining.version_of(request.api_version)
+                partitions = partitions_of(asked.topics)
+                version = version_of(request.api_version)
                 error = self._join(joiner, partitions, version, decision, now_ms)
                 errors = dict.fromkeys(partitions, error)
-            results.append(joining.result_of(asked, errors))
-        return joining.batched_response(results)
+            results.append(result_of(asked, errors))
+        return batched_response(results)
 
     def _add_offsets(
         self, request: ShardRequest[AddOffsetsToTxnRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         message = request.message
-        joiner = joining.Joiner(message.transactional_id, message.producer_id, message.producer_epoch)
+        joiner = Joiner(message.transactional_id, message.producer_id, message.producer_epoch)
         if not message.group_id or is_too_long(message.group_id):
             return refusal(request, ErrorCode.INVALID_GROUP_ID)
-        partition = joining.offsets_partition(message.group_id, self.offsets_partition_count)
-        version = joining.version_of(0)
+        partition = offsets_partition(message.group_id, self.offsets_partition_count)
+        version = version_of(0)
         return refusal(request, self._join(joiner, frozenset({partition}), version, decision, now_ms))
 
     def _join(
         self,
-        joiner: joining.Joiner,
+        joiner: Joiner,
         partitions: frozenset[TopicPartition],
         version: int,
         decision: ShardDecision,
@@ -318,7 +329,7 @@ class TransactionCore:
         if joiner.transactional_id in self._awaiting_ids:
             return ErrorCode.CONCURRENT_TRANSACTIONS
         current = self.transactions.get(joiner.transactional_id)
-        error, joined = joining.joined(current, joiner, partitions, version, now_ms)
+        error, joined = decide_join(current, joiner, partitions, version, now_ms)
         if joined is not None:
             self._decide(joiner.transactional_id, joined, decision, now_ms)
         return error
@@ -326,14 +337,12 @@ class TransactionCore:
     def _describe(
         self, request: ShardRequest[DescribeTransactionsRequest], decision: ShardDecision, now_ms: WallMs
     ) -> Steps[TransactionResponse]:
-        return queries.described(self.transactions, request.message)
+        return describe_transactions(self.transactions, request.message)
 
     def _list(
         self, request: ShardRequest[ListTransactionsRequest], decision: ShardDecision, now_ms: WallMs
     ) -> Steps[TransactionResponse]:
-        return queries.listed(self.transactions, request.message, now_ms)
-
-    # -- producer ids
+        return list_transactions(self.transactions, request.message, now_ms)
 
     def _await_producer_id(
         self,
@@ -371,8 +380,6 @@ class TransactionCore:
             decision.replies.append(Reply(request.reply_to, response))
         self._update_timeouts_timer(decision)
         return decision
-
-    # -- the ends of transactions
 
     def _markers_of(self, transactional_id: str, transaction: Transaction) -> EndTransaction:
         return EndTransaction(
@@ -421,7 +428,7 @@ class TransactionCore:
             markers += len(transaction.partitions)
             # A client that supports KIP-890 learns of the abort by its own EndTxn, and continues with the
             # next epoch.
-            last_epoch = transaction.producer_epoch if ending.bumps(transaction) else NO_PRODUCER_EPOCH
+            last_epoch = transaction.producer_epoch if bumps(transaction) else NO_PRODUCER_EPOCH
             aborted = fenced(transaction, last_epoch=last_epoch, now_ms=now_ms)
             self._decide(transactional_id, aborted, decision, now_ms)
         return len(timed_out) <= MAX_TIMED_OUT_AT_ONCE
@@ -443,8 +450,6 @@ class TransactionCore:
             decision.timers.append(CancelTimer(TIMEOUTS_TIMER))
             self._has_timeouts_timer = False
 
-    # -- expiry of transactional ids
-
     def _set_expiry_timer(self, decision: ShardDecision) -> None:
         interval_ms = self.settings.transaction_remove_expired_transaction_cleanup_interval_ms
         decision.timers.append(SetTimer(EXPIRY_TIMER, interval_ms))
@@ -464,8 +469,6 @@ class TransactionCore:
             decision.timers.append(SetTimer(EXPIRY_TIMER, _NEXT_EXPIRY_MS))
         else:
             self._set_expiry_timer(decision)
-
-    # -- state
 
     def _decide(
         self, transactional_id: str, transaction: Transaction | None, decision: ShardDecision, now_ms: WallMs

@@ -10,7 +10,7 @@ from typing import Any  # Any: the planted faults pass arguments on
 import pytest
 
 from tidelog.group_coordinator.shard_core import ShardDecision
-from tidelog.group_coordinator.transactions import ending, initialization
+from tidelog.group_coordinator.transactions import decisions, transaction_core
 from tidelog.group_coordinator.transactions.transaction import Transaction
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from transactionlab.transaction_world import World
@@ -51,24 +51,24 @@ def finds(version: int, world_class: type[World] = World) -> bool:
 
 
 def test_finds_an_end_applied_to_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    decide: Callable[..., Any] = ending.decide
+    decide: Callable[..., Any] = decisions.decide_end
 
     def epoch_unchecked(current: Transaction | None, message: Any, *rest: Any) -> Any:
         if current is not None:
             message = replace(message, producer_epoch=current.producer_epoch)
         return decide(current, message, *rest)
 
-    monkeypatch.setattr(ending, "decide", epoch_unchecked)
+    monkeypatch.setattr(transaction_core, "decide_end", epoch_unchecked)
     assert finds(2)
 
 
 def test_finds_an_epoch_given_to_two_producers(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: Callable[..., Any] = initialization._claimed
+    taken: Callable[..., Any] = decisions._claimed
 
     def epoch_kept(current: Transaction, message: Any, *rest: Any) -> Any:
         return taken(current._replace(producer_epoch=max(current.producer_epoch - 1, 0)), message, *rest)
 
-    monkeypatch.setattr(initialization, "_claimed", epoch_kept)
+    monkeypatch.setattr(decisions, "_claimed", epoch_kept)
     assert finds(2)
 
 

@@ -7,7 +7,7 @@ import pytest
 from grouplab.cpu_time import least_cpu_s
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer
-from tidelog.group_coordinator.transactions import queries
+from tidelog.group_coordinator.transactions import answers
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
 from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import (
@@ -183,7 +183,7 @@ class TestKip890:
 
 
 def exhaust(lab: TransactionLab, epoch: int) -> None:
-    from tidelog.group_coordinator.transactions.transaction_log import transaction_record
+    from tidelog.group_coordinator.transactions.transaction import transaction_record
 
     at_the_end = lab.core.transactions["t"]._replace(producer_epoch=epoch)
     lab.log.append(transaction_record("t", at_the_end))
@@ -446,7 +446,7 @@ def test_a_pattern_takes_a_bounded_time_for_long_ids(lab: TransactionLab, patter
     asked = ListTransactionsRequest(transactional_id_pattern=pattern)
 
     def ask() -> None:
-        queries._compiled.cache_clear()
+        answers._compiled.cache_clear()
         told = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked)
         assert told.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
         assert told.transaction_states == []
@@ -465,7 +465,7 @@ def test_a_pattern_is_compiled_once_for_all_shards(
         compiled.append(expression)
         return TopicRegex(expression)
 
-    monkeypatch.setattr(queries, "TopicRegex", compile_)
+    monkeypatch.setattr(answers, "TopicRegex", compile_)
     for pattern in ("once.*", "(once"):
         for shard in (lab, TransactionLab()):
             shard.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern=pattern))

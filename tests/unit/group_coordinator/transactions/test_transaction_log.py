@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.group_coordinator.shard_core import ReplayedRecord, UnknownRecordError
-from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
-from tidelog.group_coordinator.transactions.transaction_log import read_record, transaction_record
+from tidelog.group_coordinator.transactions.transaction import (
+    Transaction,
+    TransactionStatus,
+    read_record,
+    transaction_record,
+)
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import record_codec

@@ -103,7 +103,7 @@ class ClassicMember:
     """The member's protocols in its order of preference."""
     assignment: bytes = b""
 
-    # -- state that no record holds
+    # No record holds the following state.
 
     is_new: bool = False
     """True until the member's first join is answered. Until then it knows no member id for heartbeats."""
@@ -173,7 +173,7 @@ class ClassicGroup:
         self.is_recorded = False
         """Whether the log holds a record of this group."""
 
-        # -- state that no record holds
+        # No record holds the following state.
         self.pending_members: set[str] = set()
         """Member ids sent with MEMBER_ID_REQUIRED whose members have not joined yet."""
         self.pending_sync: set[str] = set()
@@ -183,8 +183,6 @@ class ClassicGroup:
         """Whether a member has joined since the initial delay was last prolonged."""
         self._subscribed_topics: tuple[int, frozenset[str] | None] = (-1, None)
         self._candidates: frozenset[str] | None = None
-
-    # -- state
 
     def enter(self, state: ClassicState, now_ms: WallMs) -> None:
         """Moves the group to another state. Raises IllegalTransitionError."""
@@ -200,8 +198,6 @@ class ClassicGroup:
     def end(self) -> list[CoordinatorRecord]:
         self.state = ClassicState.DEAD
         return [CoordinatorRecord(_key(self.group_id), None)] if self.is_recorded else []
-
-    # -- members
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         """Adds a member. The member is no longer pending."""
@@ -286,8 +282,6 @@ class ClassicGroup:
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    # -- protocols
-
     @property
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
@@ -336,8 +330,6 @@ class ClassicGroup:
         member.protocols = protocols
         self._candidates = None
         self._subscribed_topics = (-1, None)
-
-    # -- the interface that all groups have
 
     def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
         error = self._check_commit(committer)
@@ -445,9 +437,6 @@ def protocols_bytes(protocols: Iterable[tuple[str, bytes]]) -> int:
 
 def _names(protocols: Iterable[MemberProtocol]) -> set[str]:
     return {name for name, _ in protocols}
-
-
-# -- the record, GroupMetadata in Kafka's format
 
 
 def group_record(group: ClassicGroup) -> CoordinatorRecord:

@@ -12,10 +12,10 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
     group_from_record,
     group_record,
 )
-from tidelog.group_coordinator.groups.classic.joining import Joining
 from tidelog.group_coordinator.groups.classic.rebalance import (
     JOIN_TIMER,
     SYNC_TIMER,
+    Joining,
     Rebalance,
     Step,
     answer_sync,
@@ -62,8 +62,6 @@ class ClassicGroups:
         """Adds a group for offsets that a client commits without joining."""
         group = self._groups.by_id[group_id] = ClassicGroup(group_id, now_ms)
         return group
-
-    # -- requests
 
     def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         return self._joining.join(request, now_ms)
@@ -174,8 +172,6 @@ class ClassicGroups:
         result.error_code = error
         return result
 
-    # -- timers
-
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         step = Step(ShardDecision(), now_ms)
         group = self._find(key.group_id)
@@ -201,8 +197,6 @@ class ClassicGroups:
                 self._rebalance.prepare_or_complete(group, step)
         # Otherwise the member waits for the group. The reply to its request starts a new session.
 
-    # -- the shard
-
     def replay(self, record: ReplayedRecord) -> None:
         """Applies a GroupMetadata record. Raises MalformedMessageError, UnsupportedVersionError."""
         group_id = decode_group_id(record.key)
@@ -227,8 +221,6 @@ class ClassicGroups:
         for group in self._all():
             self._refuse_all(group, step, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return step.decision.replies
-
-    # -- conversion from and to consumer groups
 
     def adopt(self, group: ClassicGroup, now_ms: WallMs, decision: ShardDecision) -> None:
         """Replaces a consumer group by a classic group of the same members (KIP-848's downgrade).

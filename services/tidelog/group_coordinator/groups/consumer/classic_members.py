@@ -40,7 +40,7 @@ from tidelog.group_coordinator.groups.consumer.membership import (
     check_static,
     join_as_static,
 )
-from tidelog.group_coordinator.groups.heartbeat_checks import check_memory, check_room, unknown_member
+from tidelog.group_coordinator.groups.modern import check_memory, check_room, unknown_member
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
 from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -84,8 +84,6 @@ class ClassicMembers:
         group = self._groups.by_id[group_id]
         assert isinstance(group, ConsumerGroup)
         return group
-
-    # -- joining
 
     def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
@@ -141,8 +139,6 @@ class ClassicMembers:
         changes.set_timer(SYNC_TIMER, member.member_id, member.rebalance_timeout_ms)
         return decision
 
-    # -- syncing
-
     def sync(self, request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._group(message.group_id)
@@ -174,8 +170,6 @@ class ClassicMembers:
         decision.replies.append(Reply(request.reply_to, response))
         return decision
 
-    # -- heartbeats
-
     def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         """Extends the session, and asks the member to rejoin if it has a step of reconciliation to do."""
         message = request.message
@@ -200,8 +194,6 @@ class ClassicMembers:
             changes.expect_join(member)
         decision.replies.append(Reply(request.reply_to, HeartbeatResponse(error_code=result)))
         return decision
-
-    # -- leaving
 
     def leave(self, request: ShardRequest[LeaveGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
@@ -347,9 +339,6 @@ def remove_members(
     changes.update_epoch(must_grow=True)
 
 
-# -- upgrade: a classic group becomes a consumer group
-
-
 def from_classic(groups: Groups, known: Group) -> ConsumerGroup:
     """Returns a consumer group with the members, epoch and assignment of a classic group.
 
@@ -439,9 +428,6 @@ def take_over(
     written += [records.current_record(group_id, member) for member in group.members.values()]
 
 
-# -- downgrade: a consumer group becomes a classic group
-
-
 def may_become_classic(groups: Groups, group: ConsumerGroup, removed_ids: Collection[str]) -> bool:
     """Returns whether only classic members remain after the removal, and the policy allows a downgrade.
 
@@ -488,9 +474,6 @@ def _to_classic_member(groups: Groups, member: Member) -> ClassicMember:
         protocols=protocols,
         assignment=encode_assignment(member.owned, protocols[0].metadata, groups.image),
     )
-
-
-# -- the consumer's data within JoinGroup and SyncGroup (Kafka's ConsumerProtocol)
 
 
 def read_subscription(data: Buffer) -> ConsumerProtocolSubscription:

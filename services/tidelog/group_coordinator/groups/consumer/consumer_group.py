@@ -94,7 +94,7 @@ class ConsumerGroup:
         """Whether the log holds a record of Kafka up to 4.0 that has to be deleted."""
         self.is_dead = False
 
-        # -- state that no record holds
+        # No record holds the following state.
         self._subscribed: frozenset[str] | None = None
         """The topics that any member subscribes to, None if they have changed since they were read."""
         self.topics_changed = True
@@ -113,8 +113,6 @@ class ConsumerGroup:
     def state(self) -> ConsumerState:
         """The state, which follows from the members and the two epochs: the first rule that holds decides."""
         return next(state for state, holds in _STATE_RULES if holds(self))
-
-    # -- records
 
     def apply_record(self, key: RecordKey, value: RecordValue) -> None:
         """Applies a record other than a tombstone.
@@ -243,8 +241,6 @@ class ConsumerGroup:
         if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
             del self.static_members[member.instance_id]
 
-    # -- members and partitions
-
     def static_member(self, instance_id: str | None) -> Member | None:
         """Returns the member with this instance id, or None."""
         member_id = None if instance_id is None else self.static_members.get(instance_id)
@@ -270,8 +266,6 @@ class ConsumerGroup:
         """Returns the assignor that most members ask for."""
         votes = Counter(member.server_assignor for member in self.members.values() if member.server_assignor)
         return max(votes, key=lambda name: (votes[name], name == default, name)) if votes else default
-
-    # -- subscriptions
 
     def topic_names_of(self, member: Member) -> frozenset[str]:
         """Returns the topics that the member subscribes to, by name or by regular expression."""
@@ -304,8 +298,6 @@ class ConsumerGroup:
 
     def subscribers_of_regex(self, expression: str) -> int:
         return sum(member.topic_regex == expression for member in self.members.values())
-
-    # -- the interface that all groups have
 
     @property
     def kind(self) -> GroupKind:
@@ -413,9 +405,6 @@ def _epoch_error(member: Member, epoch: int) -> ErrorCode:
     if epoch == member.member_epoch:
         return ErrorCode.NONE
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
-
-
-# -- topics
 
 
 def metadata_hash(names: Iterable[str], image: ClusterImage) -> int:

@@ -50,7 +50,7 @@ from tidelog.group_coordinator.groups.consumer.membership import (
 )
 from tidelog.group_coordinator.groups.consumer.records import FORMATS, member_record
 from tidelog.group_coordinator.groups.consumer.topic_regex import MAX_RESOLVED_BYTES, TopicRegex
-from tidelog.group_coordinator.groups.heartbeat_checks import (
+from tidelog.group_coordinator.groups.modern import (
     MAX_SUBSCRIBER_BYTES,
     check_memory,
     check_room,
@@ -94,8 +94,6 @@ class ConsumerGroups:
         self.classic_members = ClassicMembers(groups, classic)
         self._groups = groups
         self._classic = classic
-
-    # -- heartbeats
 
     def heartbeat(
         self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
@@ -222,8 +220,6 @@ class ConsumerGroups:
         decision.replies.append(Reply(request.reply_to, response))
         return decision
 
-    # -- describing
-
     def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
         described = described_within_bound(
             request.message.group_ids,
@@ -232,8 +228,6 @@ class ConsumerGroups:
             lambda groups: ConsumerGroupDescribeResponse(groups=groups),
         )
         return answer(request, described)
-
-    # -- the shard
 
     def replay(self, record: ReplayedRecord) -> None:
         """Applies a record of kind 3 to 8 or 16. Raises MalformedMessageError, UnsupportedVersionError."""
@@ -317,9 +311,6 @@ def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRe
         else message.server_assignor,
         classic=None,
     )
-
-
-# -- ConsumerGroupDescribe
 
 
 def _described(groups: Groups, group_id: str) -> Steps[DescribedGroup]:

@@ -73,8 +73,6 @@ class GroupChanges:
         self._settings = groups.settings
         self._image = groups.image
 
-    # -- changes of one record each
-
     def put_group(self, epoch: int, new_metadata_hash: int) -> None:
         self.group.put_group(epoch, new_metadata_hash)
         self._write(records.group_record(self.group.group_id, epoch, new_metadata_hash))
@@ -101,8 +99,6 @@ class GroupChanges:
 
     def _write(self, record: CoordinatorRecord) -> None:
         self.decision.records.append(record)
-
-    # -- members
 
     def remove_member(self, member: Member) -> None:
         """Removes a member with its partitions, its timers, and a regular expression that only it used."""
@@ -131,8 +127,6 @@ class GroupChanges:
             group.remove_regex(expression)
             group.oversized_regexes.discard(expression)
             self._write(records.tombstone(RecordKind.REGEX, group.group_id, expression))
-
-    # -- the way from a change to the target assignment
 
     def update_member(
         self,
@@ -299,8 +293,6 @@ class GroupChanges:
                     self.cancel_timer(REBALANCE_TIMER, member_id)
         return after
 
-    # -- timers
-
     def set_timer(self, kind: str, member_id: str, delay_ms: int) -> None:
         key = TimerKey(TIMER_OWNER, kind, self.group.group_id, member_id)
         self.decision.timers.append(SetTimer(key, delay_ms))
@@ -333,9 +325,6 @@ class GroupChanges:
 def default_assignor(configured: Collection[str]) -> str:
     """Returns the first of `group.consumer.assignors` that exists here."""
     return next((name for name in configured if name in ASSIGNORS), "uniform")
-
-
-# -- reconciliation of one member
 
 
 class Goal(NamedTuple):

@@ -122,9 +122,6 @@ def _current_assignment(member: Member) -> tuple[object, ...]:
     return member.member_epoch, member.previous_epoch, member.state, member.owned, member.revoking
 
 
-# -- sets of partitions
-
-
 class _Topic(Protocol):
     """A generated class that holds partitions of one topic."""
 

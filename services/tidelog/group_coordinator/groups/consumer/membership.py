@@ -17,7 +17,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     holds_all,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import check_expression
-from tidelog.group_coordinator.groups.heartbeat_checks import (
+from tidelog.group_coordinator.groups.modern import (
     MAX_SUBSCRIBER_BYTES,
     check_not_empty,
     check_texts,

@@ -18,7 +18,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     to_message,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
-from tidelog.group_coordinator.groups.group_records import (
+from tidelog.group_coordinator.groups.modern import (
     MemberKinds,
     RecordFormats,
     epochs_by_partition,

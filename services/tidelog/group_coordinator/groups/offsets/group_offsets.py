@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.offsets.deletions import Deletions, delete_keys
 from tidelog.group_coordinator.groups.offsets.fetching import OffsetFetching
 from tidelog.group_coordinator.groups.offsets.offset_table import (
     NO_EXPIRY,
     CommittedOffset,
+    Deletions,
     GroupPartition,
     OffsetTable,
+    delete_keys,
     offset_record,
     read_record,
 )
@@ -90,8 +91,6 @@ class GroupOffsets:
         self._groups = groups
         self._table = OffsetTable()
         self._deletions = Deletions(self._table)
-
-    # -- committing
 
     def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> ShardDecision:
         decision = ShardDecision()
@@ -195,8 +194,6 @@ class GroupOffsets:
         names = self._groups.image.topic_names
         return [_Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions) for topic in topics]
 
-    # -- the other requests
-
     def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> ShardDecision:
         return answer(request, OffsetFetching(self._groups, self._table, request).steps())
 
@@ -227,8 +224,6 @@ class GroupOffsets:
             topics.append(OffsetDeleteResponseTopic(topic.name, results))
         decision.replies.append(Reply(request.reply_to, OffsetDeleteResponse(topics=topics)))
         return decision
-
-    # -- the ends of transactions
 
     def end_transactions(
         self, request: ShardRequest[WriteTxnMarkersRequest], now_ms: WallMs
@@ -276,8 +271,6 @@ class GroupOffsets:
         self._table.end(producer, marker.transaction_result, now_ms, marker.coordinator_epoch)
         return ErrorCode.NONE
 
-    # -- the interface toward groups
-
     def has_offsets(self, group_id: str) -> bool:
         return self._table.has_offsets(group_id)
 
@@ -317,8 +310,6 @@ class GroupOffsets:
         """Returns all committed offsets, for the lag metrics."""
         return self._table.all()
 
-    # -- the shard
-
     def replay(self, kind: int, record: ReplayedRecord, offset: int) -> None:
         """Applies a record of kind 0 or 1. Raises MalformedMessageError, UnsupportedVersionError."""
         key, committed = read_record(kind, record)
@@ -353,16 +344,11 @@ class GroupOffsets:
         self._deletions.go_on(decision)
         return decision
 
-    # -- state
-
     def _decide(
         self, key: GroupPartition, committed: CommittedOffset | None, decision: ShardDecision, now_ms: WallMs
     ) -> None:
         decision.records.append(offset_record(key, committed))
         self._table.apply(key, committed, None, now_ms)
-
-
-# -- the rules of commits
 
 
 class _Topic(NamedTuple):

@@ -98,8 +98,6 @@ class ShareAdmin:
         self._groups = groups
         self._states = states
 
-    # -- describing offsets
-
     def describe_offsets(
         self, request: ShardRequest[describing.DescribeShareGroupOffsetsRequest], now_ms: WallMs
     ) -> ShardDecision:
@@ -210,8 +208,6 @@ class ShareAdmin:
                 yield
         return described
 
-    # -- altering offsets
-
     def alter_offsets(
         self, request: ShardRequest[altering.AlterShareGroupOffsetsRequest], now_ms: WallMs
     ) -> ShardDecision:
@@ -272,8 +268,6 @@ class ShareAdmin:
         topic_id = ZERO_TOPIC_ID if known is None else known.topic_id
         return altering.AlterShareGroupOffsetsResponseTopic(topic.topic_name, topic_id, partitions)
 
-    # -- deleting offsets
-
     def delete_offsets(
         self, request: ShardRequest[deleting.DeleteShareGroupOffsetsRequest], now_ms: WallMs
     ) -> ShardDecision:
@@ -326,8 +320,6 @@ class ShareAdmin:
         if group_id and group_id not in self._groups.by_id:
             return ShareGroup(group_id)
         return found_group(self._groups, group_id)
-
-    # -- deleting groups
 
     def delete_group(
         self,

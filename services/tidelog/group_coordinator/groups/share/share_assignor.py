@@ -62,9 +62,6 @@ def assign(members: Sequence[ShareMemberSpec], topics: Mapping[str, SharedTopic]
     }
 
 
-# -- members with equal subscriptions
-
-
 def _share_together(
     members: Sequence[ShareMemberSpec], topics: Iterable[SharedTopic]
 ) -> Iterable[tuple[str, Assignment]]:
@@ -120,9 +117,6 @@ class _NumberedTopics:
         return found
 
 
-# -- members with different subscriptions
-
-
 class _Pool:
     """A topic, and the members that share its partitions."""
 
@@ -168,9 +162,6 @@ def _share_each_topic(
         # Every topic has places for all its members, so nobody loses one that it subscribes to.
         targets[member.member_id] = {**had, **changed} if changed else had
     return targets
-
-
-# -- members that share places
 
 
 def _changes(places: Sequence[int], befores: Sequence[_Places]) -> Iterable[_Change]:

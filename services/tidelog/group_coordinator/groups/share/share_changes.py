@@ -37,8 +37,6 @@ class ShareChanges:
         self.now_ms = now_ms
         self._groups = groups
 
-    # -- changes of one record each
-
     def put_group(self, epoch: int, new_metadata_hash: int) -> None:
         self.group.epoch, self.group.metadata_hash = epoch, new_metadata_hash
         self.group.states_are_due = True
@@ -68,8 +66,6 @@ class ShareChanges:
 
     def _write(self, record: CoordinatorRecord) -> None:
         self.decision.records.append(record)
-
-    # -- members
 
     def update_member(self, before: ShareMember, wanted: ShareMember) -> ShareMember:
         """Applies a member's heartbeat, and returns the member with its target assignment."""
@@ -144,8 +140,6 @@ class ShareChanges:
         )
         self.put_current_assignment(after)
         return after
-
-    # -- timers
 
     def set_timer(self, kind: str, member_id: str, delay_ms: int) -> None:
         key = TimerKey(TIMER_OWNER, kind, self.group.group_id, member_id)

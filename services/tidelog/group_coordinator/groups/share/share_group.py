@@ -65,7 +65,7 @@ class ShareGroup:
         self.partitions = SharePartitions()
         self.is_dead = False
 
-        # -- state that no record holds
+        # No record holds the following state.
         self.topics_changed = True
         """Whether a topic may have changed since `metadata_hash` was computed."""
         self.states_are_due = True
@@ -80,8 +80,6 @@ class ShareGroup:
         if self.is_dead:
             return ShareState.DEAD
         return ShareState.STABLE if self.members else ShareState.EMPTY
-
-    # -- records
 
     def apply_record(self, key: RecordKey, value: RecordValue) -> None:
         """Applies a record other than a tombstone.
@@ -126,8 +124,6 @@ class ShareGroup:
                 self.partitions = SharePartitions()
         return True
 
-    # -- subscriptions
-
     def subscribed_names(self) -> frozenset[str]:
         """Returns the topics that any member subscribes to."""
         names: set[str] = set()
@@ -143,8 +139,6 @@ class ShareGroup:
             for topic in topics
             if topic is not None and topic.partition_count
         }
-
-    # -- the interface that all groups have
 
     @property
     def kind(self) -> GroupKind:

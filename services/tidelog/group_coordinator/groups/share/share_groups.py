@@ -14,7 +14,7 @@ from uuid import UUID
 from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
-from tidelog.group_coordinator.groups.heartbeat_checks import (
+from tidelog.group_coordinator.groups.modern import (
     MAX_SUBSCRIBER_BYTES,
     check_memory,
     check_not_empty,
@@ -63,8 +63,6 @@ class ShareGroups:
     def __init__(self, groups: Groups, states: ShareStates) -> None:
         self._groups = groups
         self._states = states
-
-    # -- heartbeats
 
     def heartbeat(self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         try:
@@ -143,8 +141,6 @@ class ShareGroups:
         decision.replies.append(Reply(request.reply_to, response))
         return decision
 
-    # -- describing
-
     def describe(self, request: ShardRequest[ShareGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
         described = described_within_bound(
             request.message.group_ids,
@@ -182,8 +178,6 @@ class ShareGroups:
             )
             yield
         return described
-
-    # -- the shard
 
     def replay(self, record: ReplayedRecord) -> None:
         """Applies a record of kind 10 to 15. Raises MalformedMessageError, UnsupportedVersionError."""

@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.member import Assignment, from_message, to_message
-from tidelog.group_coordinator.groups.group_records import MemberKinds, RecordFormats, new_record
+from tidelog.group_coordinator.groups.modern import MemberKinds, RecordFormats, new_record
 from tidelog.group_coordinator.groups.share.share_member import ShareMember
 from tidelog.group_coordinator.groups.share.share_partitions import SharePartitions, TopicShare
 from tidelog.group_coordinator.shard_core import CoordinatorRecord

@@ -58,8 +58,6 @@ class ShareStates:
         self._next_token = 0
         self._open: dict[int, _Question] = {}
 
-    # -- questions and answers
-
     def effect_done(
         self, effect: AskShareStates | AskEndOffsets, response: Any, now_ms: WallMs
     ) -> ShardDecision:
@@ -93,8 +91,6 @@ class ShareStates:
         self._next_token += 1
         self._open[self._next_token] = _Question(answered, refuse)
         decision.effects.append(AskShareStates(self._next_token, api_key, request))
-
-    # -- creating states
 
     def initialize_subscribed(self, changes: ShareChanges) -> None:
         """Begins to create the states of subscribed share partitions that have none."""
@@ -150,8 +146,6 @@ class ShareStates:
         self._retry_later(changes, is_complete=is_complete)
         return decision
 
-    # -- deleting states
-
     def delete_topics(
         self,
         changes: ShareChanges,
@@ -204,8 +198,6 @@ class ShareStates:
 
         self._ask(changes.decision, ApiKey.DELETE_SHARE_GROUP_STATE, request, deleted, refuse)
 
-    # -- retries
-
     def _retry_later(self, changes: ShareChanges, *, is_complete: bool) -> None:
         group = changes.group
         if is_complete:
@@ -223,8 +215,6 @@ class ShareStates:
         deleting = group.partitions.deleting.keys() - group.asked_about
         if deleting:
             self.delete_topics(changes, deleting, lambda results, now_ms: ShardDecision(), _no_replies)
-
-    # -- for administrators
 
     def reset(
         self,

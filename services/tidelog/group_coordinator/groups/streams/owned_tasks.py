@@ -169,9 +169,6 @@ def covers(reported: TaskAssignment, owned: OwnedTasks) -> bool:
     )
 
 
-# -- messages
-
-
 class _TaskIds(Protocol):
     """A generated class that holds the tasks of one subtopology."""
 

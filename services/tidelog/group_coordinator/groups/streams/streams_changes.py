@@ -61,8 +61,6 @@ class StreamsChanges:
         self._groups = groups
         self._settings = groups.group_settings.for_group(group.group_id)
 
-    # -- changes of one record each
-
     def put_group(
         self, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
     ) -> None:
@@ -94,8 +92,6 @@ class StreamsChanges:
 
     def _write(self, record: CoordinatorRecord) -> None:
         self.decision.records.append(record)
-
-    # -- the way from a heartbeat to the target assignment
 
     def update_member(
         self,
@@ -231,8 +227,6 @@ class StreamsChanges:
         self.put_group(
             group.epoch + 1, group.metadata_hash, group.validated_topology_epoch, group.assignment_configs
         )
-
-    # -- timers
 
     def set_timer(self, kind: str, member_id: str, delay_ms: int) -> None:
         key = TimerKey(TIMER_OWNER, kind, self.group.group_id, member_id)

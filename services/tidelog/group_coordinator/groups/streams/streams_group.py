@@ -120,7 +120,7 @@ class StreamsGroup:
         self._standby_holders: dict[_Task, set[str]] = {}
         self._warmup_holders: dict[_Task, set[str]] = {}
 
-        # -- state that no record holds
+        # No record holds the following state.
         self.configured: ConfiguredTopology | None = None
         """The topology applied to the topics; None if no member has sent a heartbeat since the load."""
         self.topics_changed = True
@@ -140,8 +140,6 @@ class StreamsGroup:
         decides.
         """
         return next(state for state, holds in _STATE_RULES if holds(self))
-
-    # -- records
 
     def apply_record(self, key: RecordKey, value: RecordValue) -> None:
         """Applies a record other than a tombstone.
@@ -232,8 +230,6 @@ class StreamsGroup:
     ) -> tuple[tuple[Mapping[str, frozenset[int]], dict[_Task, set[str]]], ...]:
         return (owned.standby, self._standby_holders), (owned.warmup, self._warmup_holders)
 
-    # -- tasks
-
     def target_of(self, member_id: str) -> TaskAssignment:
         return self.targets.get(member_id, NO_ASSIGNMENT)
 
@@ -265,8 +261,6 @@ class StreamsGroup:
             return is_active_here or is_passive_in_process(name, partition)
 
         return Holders(active, passive, passive)
-
-    # -- the interface that all groups have
 
     @property
     def kind(self) -> GroupKind:

@@ -17,7 +17,7 @@ from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics, metadata_hash
 from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from tidelog.group_coordinator.groups.heartbeat_checks import (
+from tidelog.group_coordinator.groups.modern import (
     check_memory,
     check_not_empty,
     check_room,
@@ -108,8 +108,6 @@ class StreamsGroups:
     def __init__(self, groups: Groups, classic: ClassicGroups) -> None:
         self._groups = groups
         self._classic = classic
-
-    # -- heartbeats
 
     def heartbeat(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         try:
@@ -294,8 +292,6 @@ class StreamsGroups:
         decision.replies.append(Reply(request.reply_to, response))
         return decision
 
-    # -- the shard
-
     def replay(self, record: ReplayedRecord) -> None:
         """Applies a record of kind 17 or 19 to 23. Raises MalformedMessageError, UnsupportedVersionError."""
         groups = self._groups
@@ -350,9 +346,6 @@ class StreamsGroups:
 def found_group(groups: Groups, group_id: str) -> StreamsGroup:
     """Returns a streams group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
     return find_group(groups, group_id, StreamsGroup, GroupKind.STREAMS)
-
-
-# -- checks of a request
 
 
 def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
@@ -506,9 +499,6 @@ def _with_request(
         if message.client_tags is None
         else tuple(sorted({tag.key: tag.value for tag in message.client_tags}.items())),
     )
-
-
-# -- parts of a response
 
 
 def _stale(topology_epoch: int, of_group: int) -> Status:

@@ -8,7 +8,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final, TypeAlias
 
-from tidelog.group_coordinator.groups.group_records import (
+from tidelog.group_coordinator.groups.modern import (
     MemberKinds,
     RecordFormats,
     epochs_by_partition,

@@ -46,9 +46,6 @@ class StreamsStatus(IntEnum):
     ASSIGNMENT_DELAYED = 5
 
 
-# -- the topology as a client defines it
-
-
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
     """A repartition topic or changelog topic as the client defines it."""
@@ -274,9 +271,6 @@ def _check_subtopology(subtopology: Subtopology) -> None:
                     f"A copartition group of subtopology {subtopology.subtopology_id} "
                     "refers to a topic that the subtopology does not have."
                 )
-
-
-# -- the topology applied to the topics that exist
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS, ShardLab, subscription
-from tidelog.group_coordinator.groups.classic import classic_groups, joining
+from tidelog.group_coordinator.groups.classic import classic_groups, rebalance
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicMember
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
@@ -194,7 +194,7 @@ def test_a_rejected_join_also_turns_an_empty_consumer_group_into_a_classic_group
 
 
 def test_a_group_accepts_no_more_metadata_than_its_record_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "MAX_GROUP_BYTES", 2_500)
+    monkeypatch.setattr(rebalance, "MAX_GROUP_BYTES", 2_500)
     lab = ShardLab()
     members = lab.stable_group(2, protocols=(("range", bytes(1_000)),))
     refused = lab.answers[lab.join(version=3, protocols=(("range", bytes(1_000)),))]
@@ -244,7 +244,7 @@ def test_the_ids_of_members_that_never_join_take_a_bounded_amount_of_memory() ->
 
 
 def test_a_rebalance_does_not_wait_for_a_forgotten_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joining, "MAX_PENDING_BYTES", 10_000)
+    monkeypatch.setattr(rebalance, "MAX_PENDING_BYTES", 10_000)
     lab = ShardLab()
     (member_id,) = lab.stable_group(1)
     lab.join()
@@ -267,6 +267,6 @@ def test_a_group_of_members_that_never_join_does_not_remain(
     elif how == "left":
         assert lab.leave((member_id, None)) == [ErrorCode.NONE]
     else:
-        monkeypatch.setattr(joining, "MAX_PENDING_BYTES", 1_500)
+        monkeypatch.setattr(rebalance, "MAX_PENDING_BYTES", 1_500)
         lab.join(group="other")
     assert GROUP not in lab.core.groups.by_id

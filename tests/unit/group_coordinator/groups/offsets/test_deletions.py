@@ -10,14 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.group_coordinator.groups.offsets import deletions
-from tidelog.group_coordinator.groups.offsets.deletions import (
+from tidelog.group_coordinator.groups.offsets import offset_table
+from tidelog.group_coordinator.groups.offsets.offset_table import (
     DELETIONS_PAUSE_MS,
     DELETIONS_TIMER,
     MAX_DELETED_AT_ONCE,
     MAX_SOUGHT_AT_ONCE,
-)
-from tidelog.group_coordinator.groups.offsets.offset_table import (
     CommittedOffset,
     GroupPartition,
     offset_record,
@@ -165,8 +163,8 @@ class History:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_offsets_equal_those_of_the_model(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(deletions, "MAX_DELETED_AT_ONCE", 1 + seed % 3)
-    monkeypatch.setattr(deletions, "MAX_SOUGHT_AT_ONCE", 2 + seed % 7)
+    monkeypatch.setattr(offset_table, "MAX_DELETED_AT_ONCE", 1 + seed % 3)
+    monkeypatch.setattr(offset_table, "MAX_SOUGHT_AT_ONCE", 2 + seed % 7)
     history = History(seed)
     for number in range(STEPS):
         history.step(number)
