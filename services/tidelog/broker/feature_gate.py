@@ -5,30 +5,19 @@ As in Kafka, ApiVersions lists these APIs nevertheless, and they are answered wi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.error_responses import error_response
 from tidelog.broker.request import Handling
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
-from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.request import Answer, RequestContext
     from tidelog.wire.schema import Message
-
-_GROUPS: Final = {
-    ApiKey.CONSUMER_GROUP_DESCRIBE: ("group_ids", "DescribedGroup"),
-    ApiKey.SHARE_GROUP_DESCRIBE: ("group_ids", "DescribedGroup"),
-    ApiKey.STREAMS_GROUP_DESCRIBE: ("group_ids", "DescribedGroup"),
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ("groups", "DescribeShareGroupOffsetsResponseGroup"),
-}
-"""The APIs whose responses state the error of each group: the field of their requests with the groups, and
-the class of an item in the response's `groups`.
-"""
 
 
 def with_feature(api_key: int, feature: str, handling: Handling, metadata: MetadataView) -> Handling:
@@ -46,17 +35,6 @@ def with_feature(api_key: int, feature: str, handling: Handling, metadata: Metad
 
 def _refusal(api_key: int, version: int, request: Any) -> Message:
     """Returns UNSUPPORTED_VERSION in the form of the API. A request to a coordinator still has its body."""
-    code, response = ErrorCode.UNSUPPORTED_VERSION, codec.response_class(api_key)
-    by_group = _GROUPS.get(ApiKey(api_key))
-    if by_group is None:
-        return response(error_code=code)
-    field, class_name = by_group
     body = getattr(request, "body", None)
     message = request if body is None else codec.request_decoder(api_key, version)(body, 0)[0]
-    described = getattr(sys.modules[response.__module__], class_name)
-    return response(
-        groups=[
-            described(group_id=getattr(group, "group_id", group), error_code=code)
-            for group in getattr(message, field)
-        ]
-    )
+    return error_response(api_key, version, message, ErrorCode.UNSUPPORTED_VERSION)

@@ -231,7 +231,6 @@ def test_settings_are_those_of_brokers(tidelog_cluster: Callable[..., Cluster]) 
         (lambda cluster: cluster.fail("Produce", 9999), "9999 is no error of Kafka; names are Kafka's"),
         (lambda cluster: cluster.fail("Produce", ErrorCode.NONE), "0 is no error of Kafka"),
         (lambda cluster: cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=0), "times is 0"),
-        (lambda cluster: cluster.fail("DescribeConfigs", "NOT_CONTROLLER"), "no error response .*; delay"),
         (lambda cluster: cluster.delay("Produce", -1.0), "is negative"),
         (lambda cluster: cluster.kill_broker(2), "the cluster has no broker 2; its brokers are 1"),
         (lambda cluster: cluster.start_broker(1), "broker 1 runs already"),

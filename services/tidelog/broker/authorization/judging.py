@@ -9,17 +9,24 @@ APIs go through the same code, which reads them by the names of their fields, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.authorized_operations import SUPPORTED_OPERATIONS, operation_bits
+from tidelog.broker.error_responses import (
+    AUTHORIZATION_MESSAGES,
+    error_response,
+    item_error,
+    items_of,
+)
 from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
 from tidelog.timing.steps import Steps
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 
 READ, WRITE, CREATE, DELETE = (
@@ -43,10 +50,10 @@ DENIAL: Final = {
 }
 """The error code of a denial by the type of the resource."""
 
-RefuseRequest = Callable[[int, int, Any, ErrorCode], Message]
-"""Makes the response to a request that is refused as a whole, from its API, its version, itself and the error
-code.
-"""
+_WITHOUT_MESSAGES: Final = frozenset(
+    {ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+)
+"""The denials that have no message, as in Kafka, except in FindCoordinator."""
 
 
 class Judgement:
@@ -109,9 +116,27 @@ class Judgement:
         self.message = replace(self.message, **fields)
         self.is_changed = True
 
-    def refuse(self, refuse: RefuseRequest, code: ErrorCode) -> None:
+    def refuse(self, code: ErrorCode) -> None:
         """Refuses the whole request."""
-        self.refusal = refuse(self.api_key, self.version, self.message, code)
+        self.refusal = error_response(self.api_key, self.version, self.message, code, self._message_of(code))
+
+    def denied(self, item: Any, code: ErrorCode) -> Any:
+        """Returns the result of a denied item of the request."""
+        return item_error(self.api_key, self.version, item, code, self._message_of(code))
+
+    def _message_of(self, code: ErrorCode) -> str | None:
+        if code in _WITHOUT_MESSAGES and self.api_key != ApiKey.FIND_COORDINATOR:
+            return None
+        return AUTHORIZATION_MESSAGES.get(code)
+
+    def deny(self, left: list[Any], results: list[Any]) -> None:
+        """Leaves some items in the request, and adds the results of the others to the response."""
+        items = items_of(self.api_key, self.version)
+        assert items is not None
+        self.keep(**{items.asked: left})
+        self.is_nothing_left = not left
+        answered = items.answered
+        self.edits.append(lambda _, response: getattr(response, answered).extend(results))
 
     def edit(self, response: Any) -> Steps[None]:
         for edit in self.edits:
@@ -120,84 +145,50 @@ class Judgement:
                 yield from steps
 
 
-class Refuse(NamedTuple):
-    """The form in which a response states the denial of an item: the field of the response that has a list of
-    results, and a function that makes a result from an item of the request.
-    """
-
-    answers: str
-    result: Callable[[Any, ErrorCode], Any]
-
-
 class Whole(NamedTuple):
     """The request as a whole needs the operation on one resource. `name_of` returns the resource's name;
-    None means that the request names none. `refuse` makes the response to a denied request.
+    None means that the request names none.
     """
 
     operation: AclOperation
     resource_type: ResourceType
-    refuse: RefuseRequest
     name_of: Callable[[Any], str | None] = lambda message: CLUSTER_NAME
 
     def apply(self, judgement: Judgement) -> None:
         name = self.name_of(judgement.message)
         if name is not None and not judgement.may(self.operation, self.resource_type, name):
-            judgement.refuse(self.refuse, DENIAL[self.resource_type])
+            judgement.refuse(DENIAL[self.resource_type])
 
 
 class Each(NamedTuple):
-    """Each item of a list in the request needs the operation on the resource that it names.
-
-    `name` is the field of an item with the resource's name; None means that the item is the name. A topic may
-    have an id instead. `unless` is an operation on the cluster that allows all items.
+    """Each item of the request, as `error_responses.ITEMS` knows them, needs the operation on the resource
+    that it names. A topic may have an id instead. `unless` is an operation on the cluster that allows all
+    items.
     """
 
     operation: AclOperation
     resource_type: ResourceType
-    items: str
-    refuse: Refuse
-    name: str | None = "name"
     unless: AclOperation | None = None
 
     def apply(self, judgement: Judgement) -> Steps[None]:
-        items = getattr(judgement.message, self.items)
+        fields = items_of(judgement.api_key, judgement.version)
+        assert fields is not None
+        items = getattr(judgement.message, fields.asked)
         if not items or (
             self.unless is not None and judgement.may(self.unless, ResourceType.CLUSTER, is_asked_for=False)
         ):
             return
         left: list[Any] = []
         denied: list[Any] = []
+        has_id = self.resource_type is ResourceType.TOPIC and fields.copied[0] == "name"
         for item in items:
-            name = self._name_of(item, judgement)
+            name = judgement.topic_name(item) if has_id else fields.name_of(item)
             allowed = name is None or judgement.may(self.operation, self.resource_type, name)
             (left if allowed else denied).append(item)
             yield
         if denied:
-            deny(judgement, self.items, left, denied, self.refuse, DENIAL[self.resource_type])
-
-    def _name_of(self, item: Any, judgement: Judgement) -> str | None:
-        if self.name is None:
-            found: str = item
-            return found
-        if self.name == "name" and self.resource_type is ResourceType.TOPIC:
-            return judgement.topic_name(item)
-        named: str = getattr(item, self.name)
-        return named
-
-
-def deny(
-    judgement: Judgement,
-    items: str,
-    left: list[Any],
-    denied: Iterable[Any],
-    refuse: Refuse,
-    code: ErrorCode,
-) -> None:
-    """Removes the denied items from the request and adds their results to the response."""
-    judgement.keep(**{items: left})
-    judgement.is_nothing_left = not left
-    results = [refuse.result(item, code) for item in denied]
-    judgement.edits.append(lambda _, response: getattr(response, refuse.answers).extend(results))
+            code = DENIAL[self.resource_type]
+            judgement.deny(left, [judgement.denied(item, code) for item in denied])
 
 
 class Shown(NamedTuple):

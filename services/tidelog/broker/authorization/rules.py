@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from tidelog.broker.authorization.denials import (
-    MESSAGES,
-    denied_description,
-    denied_offsets,
-    denied_offsets_of_group,
-    denied_share_offsets,
-    denied_topic_creation,
-    no_coordinator,
-    refused_markers,
-    unknown_coordinator,
-    with_code,
-)
 from tidelog.broker.authorization.judging import (
     ALTER,
     CLUSTER,
@@ -35,20 +24,14 @@ from tidelog.broker.authorization.judging import (
     By,
     Each,
     Judgement,
-    Refuse,
 )
 from tidelog.broker.authorized_operations import NOT_ASKED
-from tidelog.broker.coordination.refusals import (
-    refuse_message,
-    refused_offsets,
-    refused_share_offsets,
-    refused_state,
-    refused_streams_group,
-)
+from tidelog.broker.error_responses import AUTHORIZATION_MESSAGES, inner_item_error, item_error
 from tidelog.model.acl import AclOperation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
 from tidelog.timing.steps import Steps
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     add_partitions_to_txn,
     delete_topics,
@@ -170,8 +153,7 @@ def judge_describe_cluster(judgement: Judgement) -> None:
 
 def judge_describe_topic_partitions(judgement: Judgement) -> Steps[None]:
     if judgement.message.topics:
-        named = Each(DESCRIBE, TOPIC, "topics", Refuse("topics", denied_description))
-        yield from named.apply(judgement)
+        yield from Each(DESCRIBE, TOPIC).apply(judgement)
     else:
         yield from _all_topic_partitions(judgement)
     judgement.edits.append(_state_topic_operations)
@@ -185,8 +167,7 @@ def _all_topic_partitions(judgement: Judgement) -> Steps[None]:
 
 
 def judge_create_topics(judgement: Judgement) -> Steps[None]:
-    created = Each(CREATE, TOPIC, "topics", Refuse("topics", denied_topic_creation), unless=CREATE)
-    yield from created.apply(judgement)
+    yield from Each(CREATE, TOPIC, unless=CREATE).apply(judgement)
     judgement.edits.append(_hide_settings)
 
 
@@ -246,7 +227,7 @@ def _refused_topic_deletion(
     """Returns the result of a topic by the name or the id with which the client named it. The name of an id
     is only for those who may describe the topic.
     """
-    message = MESSAGES.get(code)
+    message = AUTHORIZATION_MESSAGES.get(code)
     if topic.name is not None:
         return delete_topics.DeletableTopicResult(topic.name, ZERO_TOPIC_ID, code, message)
     name = judgement.metadata.topic_names.get(topic.topic_id)
@@ -268,17 +249,18 @@ def judge_init_producer_id(judgement: Judgement) -> None:
         )
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if not allowed:
-        judgement.refuse(refuse_message, code)
+        judgement.refuse(code)
 
 
 def judge_add_partitions_to_txn(judgement: Judgement) -> Steps[None]:
     message = judgement.message
     if judgement.version >= _FIRST_ADD_PARTITIONS_OF_BROKERS:
         if not judgement.may(CLUSTER_ACTION, CLUSTER):
-            judgement.refuse(with_code, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED  # it is stated once, other errors by transaction
+            judgement.refusal = add_partitions_to_txn.AddPartitionsToTxnResponse(error_code=code)
         return
     if not judgement.may(WRITE, TRANSACTIONAL_ID, message.v3_and_below_transactional_id):
-        judgement.refuse(refuse_message, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        judgement.refuse(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         return
     codes: dict[str, ErrorCode] = {}
     for topic in message.v3_and_below_topics:
@@ -308,15 +290,12 @@ def judge_find_coordinator(judgement: Judgement) -> Steps[None]:
         kind = TRANSACTIONAL_ID
     else:
         if not judgement.may(CLUSTER_ACTION, CLUSTER):
-            keys = message.coordinator_keys or [message.key]
-            code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-            judgement.refusal = no_coordinator(code, [unknown_coordinator(key, code) for key in keys])
+            judgement.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     if judgement.version >= _FIRST_FIND_COORDINATOR_WITH_KEYS:
-        refuse = Refuse("coordinators", unknown_coordinator)
-        yield from Each(DESCRIBE, kind, "coordinator_keys", refuse, name=None).apply(judgement)
+        yield from Each(DESCRIBE, kind).apply(judgement)
     elif not judgement.may(DESCRIBE, kind, message.key):
-        judgement.refusal = no_coordinator(DENIAL[kind], [])
+        judgement.refuse(DENIAL[kind])
 
 
 def judge_offset_fetch(judgement: Judgement) -> Steps[None]:
@@ -329,28 +308,31 @@ def judge_offset_fetch(judgement: Judgement) -> Steps[None]:
 def _offsets_of_one_group(judgement: Judgement) -> Steps[None]:
     message = judgement.message
     if not judgement.may(DESCRIBE, GROUP, message.group_id):
-        judgement.refuse(refuse_message, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        judgement.refuse(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     elif message.topics is None:
         judgement.edits.append(_show_offsets)
     else:
         left, denied = yield from _split_topics(judgement, message.topics)
         if denied:
             judgement.keep(topics=left)
-            results = [denied_offsets(topic) for topic in denied]
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            results = [judgement.denied(topic, code) for topic in denied]
             judgement.edits.append(lambda _, response: response.topics.extend(results))
 
 
 def _offsets_of_groups(judgement: Judgement) -> Steps[None]:
-    refuse = Refuse("groups", refused_offsets)
-    yield from Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
+    yield from Each(DESCRIBE, GROUP).apply(judgement)
     groups, results_by_group, with_all_topics = [], {}, set()
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     for group in judgement.message.groups:
         if group.topics is None:
             with_all_topics.add(group.group_id)
         else:
             left, denied = yield from _split_topics(judgement, group.topics)
             if denied:
-                results_by_group[group.group_id] = [denied_offsets_of_group(topic) for topic in denied]
+                results_by_group[group.group_id] = [
+                    inner_item_error(ApiKey.OFFSET_FETCH, judgement.version, topic, code) for topic in denied
+                ]
                 group = replace(group, topics=left)
         groups.append(group)
     if results_by_group:
@@ -389,16 +371,14 @@ def _show_offsets(judgement: Judgement, holder: Any) -> Steps[None]:
 
 
 def describe_groups(
-    items: str,
-    refused: Callable[[str, ErrorCode], Any],
     hide: Callable[[Judgement, Any], Steps[None]] | None = None,
 ) -> Callable[[Judgement], Steps[None]]:
-    """Returns the rule of an API that describes the groups whose ids are in the field `items` of the request.
-    `hide` removes from the response what the client may not see because of its topics.
+    """Returns the rule of an API that describes groups. `hide` removes from the response what the client may
+    not see because of its topics.
     """
 
     def judge(judgement: Judgement) -> Steps[None]:
-        yield from Each(DESCRIBE, GROUP, items, Refuse("groups", refused), name=None).apply(judgement)
+        yield from Each(DESCRIBE, GROUP).apply(judgement)
         if hide is not None:
             judgement.edits.append(hide)
         if judgement.message.include_authorized_operations:
@@ -420,11 +400,13 @@ def hide_topologies(judgement: Judgement, response: Any) -> Steps[None]:
         if group.topology is None:
             continue
         if not (yield from _may_describe(judgement, _topics_of_topology(group.topology))):
-            hidden = refused_streams_group(group.group_id, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            hidden.error_message = (
-                "The described group uses topics that the client is not authorized to describe."
+            response.groups[at] = item_error(
+                ApiKey.STREAMS_GROUP_DESCRIBE,
+                0,
+                group.group_id,
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                "The described group uses topics that the client is not authorized to describe.",
             )
-            response.groups[at] = hidden
 
 
 def _may_describe(judgement: Judgement, names: Iterable[str], *, is_asked_for: bool = False) -> Steps[bool]:
@@ -449,9 +431,10 @@ def judge_describe_share_group_offsets(judgement: Judgement) -> Steps[None]:
     """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics. A
     group that it names twice, with topics and without, has them left out.
     """
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    deny = partial(inner_item_error, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0)
     asks_for_all = {group.group_id for group in judgement.message.groups if group.topics is None}
-    refuse = Refuse("groups", refused_share_offsets)
-    yield from Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
+    yield from Each(DESCRIBE, GROUP).apply(judgement)
 
     def edit(judgement: Judgement, response: Any) -> Steps[None]:
         for group in response.groups:
@@ -460,7 +443,7 @@ def judge_describe_share_group_offsets(judgement: Judgement) -> Steps[None]:
                 if judgement.may(DESCRIBE, TOPIC, topic.topic_name, is_asked_for=False):
                     topics.append(topic)
                 elif group.group_id not in asks_for_all:
-                    topics.append(denied_share_offsets(topic))
+                    topics.append(deny(topic, code, AUTHORIZATION_MESSAGES[code]))
                 yield
             group.topics = topics
 
@@ -513,12 +496,11 @@ def _describable_topics(judgement: Judgement) -> Steps[DescribableTopics]:
 
 def _need_topics(judgement: Judgement, names: Iterable[str]) -> Steps[None]:
     if not (yield from _may_describe(judgement, names, is_asked_for=True)):
-        judgement.refuse(refuse_message, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        judgement.refuse(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def judge_describe_transactions(judgement: Judgement) -> Steps[None]:
-    refuse = Refuse("transaction_states", refused_state)
-    yield from Each(DESCRIBE, TRANSACTIONAL_ID, "transactional_ids", refuse, name=None).apply(judgement)
+    yield from Each(DESCRIBE, TRANSACTIONAL_ID).apply(judgement)
     judgement.edits.append(_hide_topics_of_transactions)
 
 
@@ -534,10 +516,10 @@ def _hide_topics_of_transactions(judgement: Judgement, response: Any) -> Steps[N
 
 def judge_write_txn_markers(judgement: Judgement) -> None:
     if not judgement.may(ALTER, CLUSTER, is_asked_for=False) and not judgement.may(CLUSTER_ACTION, CLUSTER):
-        judgement.refuse(refused_markers, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        judgement.refuse(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
-def configs(operation: AclOperation, refuse: Refuse) -> By:
+def configs(operation: AclOperation) -> By:
     """Returns the rule of an API about settings: it needs the operation on the resource that has them."""
 
     def judge(judgement: Judgement) -> Steps[None]:
@@ -553,11 +535,9 @@ def configs(operation: AclOperation, refuse: Refuse) -> By:
             if allowed:
                 left.append(resource)
             else:
-                denied.append(refuse.result(resource, DENIAL[kind]))
+                denied.append(judgement.denied(resource, DENIAL[kind]))
             yield
         if denied:
-            judgement.keep(resources=left)
-            judgement.is_nothing_left = not left
-            judgement.edits.append(lambda _, response: getattr(response, refuse.answers).extend(denied))
+            judgement.deny(left, denied)
 
     return By(judge, ((operation, TOPIC), (operation, GROUP), (operation, CLUSTER)))

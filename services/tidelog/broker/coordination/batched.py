@@ -1,33 +1,23 @@
 """Passes requests that name several groups or transactions on to their coordinators.
 
 Such a request is split by shard, and the answers are merged. The requests of nine APIs go through the same
-code. It reads and creates their messages by the names of fields in BATCHED, so the types of these messages
-are `Any`.
+code. It reads and creates their messages by the names of fields in `error_responses.ITEMS`, so the types of
+these messages are `Any`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from tidelog.broker.authorized_operations import GROUP_OPERATIONS
 from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
 from tidelog.broker.coordination.coordination import Coordination, NamedRequest, asker, forward_body
-from tidelog.broker.coordination.refusals import (
-    refuse,
-    refused_consumer_group,
-    refused_deletion,
-    refused_group,
-    refused_offsets,
-    refused_share_group,
-    refused_share_offsets,
-    refused_state,
-    refused_streams_group,
-    refused_transaction,
-)
+from tidelog.broker.error_responses import Items, item_error, items_of, refusal
+from tidelog.broker.handlers import SERVED_APIS, ToShard
 from tidelog.broker.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
@@ -60,102 +50,56 @@ def whole_decoder(api_key: int, version: int) -> codec.Decoder:
     return decode
 
 
-class Batched(NamedTuple):
-    """The fields of one API's requests and responses that hold groups or transactions."""
+REPEATED_APIS: Final = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN})
+"""The APIs of which all items of a repeated name count.
 
-    kind: ShardKind
-    request_items: str
-    """The field of the request that holds a list of items."""
-    request_name: str | None
-    """The field of an item that holds its name; None if the item is the name."""
-    response_items: str
-    """The field of the response that holds a list of items."""
-    response_name: str
-    """The field of such an item that holds its name."""
-    refuse: Callable[[Any, ErrorCode], Any]
-    """Makes an item of the response from an item of the request and an error code."""
-    answers_once: bool = True
-    """Whether a name that the request repeats has one item in the response, the answer to its first item.
-
-    Otherwise a request of 100 KB could ask for the same large description thousands of times. Clients look
-    for answers by their names. Items that add partitions to a transaction all count.
-    """
-
-    def name_of(self, item: Any) -> str:
-        """Returns the group id or transactional id of an item of the request."""
-        name: str = item if self.request_name is None else getattr(item, self.request_name)
-        return name
+In the other APIs, a name that a request repeats has one item in the response, the answer to its first item.
+Otherwise a request of 100 KB could ask for the same large description thousands of times. Clients look for
+answers by their names.
+"""
 
 
-BATCHED: Final[dict[int, Batched]] = {
-    ApiKey.DESCRIBE_GROUPS: Batched(ShardKind.GROUP, "groups", None, "groups", "group_id", refused_group),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Batched(
-        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_consumer_group
-    ),
-    ApiKey.SHARE_GROUP_DESCRIBE: Batched(
-        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_share_group
-    ),
-    ApiKey.STREAMS_GROUP_DESCRIBE: Batched(
-        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_streams_group
-    ),
-    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Batched(
-        ShardKind.GROUP, "groups", "group_id", "groups", "group_id", refused_share_offsets
-    ),
-    ApiKey.DELETE_GROUPS: Batched(
-        ShardKind.GROUP, "groups_names", None, "results", "group_id", refused_deletion
-    ),
-    ApiKey.OFFSET_FETCH: Batched(
-        ShardKind.GROUP, "groups", "group_id", "groups", "group_id", refused_offsets
-    ),
-    ApiKey.DESCRIBE_TRANSACTIONS: Batched(
-        ShardKind.TRANSACTION,
-        "transactional_ids",
-        None,
-        "transaction_states",
-        "transactional_id",
-        refused_state,
-    ),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Batched(
-        ShardKind.TRANSACTION,
-        "transactions",
-        "transactional_id",
-        "results_by_transaction",
-        "transactional_id",
-        refused_transaction,
-        answers_once=False,
-    ),
-}
+def named_items(api_key: int, version: int) -> Items:
+    """Returns the fields of the items of a request that are groups or transactions."""
+    items = items_of(api_key, version)
+    assert items is not None
+    return items
+
+
+def _kind_of(api_key: int) -> ShardKind:
+    answered = SERVED_APIS[api_key].answered
+    assert isinstance(answered, ToShard)
+    return answered.kind
 
 
 def without_repetitions(request: WholeRequest, api_key: int, version: int) -> WholeRequest:
     """Returns the request with the first item of each name, if its API answers a repeated name once."""
-    batched = BATCHED[api_key]
-    items = getattr(request.message, batched.request_items)
-    if not batched.answers_once or len(items) < 2:
+    fields = named_items(api_key, version)
+    items = getattr(request.message, fields.asked)
+    if api_key in REPEATED_APIS or len(items) < 2:
         return request
     first: dict[str, Any] = {}
     for item in items:
-        first.setdefault(batched.name_of(item), item)
+        first.setdefault(fields.name_of(item), item)
     if len(first) == len(items):
         return request
-    message = replace(request.message, **{batched.request_items: list(first.values())})
+    message = replace(request.message, **{fields.asked: list(first.values())})
     return WholeRequest(message, b"".join(map(bytes, codec.request_encoder(api_key, version)(message))))
 
 
 def forward_batched(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
     """Passes the request on to each coordinator that it concerns. Returns a handler's result."""
     api_key = int(context.route.api_key)
-    batched = BATCHED[api_key]
+    kind, fields = _kind_of(api_key), named_items(api_key, context.api_version)
     request = without_repetitions(request, api_key, context.api_version)
-    names = [batched.name_of(item) for item in getattr(request.message, batched.request_items)]
+    names = [fields.name_of(item) for item in getattr(request.message, fields.asked)]
     if not names:
         return codec.response_class(api_key)()
     shard_of = coordination.shard_of
     if len(names) == 1 or (
-        sum(map(len, names)) <= MAX_CHARS_AT_ONCE
-        and len({shard_of(batched.kind, name) for name in names}) == 1
+        sum(map(len, names)) <= MAX_CHARS_AT_ONCE and len({shard_of(kind, name) for name in names}) == 1
     ):
-        return forward_body(coordination, batched.kind, names[0], request.body, context)  # nearly always
+        return forward_body(coordination, kind, names[0], request.body, context)  # nearly always
     return ask_each(coordination, request, context)
 
 
@@ -178,12 +122,12 @@ async def _with_operations(coordination: Coordination, request: WholeRequest, co
 
 
 def _by_shard(
-    coordination: Coordination, batched: Batched, message: Any
+    coordination: Coordination, kind: ShardKind, fields: Items, message: Any
 ) -> Steps[dict[ShardId | None, list[Any]]]:
     """Returns the items of the request by their shards."""
     by_shard: dict[ShardId | None, list[Any]] = defaultdict(list)
-    for item in getattr(message, batched.request_items):
-        by_shard[coordination.shard_of(batched.kind, batched.name_of(item))].append(item)
+    for item in getattr(message, fields.asked):
+        by_shard[coordination.shard_of(kind, fields.name_of(item))].append(item)
         yield
     return by_shard
 
@@ -191,9 +135,9 @@ def _by_shard(
 async def ask_each(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
     """Returns the decoded response, merged from the answers of all coordinators."""
     message = request.message
-    batched = BATCHED[int(context.route.api_key)]
-    by_shard = await run_in_slices(_by_shard(coordination, batched, message))
     api_key, version = int(context.route.api_key), context.api_version
+    fields = named_items(api_key, version)
+    by_shard = await run_in_slices(_by_shard(coordination, _kind_of(api_key), fields, message))
     encode = codec.request_encoder(api_key, version)
     parts = list(by_shard.items())
     answers = await asyncio.gather(
@@ -203,7 +147,7 @@ async def ask_each(coordination: Coordination, request: WholeRequest, context: R
                 shard,
                 api_key,
                 version,
-                b"".join(map(bytes, encode(replace(message, **{batched.request_items: items})))),
+                b"".join(map(bytes, encode(replace(message, **{fields.asked: items})))),
                 asker(context),
             )
             for shard, items in parts
@@ -214,23 +158,21 @@ async def ask_each(coordination: Coordination, request: WholeRequest, context: R
     throttle_time_ms = 0
     for (_, items), (answer, error) in zip(parts, answers, strict=True):
         if answer is None:
-            errors.update((batched.name_of(item), error) for item in items)
+            errors.update((fields.name_of(item), error) for item in items)
             continue
         throttle_time_ms = max(throttle_time_ms, answer.throttle_time_ms)
-        for item in getattr(answer, batched.response_items):
-            found[getattr(item, batched.response_name)].append(item)
+        for item in getattr(answer, fields.answered):
+            found[fields.name_of(item)].append(item)
     merged = []
-    for item in getattr(message, batched.request_items):
-        name = batched.name_of(item)
+    for item in getattr(message, fields.asked):
+        name = fields.name_of(item)
         of_name = found.get(name)
         merged.append(
             of_name.popleft()
             if of_name
-            else batched.refuse(item, errors.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))
+            else item_error(api_key, version, item, errors.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))
         )
-    return codec.response_class(api_key)(
-        throttle_time_ms=throttle_time_ms, **{batched.response_items: merged}
-    )
+    return codec.response_class(api_key)(throttle_time_ms=throttle_time_ms, **{fields.answered: merged})
 
 
 async def forward_edited(
@@ -244,7 +186,7 @@ async def forward_edited(
     answer, error = await ask_shard_for_bytes(
         coordination, shard, api_key, version, request.body, asker(context)
     )
-    return refuse(api_key, version, request.body, error) if answer is None else EncodedBody((answer,))
+    return refusal(api_key, version, request.body, error) if answer is None else EncodedBody((answer,))
 
 
 async def ask_shard(

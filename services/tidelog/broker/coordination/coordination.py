@@ -25,6 +25,7 @@ from tidelog.broker.coordination.markers import MarkerWriter
 from tidelog.broker.coordination.offset_positions import OffsetPositions
 from tidelog.broker.coordination.verification import Verification
 from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.error_responses import refusal
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.metadata_view import MetadataView
@@ -73,7 +74,7 @@ from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
-from tidelog.wire.schema import Buffer, Message
+from tidelog.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from tidelog.broker.coordination.share_state import ShareStateClient
@@ -801,7 +802,7 @@ def _forward_restricted(
     asked = Call(to_client.request._replace(asker=client), on_answered)
     refused = coordination.pass_on(shard, asked)
     if refused:
-        return _refuse(int(context.route.api_key), context.api_version, request.body, refused)
+        return refusal(int(context.route.api_key), context.api_version, request.body, refused)
     context.park(on_abandoned=to_client.abandon)
     return PARKED
 
@@ -813,16 +814,9 @@ def forward_body(
     call = client_call(body, context)
     refused = coordination.pass_on(coordination.shard_of(kind, name), call)
     if refused:
-        return _refuse(int(context.route.api_key), context.api_version, body, refused)
+        return refusal(int(context.route.api_key), context.api_version, body, refused)
     context.park(on_abandoned=call.abandon)
     return PARKED
-
-
-def _refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Message:
-    # The import is here because it loads the messages of 24 APIs, which a start does not need.
-    from tidelog.broker.coordination.refusals import refuse
-
-    return refuse(api_key, version, body, error)
 
 
 def client_call(body: bytes, context: RequestContext) -> Call:
@@ -835,7 +829,7 @@ def client_call(body: bytes, context: RequestContext) -> Call:
             context.reply(EncodedBody((answer,)))
             return
         try:
-            context.reply(_refuse(api_key, version, body, error))
+            context.reply(refusal(api_key, version, body, error))
         except MalformedMessageError as malformed:
             context.connection.refuse(str(malformed))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
 from tidelog.broker.coordination.coordination import asker
-from tidelog.broker.coordination.refusals import refuse_message
+from tidelog.broker.error_responses import error_response
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -86,7 +86,7 @@ class StreamsGroupHeartbeatHandler:
             self._coordination, shard, api_key, version, request.body, asker(context)
         )
         if answer is None:
-            return cast(StreamsGroupHeartbeatResponse, refuse_message(api_key, version, message, error))
+            return cast(StreamsGroupHeartbeatResponse, error_response(api_key, version, message, error))
         try:
             response, end = codec.response_decoder(api_key, version)(answer, 0)
             creation = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import client_call, forward_body
-from tidelog.broker.coordination.refusals import refuse_message
+from tidelog.broker.error_responses import error_response
 from tidelog.broker.request import PARKED
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
@@ -58,7 +58,7 @@ class TxnOffsetCommitHandler:
         message, body = request.message, request.body
         refused = self._refused_at_once(message)
         if refused:
-            return refuse_message(ApiKey.TXN_OFFSET_COMMIT, context.api_version, message, refused)
+            return error_response(ApiKey.TXN_OFFSET_COMMIT, context.api_version, message, refused)
         adds = context.api_version >= FIRST_VERSION_THAT_ADDS
         coordination = self._coordination
         shard = coordination.shard_of(ShardKind.GROUP, message.group_id)

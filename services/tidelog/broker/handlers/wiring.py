@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+from tidelog.broker.error_responses import error_response
 from tidelog.broker.handlers import FEATURE_OF, SERVED_APIS, TO_CONTROLLER, ToShard
 from tidelog.broker.request import Answer, DecoderOfVersion, Handler, Handling, RequestContext
 from tidelog.model.errors import ErrorCode
@@ -136,12 +137,10 @@ class HandlerWiring:
 async def _forward_to_controller(
     controller: ControllerConnection, request: Message, context: RequestContext
 ) -> Message:
-    from tidelog.broker.handlers.controller_refusals import controller_refusal
-
     api_key, version = int(context.route.api_key), context.api_version
 
     def refuse(code: ErrorCode, message: str | None) -> Message:
-        return controller_refusal(api_key, version, request, code, message)
+        return error_response(api_key, version, request, code, message)
 
     return await controller.forward_or_refuse(api_key, request, context, refuse)
 

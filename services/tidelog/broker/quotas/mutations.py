@@ -10,15 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tidelog.broker.error_responses import item_error, items_of
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.create_partitions import CreatePartitionsTopicResult
-from tidelog.wire.messages.create_topics import CreatableTopicResult
-from tidelog.wire.messages.delete_topics import DeletableTopicResult, DeleteTopicState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.request import RequestCharge
@@ -29,43 +25,12 @@ _EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 _MESSAGE: Final = "The throttling quota has been exceeded."
 
 
-class _Api(NamedTuple):
-    """An API that changes topics: the first version whose clients know THROTTLING_QUOTA_EXCEEDED, the fields
-    with topics in requests and results in responses, and the result of a refused topic.
-    """
-
-    first_strict_version: int
-    topics: Callable[[Any], str]
-    results: str
-    refused: Callable[[Any], Any]
-
-
-def _refused_deletion(topic: DeleteTopicState | str) -> DeletableTopicResult:
-    if isinstance(topic, str):
-        return DeletableTopicResult(topic, error_code=_EXCEEDED, error_message=_MESSAGE)
-    return DeletableTopicResult(topic.name, topic.topic_id, _EXCEEDED, _MESSAGE)
-
-
-_APIS: Final[dict[int, _Api]] = {
-    ApiKey.CREATE_TOPICS: _Api(
-        6,
-        lambda request: "topics",
-        "topics",
-        lambda topic: CreatableTopicResult(topic.name, error_code=_EXCEEDED, error_message=_MESSAGE),
-    ),
-    ApiKey.DELETE_TOPICS: _Api(
-        5,
-        lambda request: "topics" if request.topics else "topic_names",
-        "responses",
-        _refused_deletion,
-    ),
-    ApiKey.CREATE_PARTITIONS: _Api(
-        3,
-        lambda request: "topics",
-        "results",
-        lambda topic: CreatePartitionsTopicResult(topic.name, _EXCEEDED, _MESSAGE),
-    ),
+_FIRST_STRICT_VERSION: Final[dict[int, int]] = {
+    ApiKey.CREATE_TOPICS: 6,
+    ApiKey.DELETE_TOPICS: 5,
+    ApiKey.CREATE_PARTITIONS: 3,
 }
+"""The APIs that change topics, with the first version whose clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 class Split(NamedTuple):
@@ -94,12 +59,12 @@ class MutationQuotas:
 
     def split(self, api_key: int, request: Any, charge: RequestCharge, version: int) -> Split:
         """Charges the topics of a request, and splits it by the quota."""
-        api = _APIS.get(api_key)
-        if api is None:
+        first_strict_version = _FIRST_STRICT_VERSION.get(api_key)
+        items = items_of(api_key, version)
+        if first_strict_version is None or items is None:
             return Split(request, "", [])
-        field = api.topics(request)
-        topics = getattr(request, field)
-        if version < api.first_strict_version:
+        topics = getattr(request, items.asked)
+        if version < first_strict_version:
             for topic in topics:
                 charge.mutate(self._mutations(api_key, topic))
             return Split(request, "", [])
@@ -109,10 +74,11 @@ class MutationQuotas:
             if charge.may_mutate(self._mutations(api_key, topic)):
                 allowed.append(topic)
             else:
-                results.append(api.refused(topic))
+                results.append(item_error(api_key, version, topic, _EXCEEDED, _MESSAGE))
         if not results:
             return Split(request, "", [])
-        return Split(replace(request, **{field: allowed}) if allowed else None, api.results, results)
+        changed = replace(request, **{items.asked: allowed}) if allowed else None
+        return Split(changed, items.answered, results)
 
     def _mutations(self, api_key: int, topic: Any) -> int:
         """Returns how many partitions the change of a topic creates or deletes; 0 if it must fail."""

@@ -299,6 +299,7 @@ def test_a_share_group_that_is_asked_for_twice_hides_topics() -> None:
     topic = describe_share_group_offsets.DescribeShareGroupOffsetsResponseTopic
 
     class Judge:
+        api_key, version = ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 0
         message = describe_share_group_offsets.DescribeShareGroupOffsetsRequest(
             [asked("g", None), asked("g", [wanted])]
         )

@@ -12,8 +12,8 @@ from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, decoded, shard_partitions
 from tidelog.broker.coordination import coordination
-from tidelog.broker.coordination.batched import BATCHED, WholeRequest, without_repetitions
-from tidelog.broker.coordination.refusals import refuse
+from tidelog.broker.coordination.batched import WholeRequest, named_items, without_repetitions
+from tidelog.broker.error_responses import item_error, refusal
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
@@ -176,7 +176,7 @@ def test_a_request_reaches_the_owner_of_its_shard_unchanged(lab: InMemoryBroker,
         )
         assert asked.answer is None
         # The broker does not read the answer, so it may be any bytes.
-        answer = refuse(api_key, version, asked.request_body, ErrorCode.UNKNOWN_SERVER_ERROR)
+        answer = refusal(api_key, version, asked.request_body, ErrorCode.UNKNOWN_SERVER_ERROR)
         assert coordinator.answer(forwarded, answer) == asked.body
 
 
@@ -596,33 +596,32 @@ def test_a_name_that_a_request_repeats_is_answered_once(
     lab: InMemoryBroker, api_key: ApiKey, names: list[str], with_operations: bool
 ) -> None:
     """ConsumerGroupDescribe with one group of 1,000 members 50 times took 0.87 s and 257 MB."""
-    batched = BATCHED[api_key]
-    coordinators = several(lab, batched.kind)
+    version = SERVED_APIS[api_key].max_version
+    fields, kind = named_items(api_key, version), SERVED_APIS[api_key].answered.kind
+    coordinators = several(lab, kind)
     served: list[str] = []
 
     def serve() -> None:
         for coordinator in coordinators:
             for forwarded in coordinator.take(ForwardedToShard):
                 request = decoded(forwarded)
-                asked = [batched.name_of(item) for item in getattr(request, batched.request_items)]
-                served.extend(asked)
-                told = [
-                    batched.refuse(item, ErrorCode.NONE) for item in getattr(request, batched.request_items)
-                ]
-                response = codec.response_class(api_key)(**{batched.response_items: told})
+                asked = getattr(request, fields.asked)
+                served.extend(map(fields.name_of, asked))
+                told = [item_error(api_key, version, item, ErrorCode.NONE) for item in asked]
+                response = codec.response_class(api_key)(**{fields.answered: told})
                 coordinator.answer(forwarded, response)
 
     repeated = [REPEATING[api_key](name) for name in names for _ in range(50)]
-    request = codec.request_class(api_key)(**{batched.request_items: repeated})
+    request = codec.request_class(api_key)(**{fields.asked: repeated})
     if with_operations and not hasattr(request, "include_authorized_operations"):
         return
     if with_operations:
         request.include_authorized_operations = True
-    answer = run_split(lab, request, SERVED_APIS[api_key].max_version, serve)
-    told = [getattr(item, batched.response_name) for item in getattr(answer, batched.response_items)]
+    answer = run_split(lab, request, version, serve)
+    told = [fields.name_of(item) for item in getattr(answer, fields.answered)]
     assert told == names
-    errors = [item.error_code for item in getattr(answer, batched.response_items)]
-    assert errors == [expected_error(batched.kind, name) for name in names]
+    errors = [item.error_code for item in getattr(answer, fields.answered)]
+    assert errors == [expected_error(kind, name) for name in names]
     assert sorted(served) == sorted(name for name, error in zip(names, errors, strict=True) if not error)
 
 
@@ -648,7 +647,7 @@ def test_the_broker_adds_operations_also_for_one_group(lab: InMemoryBroker) -> N
     def serve() -> None:
         for forwarded in coordinator.take(ForwardedToShard):
             response = ConsumerGroupDescribeResponse()
-            response.groups = [type(refuse(69, 1, forwarded.body, ErrorCode.NONE).groups[0])(group_id=GROUP)]
+            response.groups = [type(refusal(69, 1, forwarded.body, ErrorCode.NONE).groups[0])(group_id=GROUP)]
             coordinator.answer(forwarded, response)
 
     request = ConsumerGroupDescribeRequest([GROUP], include_authorized_operations=True)
