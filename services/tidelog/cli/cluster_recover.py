@@ -17,7 +17,7 @@ from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
 from tidelog.broker.log.settings_copies import BrokerSettingsCopy
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
-from tidelog.cli.local_cluster.plan import BROKER, ETCD
+from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
 from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
@@ -98,7 +98,7 @@ def command(
     with contextlib.ExitStack() as stack:
         if data_dir is not None:
             cluster = _stopped_cluster(data_dir)
-            log_dirs = tuple(cluster.directory / m.name for m in cluster.plan.members if m.kind == BROKER)
+            log_dirs = tuple(map(cluster.log_dir, cluster.plan.broker_ids))
             stack.enter_context(_etcd_of(cluster))
             options = cluster.etcd_options()
             next_step = f"'tidelog cluster up --data-dir {data_dir}' starts it"

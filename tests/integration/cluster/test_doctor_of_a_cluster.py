@@ -40,6 +40,12 @@ def test_a_cluster_and_its_killed_broker_are_examined(tidelog_cluster: TidelogCl
         assert [finding["state"] for finding in found[check]] == ["ok"], found[check]
     assert "services" not in found, "the store of a local cluster is read"
     assert {finding["state"] for finding in found["etcd"]} <= {"ok", "warn"}, found["etcd"]
+    assert "stranded records" not in found
+    name = f"{9:020d}.log.stranded"
+    (cluster.data_dir / "broker-2" / "examined-0" / name).write_bytes(b"x" * 70)
+    _, found = doctor("--data-dir", cluster.data_dir)
+    (finding,) = found["stranded records"]
+    assert finding["finding"].startswith(f"broker 2, examined-0/{name}: recovery took these 70 bytes")
 
     cluster.command("kill", "broker-3")
     try:

@@ -18,9 +18,25 @@ from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.cli.doctor.cluster_checks import counted, findings_of, size_text
 from tidelog.cli.doctor.cluster_facts import ClusterReader
-from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
+from tidelog.cli.doctor.directory_check import (
+    STRANDED,
+    DirectoryReport,
+    check_directory,
+    partition_paths,
+    sizes_of,
+    stranded_findings,
+)
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
-from tidelog.cli.doctor.findings import COULD_NOT_LOOK, Finding, State, exit_code, shortened, worst_first
+from tidelog.cli.doctor.findings import (
+    COULD_NOT_LOOK,
+    Finding,
+    State,
+    Unseen,
+    exit_code,
+    not_checked,
+    shortened,
+    worst_first,
+)
 from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
 from tidelog.cli.output import OutputFormat, add_facts, finish, note, output_format, print_table
 from tidelog.cli.tool_command import (
@@ -85,7 +101,7 @@ class DoctorCommand(ToolCommand):
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="The --data-dir of 'tidelog cluster up', to examine its etcd, registrations and certificates, too.",
+    help="The --data-dir of 'tidelog cluster up', whose etcd, registrations and files are examined, too.",
 )
 @click.option(
     "--etcd",
@@ -140,6 +156,8 @@ def command(
             )
             now_s = time.time()
             findings = findings_of(reader.read(int(now_s * 1000)), now_s)
+    if local is not None:
+        findings += shortened(_stranded(local))
     report(findings)
 
 
@@ -212,6 +230,19 @@ def _with_summary(found: DirectoryReport) -> list[Finding]:
     is_sound = not any(finding.state is not State.OK for finding in found.all_findings)
     text = f"{read}; all batches, indexes, epochs, snapshots and checkpoints are sound" if is_sound else read
     return [*shortened(found.all_findings), Finding("summary", State.OK, text)]
+
+
+def _stranded(local: LocalCluster) -> list[Finding]:
+    """Returns the files with what recovery took out of the logs of a local cluster."""
+    found = []
+    try:
+        for number in local.plan.broker_ids:
+            directory = local.log_dir(number)
+            for path in partition_paths(directory) if directory.is_dir() else ():
+                found += stranded_findings(path, f"broker {number}, {path.name}")
+    except OSError as error:
+        found.append(not_checked(STRANDED, Unseen(f"{error.filename}: {error.strerror}")))
+    return found
 
 
 def _local_access(

@@ -75,6 +75,7 @@ CHECKPOINTS: Final = (
     CLEANER_OFFSET_CHECKPOINT,
 )
 REPAIR_STEP: Final = "--repair repairs it, and first copies the files that it changes"
+STRANDED: Final = "stranded records"
 STRANDED_STEP: Final = "read it with 'tidelog dump-log FILE', and delete it if its records are not missed"
 START_STEP: Final = "the broker repairs it at its next start"
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -336,7 +337,7 @@ def check_partition(path: Path, expected: Expected, tell: Tell) -> PartitionRepo
     report.log_start_offset = report.log_end_offset = bases[0] if bases else 0
     report.is_swapping = any(p.name.endswith((SWAP_SUFFIX, CLEANED_SUFFIX)) for p in path.iterdir())
     _check_list(report, directory, bases, expected)
-    _check_stranded(report)
+    report.findings += stranded_findings(path, path.name)
     snapshot = _check_snapshots(report, directory, bases[0] if bases else 0)
     epochs = _read_epochs(report)
     reader = _LogReader(report, expected, epochs, tell)
@@ -373,11 +374,16 @@ def _check_list(
         )
 
 
-def _check_stranded(report: PartitionReport) -> None:
-    """Names the files with what recovery took out of the log (ADR 0069). No program reads or removes them."""
-    for path in sorted(report.path.glob(f"*{STRANDED_SUFFIX}")):
-        text = f"recovery took these {path.stat().st_size} bytes out of the log and kept them"
-        report.add("stranded records", State.WARN, path.name, text, STRANDED_STEP)
+def stranded_findings(partition: Path, name: str) -> list[Finding]:
+    """Returns the files with what recovery took out of a log (ADR 0069). No program reads or removes them.
+
+    `name` is that of the partition in the findings. Raises OSError.
+    """
+    found = []
+    for file in sorted(partition.glob(f"*{STRANDED_SUFFIX}")):
+        text = f"recovery took these {file.stat().st_size} bytes out of the log and kept them"
+        found.append(Finding(STRANDED, State.WARN, f"{name}/{file.name}: {text}", STRANDED_STEP))
+    return found
 
 
 def _check_snapshots(report: PartitionReport, directory: PartitionDirectory, first: int) -> bytes | None:

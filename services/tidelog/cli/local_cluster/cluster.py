@@ -140,6 +140,10 @@ class LocalCluster:
     def log_path(self, name: str) -> Path:
         return self.directory / LOGS_DIRECTORY / f"{name}.log"
 
+    def log_dir(self, broker_id: int) -> Path:
+        """Returns the data directory of a broker."""
+        return Path(self.plan.properties(Member(BROKER, broker_id), self.directory)["log.dirs"])
+
     def _config_path(self, member: Member) -> Path:
         return self.directory / CONFIG_DIRECTORY / f"{member.name}.properties"
 
