@@ -19,8 +19,13 @@ from tidelog.client.configs import describe_topics_setting
 from tidelog.client.coordinators import delete_offsets
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import PositionCheck
+from tidelog.client.core.consumer import ConsumerCore, PositionCheck, SendFetch
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.producer import ProducerCore, ProducerIdReceived, SendProduce
+from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.request_parts import in_parts
+from tidelog.client.core.share_consumer import SendShareFetch, ShareAnswered, ShareConsumerCore
+from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.client.leader_epochs import epoch_ends
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
@@ -28,8 +33,11 @@ from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.reassignments import alter_reassignments, elect_leaders
 from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets
 from tidelog.client.shell.consuming.consumer import Consumer
-from tidelog.client.shell.consuming.group_calls import Member
+from tidelog.client.shell.consuming.group_calls import Coordinator, Member
+from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.apis import ApiKey
 from tidelog.wire.request_limits import max_elements
 
 COUNT = 6_000
@@ -123,7 +131,19 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "offsets": lambda shell: shell._calls.offsets(dict.fromkeys(PLACES, -1)),
     "epochs": lambda shell: shell._calls.epoch_ends(1, dict.fromkeys(PLACES, PositionCheck(1, 0, 0))),
     "metadata": lambda shell: shell._network.metadata(f"t{number}" for number in range(20_000)),
+    "fetch": lambda shell: shell._fetch(first_fetch(shell._core)),
+    "offsets in a transaction": lambda shell: TransactionCalls(
+        shell._network, cast("Any", ProducerSettings(transactional_id="x"))
+    ).commit_offsets(ProducerIdReceived(1, 1), dict.fromkeys(PLACES, 1), GroupMetadata("g")),
 }
+
+
+def first_fetch(core: ConsumerCore) -> SendFetch:
+    core.assign(PLACES)
+    for partition in core.partitions.values():
+        partition.seek(0)
+    (fetch,) = (effect for effect in core.poll(0) if isinstance(effect, SendFetch))
+    return fetch
 
 
 @pytest.mark.parametrize("name", ASKED)
@@ -144,9 +164,53 @@ def test_calls_of_the_consumer(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(shell._network, "broker", line)
     monkeypatch.setattr(shell._network, "call_any", call_any)
-    monkeypatch.setattr(shell._calls.coordinator, "connection", line)
+    monkeypatch.setattr(Coordinator, "connection", line)
     with pytest.raises(SentError):
         asyncio.run(ASKED[name](shell))
+
+
+def test_a_produce_request_of_many_topics() -> None:
+    """Batches of one small record for more than 2,500 topics fit in `max.request.size`."""
+    core = ProducerCore(ProducerSettings(buffer_memory=2**30), choose=lambda n: 0, jitter=lambda: 0.0)
+    views = tuple(TopicView(place.topic, uuid.UUID(int=1), (PartitionLeader(1, 0),)) for place in PLACES)
+    core.step(ProducerIdReceived(1, 0), 0)
+    core.step(MetadataReceived((Node(1, "h", 1),), views), 0)
+    for place in PLACES:
+        assert core.append(*place, 0, None, b"", (), 0) is not None
+    effects = [effect for effect in core.poll(1_000) if isinstance(effect, SendProduce)]
+    assert effects
+    shell: Any = Producer[bytes, bytes]("127.0.0.1:1")
+
+    class Line:
+        def version_for(self, request: Any, **options: object) -> int:
+            return 13
+
+    for effect in effects:
+        request, _ = shell._produce_request(Line(), effect.batches)
+        assert elements(request) <= max_elements(request.API_KEY)
+
+
+def test_a_share_fetch_of_many_topics() -> None:
+    """A share session takes its partitions in several requests."""
+    places = [TopicPartition(f"t{number}", 0) for number in range(7_000)]
+    ids = {place.topic: uuid.UUID(int=1 + number) for number, place in enumerate(places)}
+    core = ShareConsumerCore(ShareConsumerSettings(group_id="g"), jitter=lambda: 0.0)
+    core.subscribe(tuple(ids), 0)
+    views = tuple(TopicView(place.topic, ids[place.topic], (PartitionLeader(1, 0),)) for place in places)
+    core.step(MetadataReceived((Node(1, "h", 1),), views), 0)
+    core.begin_poll(0)
+    beat = Heartbeat(0, 0, tuple(ids), None, frozenset())
+    owned = frozenset((topic_id, 0) for topic_id in ids.values())
+    added: list[TopicPartition] = []
+    effects = core.step(HeartbeatAnswered(beat, 0, None, 1, 5_000, owned), 1)
+    while fetches := [effect for effect in effects if isinstance(effect, SendShareFetch)]:
+        (fetch,) = fetches
+        assert 2 * len(fetch.added) <= max_elements(ApiKey.SHARE_FETCH)
+        added += fetch.added
+        if not fetch.added:
+            break
+        effects = core.step(ShareAnswered(fetch.request_id, 0, None, 1_000, {}), 2)
+    assert sorted(added) == sorted(places)
 
 
 @given(st.lists(st.integers()), st.integers(1, 5))

@@ -1031,11 +1031,11 @@ class ConsumerCore:
         for node_id, offsets in by_node.items():
             self._last_request_id += 1
             session = self._sessions.setdefault(node_id, FetchSession()).request(offsets, topic_ids)
-            for place in offsets:
+            for place in session.read:
                 self.partitions[place].is_fetching = True
             self._fetches[self._last_request_id] = (
                 node_id,
-                {self.partitions[place]: self.partitions[place].generation for place in offsets},
+                {self.partitions[place]: self.partitions[place].generation for place in session.read},
                 self.view.ended_topics,
                 session.topic_ids,
             )

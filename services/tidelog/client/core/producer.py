@@ -26,6 +26,7 @@ from tidelog.client.core.delivery_errors import (
 from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, BatchState, ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.request_parts import PARTITIONS_A_REQUEST
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -813,7 +814,9 @@ class ProducerCore:
                     if topic.sticky == queue.place.partition:
                         self._turn_sticky(topic)
             size += batch.wire_bytes + ROW_OVERHEAD_BYTES
-            if size > self.settings.max_request_size and request.batches:
+            if request.batches and (
+                size > self.settings.max_request_size or len(request.batches) == PARTITIONS_A_REQUEST
+            ):
                 break
             if again is None:
                 queue.take(is_idempotent=self._is_idempotent)

@@ -13,6 +13,10 @@ T = TypeVar("T")
 
 PARTITIONS_A_REQUEST: Final = 500
 """The partitions, or other things, of one request. Each may have a topic of its own, and name replicas."""
+FETCHED_PARTITIONS: Final = 4_000
+"""The partitions that one request adds to a session of fetches or takes out of it. Each request also waits
+for records, so there must be few of them.
+"""
 
 
 def in_parts(items: Iterable[T], size: int = PARTITIONS_A_REQUEST) -> Iterator[list[T]]:

@@ -503,10 +503,8 @@ class ShareConsumerCore:
                 if is_recreated:
                     session.end()  # the broker knows the partitions by the id of the deleted topic
                 session.topic_ids = {place.topic: topics[place.topic].topic_id for place in places}
-                added = tuple(sorted(places - session.partitions))
-                forgotten = tuple(sorted(session.partitions - places))
+                added, forgotten = session.change(places)
                 epoch, acknowledged = session.epoch, session.take_acknowledgements()
-                session.partitions = set(places)
                 request_id = self._begin(session)
                 effects.append(SendShareFetch(request_id, node_id, epoch, added, forgotten, acknowledged))
 

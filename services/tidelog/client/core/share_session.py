@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from tidelog.client.core.consumer_record import ConsumerRecord
+from tidelog.client.core.request_parts import FETCHED_PARTITIONS
 from tidelog.model.fetch_session import INITIAL_EPOCH, next_epoch
 from tidelog.model.topics import TopicPartition
 
@@ -72,6 +73,18 @@ class ShareSession:
 
     def acknowledge(self, place: TopicPartition, types: dict[int, int]) -> None:
         self.acknowledgements.setdefault(place, {}).update(types)
+
+    def change(
+        self, places: frozenset[TopicPartition]
+    ) -> tuple[tuple[TopicPartition, ...], tuple[TopicPartition, ...]]:
+        """Returns the partitions that the next request adds and takes out, so that the broker reads `places`.
+        What exceeds FETCHED_PARTITIONS is left to the requests after it.
+        """
+        forgotten = sorted(self.partitions - places)[:FETCHED_PARTITIONS]
+        added = sorted(places - self.partitions)[: FETCHED_PARTITIONS - len(forgotten)]
+        self.partitions.difference_update(forgotten)
+        self.partitions.update(added)
+        return tuple(added), tuple(forgotten)
 
     def take_acknowledgements(self) -> dict[TopicPartition, tuple[AcknowledgedBatch, ...]]:
         """Returns the acknowledgements to send, which are in flight from now on."""

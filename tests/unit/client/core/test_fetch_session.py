@@ -5,11 +5,13 @@ The broker is a model: it applies requests to its sessions as Kafka's `FetchMana
 
 from __future__ import annotations
 
+from unittest.mock import patch
 from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.client.core import fetch_session
 from tidelog.client.core.fetch_session import FetchSession, SessionRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -18,6 +20,7 @@ Positions = dict[TopicPartition, tuple[int, int]]
 PLACES = st.builds(TopicPartition, st.sampled_from(["t", "u"]), st.integers(0, 2))
 WANTED = st.dictionaries(PLACES, st.tuples(st.integers(0, 3), st.integers(0, 1)), min_size=1)
 OUTCOMES = st.sampled_from(["answered", "answered", "answered", "lost request", "lost response", "restarted"])
+MOST_TURNS = 12
 IDS = {"t": UUID(int=1), "u": UUID(int=2)}
 
 
@@ -76,13 +79,43 @@ def test_the_broker_reads_what_is_wanted(slots: int, steps: list[tuple[Positions
         assert len(broker.sessions) <= slots
 
 
+@given(st.integers(0, 1), st.integers(1, 4), st.lists(st.tuples(WANTED, OUTCOMES), min_size=1, max_size=20))
+def test_a_divided_request_reads_all_partitions_in_turns(
+    slots: int, most: int, steps: list[tuple[Positions, str]]
+) -> None:
+    """If the wanted positions stay, the broker of a session soon reads all of them, and one without a session
+    reads all of them in turns.
+    """
+    broker, session = ModelBroker(slots), FetchSession()
+    last = steps[-1][0]
+    turns: list[TopicPartition] = []
+    session_id = 0
+    with patch.object(fetch_session, "FETCHED_PARTITIONS", most):
+        for number, (wanted, outcome) in enumerate((*steps, *[(last, "answered")] * MOST_TURNS)):
+            request = session.request(wanted, IDS)
+            assert len(request.changed) + len(request.forgotten) <= most
+            if outcome == "lost request":
+                session.failed()
+                continue
+            code, session_id = broker.serve(request, wanted)
+            if code or outcome == "lost response":
+                session.failed()
+                continue
+            assert all(broker.reads[place] == wanted[place] for place in request.read)
+            session.answered(session_id)
+            if number >= len(steps):
+                turns += request.read
+    assert set(turns) == set(last)
+    assert not session_id or broker.reads == last
+
+
 def test_a_request_names_only_what_changed() -> None:
     session = FetchSession()
     first, second = TopicPartition("t", 0), TopicPartition("u", 0)
     assert session.request({first: (0, 0), second: (0, 0)}, IDS).changed == (first, second)
     session.answered(7)
     request = session.request({first: (5, 0)}, IDS)
-    assert request == SessionRequest(7, 1, (first,), (second,), IDS)
+    assert request == SessionRequest(7, 1, (first,), (second,), (first,), IDS)
     session.answered(7)
     assert session.request({first: (5, 0)}, IDS).changed == ()
 

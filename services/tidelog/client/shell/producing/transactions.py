@@ -9,6 +9,7 @@ from tidelog.client.core.cluster_view import partitions_by_topic
 from tidelog.client.core.delivery_errors import ProducerFencedError
 from tidelog.client.core.producer import ProducerIdReceived
 from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
@@ -88,6 +89,12 @@ class TransactionCalls:
         self, identity: ProducerIdReceived, offsets: Mapping[TopicPartition, int], group: GroupMetadata
     ) -> None:
         """Commits offsets of a group in the transaction. Raises KafkaError, ClientError."""
+        for part in in_parts(offsets.items()):
+            await self._commit_offsets(identity, dict(part), group)
+
+    async def _commit_offsets(
+        self, identity: ProducerIdReceived, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+    ) -> None:
         coordinator = Coordinator(self._network, GROUP, group.group_id)
         topics = [
             TxnOffsetCommitRequestTopic(
