@@ -1,8 +1,8 @@
 """The checker finds the anomalies in a history. It is pure: it uses no clock and no network.
 
-`tidelog pipeline check-history` finds the same anomalies of records, readers and share groups in histories of
-any size. Their kinds and texts are in `tidelog.pipeline.checker.verdict`. `chaoslab.transaction_checks` adds
-those of transactions.
+`chaoslab.spark_checker` finds the same anomalies of records, readers and share groups in histories of any
+size. Their kinds and texts are in `chaoslab.verdict`. `chaoslab.transaction_checks` adds those of
+transactions.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from chaoslab import share_checks, transaction_checks
+from chaoslab import verdict as words
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
-from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.verdict import (
+from chaoslab.verdict import (
     ABORTED_READ,
     DUPLICATE,
     GARBAGE_READ,
@@ -30,7 +30,7 @@ from tidelog.pipeline.checker.verdict import (
     Verdict,
     seconds_and_ms,
 )
-from tidelog.pipeline.checker.verdict import KINDS as RECORD_KINDS
+from chaoslab.verdict import KINDS as RECORD_KINDS
 
 __all__ = [
     "ABORTED_READ",
@@ -92,7 +92,7 @@ def judge(history: History) -> Verdict:
 
 
 def judge_records(history: History) -> Verdict:
-    """Returns the anomalies that `tidelog pipeline check-history` finds, too."""
+    """Returns the anomalies that `chaoslab.spark_checker` finds, too."""
     stands = _Stands(history.final)
     anomalies = [
         *_lost_writes(history, stands),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from chaoslab import verdict as checker
 from chaoslab.history import (
     ABORTED,
     ACKNOWLEDGED,
@@ -18,7 +19,6 @@ from chaoslab.history import (
     Send,
     Transaction,
 )
-from tidelog.pipeline.checker import verdict as checker
 
 LOG, TXN, COPY = "log", "transactions", "copy"
 GROUP, READER = "group", "group.1"

@@ -16,7 +16,7 @@ from chaoslab.history import (
     Send,
 )
 from chaoslab.share_checks import BUFFERED_S, SHARE_REDELIVERY, SHARE_UNFINISHED
-from tidelog.pipeline.checker.verdict import GARBAGE_READ, INCONSISTENT_OFFSETS, LOST_WRITE
+from chaoslab.verdict import GARBAGE_READ, INCONSISTENT_OFFSETS, LOST_WRITE
 
 LOG, GROUP = "log", "share"
 

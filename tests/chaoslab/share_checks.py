@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from chaoslab.history import ACKNOWLEDGED, RELEASED, Delivery, History, Poll
-from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.history import BUFFERED_S, DELIVERY_LIMIT
-from tidelog.pipeline.checker.verdict import (
+from chaoslab import verdict as words
+from chaoslab.history import ACKNOWLEDGED, BUFFERED_S, DELIVERY_LIMIT, RELEASED, Delivery, History, Poll
+from chaoslab.verdict import (
     GARBAGE_READ,
     INCONSISTENT_OFFSETS,
     LOST_WRITE,

@@ -42,7 +42,7 @@ from chaoslab.history import (
     Send,
     TransactionRead,
 )
-from tidelog.pipeline.checker.verdict import Anomaly
+from chaoslab.verdict import Anomaly
 
 INT_POLL_SKIP: Final = "int-poll-skip"
 INT_NONMONOTONIC_POLL: Final = "int-nonmonotonic-poll"

@@ -17,7 +17,6 @@ from tidelog.process.build import install_command
 _COMMANDS: Final = {
     "archive": "tidelog.pipeline.commands.archive:command",
     "analytics": "tidelog.pipeline.commands.analytics:command",
-    "check-history": "tidelog.pipeline.commands.check_history:command",
     "connect-server": "tidelog.pipeline.commands.connect_server:command",
     "export-segments": "tidelog.pipeline.commands.export_segments:command",
     "jars": "tidelog.pipeline.commands.jars:command",

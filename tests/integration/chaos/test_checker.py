@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from chaoslab import checker
+from chaoslab import history as of_runs
 from chaoslab.checker import judge
 from chaoslab.history import History
 from chaoslab.planted import COPY, GROUP, LOG, PLANTED, commit, poll, position, sound, without
 from chaoslab.share_checks import SHARE_KINDS
+from chaoslab.spark_checker import __main__ as spark_checker
 from clusterlab import history as of_clusters
-from tidelog.pipeline.checker import history as of_pipeline
 
 
 def test_a_sound_history_passes() -> None:
@@ -29,7 +32,7 @@ def test_a_history_file_gives_the_history_back(tmp_path: Path) -> None:
 
 def test_outcomes_of_clusterlab_have_the_same_meaning() -> None:
     for name in ("ACKNOWLEDGED", "UNKNOWN", "NO_PLACE"):
-        assert getattr(of_clusters, name) == getattr(of_pipeline, name)
+        assert getattr(of_clusters, name) == getattr(of_runs, name)
 
 
 @pytest.mark.parametrize(("plant", "kind"), PLANTED)
@@ -63,3 +66,19 @@ def test_a_commit_that_was_acknowledged_after_the_question_may_be_missing() -> N
     history.commits.append(commit(6, 3.95))
     history.polls.append(poll(LOG, 5, 5, f"{GROUP}.4", 4))
     assert judge(history).is_sound
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "there is no *history*.jsonl.gz in DIR; "),
+        ("/none.jsonl.gz", "there is no file DIR/none.jsonl.gz; "),
+    ],
+)
+def test_a_missing_history_is_one_line_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, said: str
+) -> None:
+    monkeypatch.setattr(spark_checker, "spark_session", lambda *_, **__: pytest.fail("Spark was started"))
+    monkeypatch.setattr(sys, "argv", ["spark_checker", f"{tmp_path}{name}"])
+    with pytest.raises(SystemExit, match=re.escape(said.replace("DIR", str(tmp_path)))):
+        spark_checker.main()

@@ -13,7 +13,6 @@ from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
 from tidelog.pipeline import session
-from tidelog.pipeline.commands import check_history
 from tidelog.testing import Cluster
 
 CLOSED = "127.0.0.1:1"
@@ -27,7 +26,6 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("Spark was started")
 
     monkeypatch.setattr(session, "spark_session", start)
-    monkeypatch.setattr(check_history, "spark_session", start)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +46,6 @@ def run(*arguments: object) -> Result:
         (["archive", "--topic", "none", "--table", "DIR/t", "-b", CLOSED], REFUSED),
         (["archive", "--topic", "none", "--table", "DIR/t", "-b", "CLUSTER"], "have no topic none; "),
         (["maintain", "DIR/none"], "DIR/none holds no table of an archive; "),
-        (["check-history", "DIR"], "there is no *history*.jsonl.gz in DIR; "),
-        (["check-history", "DIR/none.jsonl.gz"], "there is no file DIR/none.jsonl.gz; "),
         (["export-segments", "DIR/none", "--to", "DIR/out"], "DIR/none is not a log directory: "),
         (["quarantine", "list", "none", "--bootstrap-server", CLOSED], REFUSED),
         (["quarantine", "list", "none", "--bootstrap-server", "CLUSTER"], NO_TOPIC),

@@ -31,8 +31,8 @@ from chaoslab.history import (
 from chaoslab.planted import PLANTED, sound
 from chaoslab.planted_shares import PLANTED_SHARES, sound_shares
 from chaoslab.share_checks import BUFFERED_S, DELIVERY_LIMIT
-from tidelog.pipeline.checker.verdict import GARBAGE_READ, KINDS, LOST_WRITE, Verdict
-from tidelog.pipeline.commands.check_history import history_files
+from chaoslab.spark_checker.__main__ import history_files
+from chaoslab.verdict import GARBAGE_READ, KINDS, LOST_WRITE, Verdict
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
 def test_both_checkers_find_the_same(
     spark: SparkSession, histories: dict[str, History], tmp_path: Path
 ) -> None:
-    from tidelog.pipeline.checker.job import check_histories
+    from chaoslab.spark_checker.job import check_histories
 
     output = str(tmp_path / "anomalies")
     found = {
@@ -185,7 +185,7 @@ def test_both_checkers_find_the_same(
 def test_anomalies_beyond_the_list_are_counted() -> None:
     from pyspark.sql import Row
 
-    from tidelog.pipeline.checker.job import _verdicts
+    from chaoslab.spark_checker.job import _verdicts
 
     columns = Row("history", "kind", "topic", "partition", "offset", "detail", "nth", "total")
     found = [columns(7, LOST_WRITE, "log", 0, n, "gone", n + 1, 5) for n in range(2)]
@@ -215,7 +215,7 @@ def test_directories_are_searched_for_histories(tmp_path: Path) -> None:
 
 
 def test_lines_keep_their_order_where_a_file_is_split(spark: SparkSession, tmp_path: Path) -> None:
-    from tidelog.pipeline.checker.operations import read_lines
+    from chaoslab.spark_checker.operations import read_lines
 
     history = History(polls=[Poll("r", "g", 0, "log", 0, n, "k", n, True, 0.0) for n in range(400)])
     history.save(tmp_path / "packed.gz")
@@ -241,7 +241,7 @@ COMMIT = '{"commits": ["g", "log", 0, 1, "acknowledged", 1.0, 2.0]}'
 
 
 def test_an_invalid_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> None:
-    from tidelog.pipeline.checker.operations import read_lines
+    from chaoslab.spark_checker.operations import read_lines
 
     strange = ("what is this", COMMIT.replace("1,", '"one",'), '{"commits": ["g", "log", 0]}')
     (tmp_path / "lines").write_text("\n".join((COMMIT, *strange, COMMIT)))
@@ -263,7 +263,7 @@ def test_an_invalid_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> 
 def test_a_file_that_is_no_history_is_reported_in_one_sentence(
     spark: SparkSession, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
-    from tidelog.pipeline.checker.job import check_histories
+    from chaoslab.spark_checker.job import check_histories
 
     path = tmp_path / "history.jsonl.gz"
     if content is not None:

@@ -9,7 +9,7 @@ from typing import Final, get_type_hints
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker.history import ACKNOWLEDGED, COMMITTED, ENTRIES
+from chaoslab.history import ACKNOWLEDGED, COMMITTED, ENTRIES
 
 NAME: Final = ("history", "topic", "key", "number")
 """The columns that identify a record."""

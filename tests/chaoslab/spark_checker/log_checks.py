@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.history import ABORTED, ACKNOWLEDGED, NO_PLACE, UNKNOWN
-from tidelog.pipeline.checker.operations import LOG, NAME, PLACE, Operations
+from chaoslab import verdict as words
+from chaoslab.history import ABORTED, ACKNOWLEDGED, NO_PLACE, UNKNOWN
+from chaoslab.spark_checker.operations import LOG, NAME, PLACE, Operations
 
 
 def anomaly(

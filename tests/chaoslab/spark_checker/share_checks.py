@@ -11,10 +11,10 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.history import ACKNOWLEDGED, BUFFERED_S, DELIVERY_LIMIT, RELEASED
-from tidelog.pipeline.checker.log_checks import anomaly
-from tidelog.pipeline.checker.operations import PLACE, Operations
+from chaoslab import verdict as words
+from chaoslab.history import ACKNOWLEDGED, BUFFERED_S, DELIVERY_LIMIT, RELEASED
+from chaoslab.spark_checker.log_checks import anomaly
+from chaoslab.spark_checker.operations import PLACE, Operations
 
 _OF_GROUP: Final = ("group", *PLACE)
 

@@ -14,9 +14,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker import log_checks, reader_checks, share_checks
-from tidelog.pipeline.checker.operations import Operations, operations_of, read_lines
-from tidelog.pipeline.checker.verdict import KINDS, Anomaly, Verdict
+from chaoslab.spark_checker import log_checks, reader_checks, share_checks
+from chaoslab.spark_checker.operations import Operations, operations_of, read_lines
+from chaoslab.verdict import KINDS, Anomaly, Verdict
 from tidelog.pipeline.errors import PipelineError
 
 LISTED_ANOMALIES: Final = 1000

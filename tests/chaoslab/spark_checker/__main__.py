@@ -1,4 +1,7 @@
-"""`tidelog pipeline check-history`."""
+"""Checks the histories of chaos runs on Spark:
+
+PYTHONPATH=services:tests python -m chaoslab.spark_checker PATH...
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,21 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from chaoslab.verdict import KINDS, SHOWN_ANOMALIES
 from tidelog.model.json_object import JsonObject
-from tidelog.pipeline.checker.verdict import KINDS, SHOWN_ANOMALIES
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.session import spark_session
-from tidelog.process.command_help import DescribedCommand
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
-    from tidelog.pipeline.checker.job import HistoryVerdict
+    from chaoslab.spark_checker.job import HistoryVerdict
 
 _ELSEWHERE: Final = re.compile(r"^[a-z0-9+.-]+:/|[*?\[{]")
 """A path in another file system, or a pattern, which only Spark can look up."""
 HISTORY_PATTERN: Final = "*history*.jsonl.gz"
 
 
-@click.command(
-    "check-history", cls=DescribedCommand, examples=("tidelog pipeline check-history history.jsonl",)
-)
+@click.command()
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--output", help="Write all anomalies to this Delta table.")
 @with_format
@@ -42,8 +42,8 @@ def command(paths: tuple[str, ...], output: str | None, master: str | None, remo
     directory that is searched for such files. The exit code is 1 if there is an anomaly.
     """
     files = history_files(paths)
-    spark = spark_session("tidelog check-history", master=master, remote=remote)
-    from tidelog.pipeline.checker.job import check_histories
+    spark = spark_session("check histories", master=master, remote=remote)
+    from chaoslab.spark_checker.job import check_histories
 
     console = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -126,3 +126,15 @@ def _table(found: list[HistoryVerdict], counted: list[str], kinds: list[str]) ->
         verdict = "[green]no anomaly" if one.verdict.is_sound else "[red]anomalies"
         table.add_row(escape(one.path), *counts, *anomalies, verdict)
     return table
+
+
+def main() -> None:
+    """Runs the command. A PipelineError becomes one line and exit code 1."""
+    try:
+        command()
+    except PipelineError as error:
+        sys.exit(f"tidelog: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -7,10 +7,10 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.checker import verdict as words
-from tidelog.pipeline.checker.history import ACKNOWLEDGED
-from tidelog.pipeline.checker.log_checks import anomaly
-from tidelog.pipeline.checker.operations import LOG, NAME, PLACE, Operations
+from chaoslab import verdict as words
+from chaoslab.history import ACKNOWLEDGED
+from chaoslab.spark_checker.log_checks import anomaly
+from chaoslab.spark_checker.operations import LOG, NAME, PLACE, Operations
 
 _WHERE: Final = ("history", "reader", "assignment", "topic", "partition")
 
