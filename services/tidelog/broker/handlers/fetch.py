@@ -286,7 +286,11 @@ class Fetch:
     # -- waiting
 
     def park(self) -> None:
-        """Waits until the result is complete or `max_wait_ms` has passed."""
+        """Waits until the result is complete or `max_wait_ms` has passed. The plan has all that the request
+        asked for, so the request lets go of it: the budget counts a partition once, however often the request
+        names it.
+        """
+        self._request.topics, self._request.forgotten_topics_data = [], []
         waiting, operation = self._handler.waiting, DelayedFetch(self, self._context)
         self._context.park(on_abandoned=lambda: waiting.fetch.cancel(operation))
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)

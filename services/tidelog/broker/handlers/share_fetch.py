@@ -81,6 +81,7 @@ class ShareFetchHandler:
                     acknowledgements.add(
                         topic.topic_id, partition.partition_index, partition.acknowledgement_batches
                     )
+        request.topics, request.forgotten_topics_data = [], []  # the fetch may wait, and the session has them
         fetch = ShareFetch(self.parts, request, context, session, acknowledgements)
         if acknowledgements.is_long:
             return fetch.acknowledge_in_slices()

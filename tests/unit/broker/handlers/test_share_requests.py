@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
@@ -379,6 +380,20 @@ def test_released_records_wake_another_member(from_start: ShareLab) -> None:
     two.send_fetch()
     assert one.acknowledge((0, 1, ACCEPT), (2, 2, RELEASE), (3, 3, REJECT)) == ErrorCode.NONE
     assert acquired(two.take()) == [(2, 2, 2)]
+
+
+def test_a_fetch_that_waits_does_not_keep_what_it_asked_for(from_start: ShareLab) -> None:
+    member = from_start.member("one")
+    gc.collect()
+    before = len(gc.get_objects())
+    partitions = [share_fetch.FetchPartition(0) for _ in range(5_000)]
+    topics = [share_fetch.FetchTopic(from_start.topic_id, partitions)]
+    del partitions
+    member.send_fetch(topics=topics)
+    assert not member.answers
+    del topics
+    gc.collect()
+    assert len(gc.get_objects()) - before < 2_000
 
 
 def test_locks_end(from_start: ShareLab) -> None:
