@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tidelog.client.core.consumer_batch import ConsumerBatch
     from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
     from tidelog.client.core.share_session import AcknowledgeType
-    from tidelog.client.shell.consuming.consumer import ConsumerHealth
+    from tidelog.client.shell.consuming.consumer_health import ConsumerHealth
     from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
@@ -43,7 +43,7 @@ _MODULES: Final = {
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerBatch": "tidelog.client.core.consumer_batch",
-    "ConsumerHealth": "tidelog.client.shell.consuming.consumer",
+    "ConsumerHealth": "tidelog.client.shell.consuming.consumer_health",
     "ConsumerRecord": "tidelog.client.core.consumer_record",
     "BatchDelivery": "tidelog.client.shell.producing.delivery",
     "StoredRange": "tidelog.client.shell.producing.delivery",

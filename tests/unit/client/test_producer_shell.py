@@ -19,6 +19,7 @@ from tidelog.client.handshake import Reply
 from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.producing import producer as shell_producer
 from tidelog.client.shell.producing.delivery import BatchDelivery
+from tidelog.client.shell.producing.produce_requests import produce_request
 from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -521,7 +522,7 @@ def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: 
         def version_for(self, request: ProduceRequest, **versions: int) -> int:
             return version
 
-    made, chosen = shell._produce_request(Broker(), request.batches)
+    made, chosen = produce_request(cast("Any", Broker()), request.batches, shell.settings)
     assert (made.topic_data[0].topic_id, chosen) == (first.topic_id, version)
     (batch,) = request.batches
     assert batch.topic_id == (first.topic_id if version == 13 else ZERO_TOPIC_ID), "12 does not send the id"

@@ -34,7 +34,7 @@ from tidelog.client.reassignments import alter_reassignments, elect_leaders
 from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.group_calls import Coordinator, Member
-from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.producing.produce_requests import produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.apis import ApiKey
@@ -179,14 +179,13 @@ def test_a_produce_request_of_many_topics() -> None:
         assert core.append(*place, 0, None, b"", (), 0) is not None
     effects = [effect for effect in core.poll(1_000) if isinstance(effect, SendProduce)]
     assert effects
-    shell: Any = Producer[bytes, bytes]("127.0.0.1:1")
 
     class Line:
         def version_for(self, request: Any, **options: object) -> int:
             return 13
 
     for effect in effects:
-        request, _ = shell._produce_request(Line(), effect.batches)
+        request, _ = produce_request(cast("Any", Line()), effect.batches, core.settings)
         assert elements(request) <= max_elements(request.API_KEY)
 
 

@@ -15,6 +15,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming import consumer as asynchronous
+from tidelog.client.shell.consuming.consumer_health import ConsumerHealth
 from tidelog.client.shell.consuming.rebalance_callbacks import RebalanceCallback
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import ThreadedConsumer
@@ -243,7 +244,7 @@ class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
         if self._yielded is not None and (chosen is None or self._yielded.place in chosen):
             self._yielded = None
 
-    def health(self, *, lagging_records: int = 10_000) -> asynchronous.ConsumerHealth:
+    def health(self, *, lagging_records: int = 10_000) -> ConsumerHealth:
         """Returns whether the consumer has joined, is lagging, or is stuck, and why."""
         return self._in_loop(lambda consumer: consumer.health(lagging_records=lagging_records))
 

@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.core.classic_membership import (
@@ -21,7 +21,6 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
 from tidelog.client.core.consumer import (
     EARLIEST_TIMESTAMP,
@@ -34,7 +33,6 @@ from tidelog.client.core.consumer import (
     Effect,
     Event,
     FetchAnswered,
-    FetchedPartition,
     FetchFailed,
     GroupRequestFailed,
     LeaveGroup,
@@ -58,7 +56,6 @@ from tidelog.client.core.consumer import (
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
 from tidelog.client.core.consumer_settings import (
-    READ_COMMITTED,
     ConsumerSettings,
     most_records,
     parse_consumer_settings,
@@ -75,6 +72,13 @@ from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Deserializer
+from tidelog.client.shell.consuming.consumer_health import ConsumerHealth, health_of
+from tidelog.client.shell.consuming.fetch_requests import (
+    FETCH_SINCE,
+    LAST_FETCH_BY_NAME,
+    fetch_request,
+    fetched_partitions,
+)
 from tidelog.client.shell.consuming.group_calls import (
     NO_MEMBER_EPOCH,
     PERMANENT_ERRORS,
@@ -89,49 +93,17 @@ from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
+from tidelog.wire.messages.fetch import FetchResponse
 
 K = TypeVar("K")
 V = TypeVar("V")
 logger: Final = logging.getLogger("tidelog.client")
 
-MISSED_HEARTBEATS: Final = 3
-HEARTBEAT_INTERVAL_MS: Final = 5_000
 POSITION_CHECK_S: Final = 0.01
 CLOSE_TIMEOUT_S: Final = 30.0
 """The time in which `close` commits and calls `on_revoked`, as in Kafka's consumer."""
 INTERRUPTED_CLOSE_TIMEOUT_S: Final = 5.0
 """The time for the same after an exception or a cancellation, and for the goodbye to the coordinator."""
-_FETCH_SINCE: Final = 7
-_LAST_FETCH_BY_NAME: Final = 12
-_EMPTY: Final = memoryview(b"")
-
-
-class ConsumerHealth(NamedTuple):
-    """The state of a consumer, with the reason in one sentence.
-
-    `state` is `joining`, `joined`, `lagging`, `stuck`, `failed` or `closed`.
-    """
-
-    state: str
-    reason: str
-    assigned_partitions: int
-    lag: int
-    """The records up to the ends of the partitions that the application has not got."""
-    since_last_poll_ms: int
-    since_last_heartbeat_ms: int | None
-
-    @property
-    def is_healthy(self) -> bool:
-        """Whether the consumer works, although it may still be joining its group or lag behind."""
-        return self.state in ("joining", "joined", "lagging")
 
 
 class Consumer(Generic[K, V]):
@@ -588,58 +560,7 @@ class Consumer(Generic[K, V]):
 
         `lagging` means a lag of more than `lagging_records`.
         """
-        core, at_ms = self._core, now_ms()
-        lag = sum(partition.lag or 0 for partition in core.partitions.values())
-        membership = core.membership if core.pattern or core.topics else None
-        if (
-            membership is not None
-            and membership.state is MemberState.OUTSIDE
-            and not core.is_removed_for_slowness
-        ):
-            membership = None
-        since_poll_ms = 0 if core.is_polling else at_ms - core.last_poll_ms
-        heartbeat_ms = (
-            None
-            if membership is None or membership.last_answer_ms is None
-            else at_ms - membership.last_answer_ms
-        )
-        state, reason = self._judge(since_poll_ms, heartbeat_ms, lag, lagging_records)
-        return ConsumerHealth(state, reason, len(core.partitions), lag, since_poll_ms, heartbeat_ms)
-
-    def _judge(
-        self, since_poll_ms: int, heartbeat_ms: int | None, lag: int, lagging_records: int
-    ) -> tuple[str, str]:
-        core = self._core
-        membership = core.membership
-        if self._is_closed:
-            return "closed", "The consumer is closed."
-        if membership is not None and membership.state is MemberState.FAILED:
-            return "failed", f"The coordinator refuses the member: {membership.error}."
-        if core.is_removed_for_slowness:
-            return "stuck", (
-                f"The application did not poll for {since_poll_ms} ms, more than max.poll.interval.ms "
-                f"({self.settings.max_poll_interval_ms}), so the consumer left its group."
-            )
-        if membership is not None and membership.is_active and membership.awaits_others:
-            return "joining", "A rebalance of the group is going on; the coordinator waits for all members."
-        if heartbeat_ms is not None and heartbeat_ms > MISSED_HEARTBEATS * HEARTBEAT_INTERVAL_MS:
-            return "stuck", f"The coordinator has not answered a heartbeat for {heartbeat_ms} ms."
-        for subject, why in core.problems.reasons.items():
-            return "stuck", f"{subject[0].upper()}{subject[1:]}: {why}."
-        without_leader = [place for place in core.partitions if core.view.leader(place).leader < 0]
-        if without_leader:
-            return "stuck", f"{without_leader[0]} has no leader."
-        if membership is not None and membership.state is MemberState.JOINING:
-            return "joining", "The coordinator has not given partitions yet."
-        if membership is not None and membership.state in (
-            MemberState.RECONCILING,
-            MemberState.REVOKING,
-            MemberState.LOSING,
-        ):
-            return "joining", "The assignment is changing; it changes only while the application polls."
-        if lag > lagging_records:
-            return "lagging", f"{lag} records are behind the positions."
-        return "joined", f"{len(core.partitions)} partitions are assigned, {lag} records are left."
+        return health_of(self._core, now_ms(), lagging_records, is_closed=self._is_closed)
 
     def reached_addresses(self) -> frozenset[Address]:
         """Returns the addresses at which brokers have answered this consumer."""
@@ -727,47 +648,19 @@ class Consumer(Generic[K, V]):
         self._tasks.wake_in(None if wake_ms is None else max(1, wake_ms - at_ms))
 
     async def _fetch(self, effect: SendFetch) -> None:
-        settings, session = self.settings, effect.session
-        topics: dict[str, FetchTopic] = {}
-        for place in session.changed:
-            offset, leader_epoch = effect.offsets[place]
-            row = FetchPartition(place.partition, leader_epoch, offset)
-            row.partition_max_bytes = settings.max_partition_fetch_bytes
-            topic = topics.setdefault(place.topic, FetchTopic(place.topic, session.topic_ids[place.topic]))
-            topic.partitions.append(row)
-        request = FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=settings.isolation,
-            session_id=session.session_id,
-            session_epoch=session.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=[
-                ForgottenTopic(name, session.topic_ids[name], indexes)
-                for name, indexes in partitions_by_topic(session.forgotten).items()
-            ],
-            rack_id=settings.client_rack,
-        )
-        request.replica_id = -1
         try:
             connection = await self._network.broker(effect.node_id)
             answer: FetchResponse = await connection.call(
-                request,
-                self._network.timeout_s + settings.fetch_max_wait_ms / 1000,
-                at_least=_FETCH_SINCE,
-                at_most=None if session.has_ids else _LAST_FETCH_BY_NAME,
+                fetch_request(effect, self.settings),
+                self._network.timeout_s + self.settings.fetch_max_wait_ms / 1000,
+                at_least=FETCH_SINCE,
+                at_most=None if effect.session.has_ids else LAST_FETCH_BY_NAME,
             )
         except ClientError as error:
             logger.info("a fetch failed: %s", error)
             self._step(FetchFailed(effect.request_id))
             return
-        names = {topic_id: name for name, topic_id in session.topic_ids.items()}
-        partitions: dict[TopicPartition, FetchedPartition] = {}
-        for topic_row in answer.responses:
-            name = topic_row.topic or names.get(topic_row.topic_id, "")
-            for data in topic_row.partitions:
-                partitions[TopicPartition(name, data.partition_index)] = _fetched(data, settings.isolation)
+        partitions = fetched_partitions(answer, effect.session, self.settings.isolation)
         self._step(FetchAnswered(effect.request_id, answer.error_code, partitions, answer.session_id))
 
     async def _request_metadata(self, topics: tuple[str, ...] | None) -> None:
@@ -894,26 +787,6 @@ class Consumer(Generic[K, V]):
             logger.info("%s", error)  # nobody needs an offset of a deleted topic
         except (KafkaError, ClientError) as error:
             logger.warning("an automatic commit failed: %s", error)
-
-
-def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:
-    aborted: list[tuple[int, int]] = []
-    if isolation == READ_COMMITTED:
-        rows = data.aborted_transactions or ()
-        aborted = sorted(((row.first_offset, row.producer_id) for row in rows), reverse=True)
-    leader = data.current_leader
-    return FetchedPartition(
-        data.error_code,
-        memoryview(data.records) if data.records else _EMPTY,  # type: ignore[arg-type]  # decoded: a view
-        data.high_watermark,
-        data.last_stable_offset,
-        data.log_start_offset,
-        aborted,
-        data.preferred_read_replica,
-        None
-        if leader is None or leader.leader_id < 0
-        else PartitionLeader(leader.leader_id, leader.leader_epoch),
-    )
 
 
 def _refused(request: Heartbeat | ClassicRequest, error: KafkaError | ClientError) -> Event:

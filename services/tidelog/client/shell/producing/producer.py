@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from tidelog.client.core.cluster_view import PartitionLeader
 from tidelog.client.core.delivery_errors import (
     BufferFullError,
     ClosedError,
@@ -57,18 +56,14 @@ from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.home_process import HomeProcess
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
+from tidelog.client.shell.producing.produce_requests import produce_answers, produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.records.compression import Compression
+from tidelog.model.topics import TopicPartition
 from tidelog.records.record_writer import Header
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
     ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
 )
 
 K = TypeVar("K")
@@ -84,10 +79,6 @@ MAX_ROWS_AT_ONCE: Final = 1_000
 """The most records with keys or headers that `send_batch` adds before requests get their turn."""
 NEW_PARTITION_WAIT_S: Final = 2.0
 """The time in which a partition that was just created appears in the metadata of all brokers."""
-_PRODUCE_SINCE: Final = 3
-_PRODUCE_OF_TRANSACTIONS_SINCE: Final = 12
-_ZSTD_SINCE: Final = 7
-_LAST_PRODUCE_BY_NAME: Final = 12
 _NO_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 _CANCELLED: Final = "the request was cancelled"
 
@@ -889,7 +880,7 @@ class Producer(Generic[K, V]):
             self._later(ProduceFailed(effect.request_id, False, "all batches ended before the request"))
             return
         try:
-            request, version = self._produce_request(connection, batches)
+            request, version = produce_request(connection, batches, self.settings)
         except ClientError as error:
             self._later(ProduceFailed(effect.request_id, False, str(error), is_permanent=True))
             return
@@ -924,42 +915,11 @@ class Producer(Generic[K, V]):
             return
         event: Event
         try:
-            answers = _answers(request, connection.decode(request, version, reply.result()))
+            answers = produce_answers(request, connection.decode(request, version, reply.result()))
             event = ProduceAnswered(effect.request_id, answers)
         except ClientError as error:
             event = ProduceFailed(effect.request_id, True, str(error))
         self._step(event)
-
-    def _produce_request(
-        self, connection: AsyncConnection, batches: tuple[ProducerBatch, ...]
-    ) -> tuple[ProduceRequest, int]:
-        is_transactional = self.settings.transactional_id is not None
-        topics: dict[str, TopicProduceData] = {}
-        has_ids = True
-        for batch in batches:
-            name = batch.place.topic
-            topic = topics.get(name)
-            if topic is None:
-                has_ids = has_ids and batch.topic_id != ZERO_TOPIC_ID
-                topic = topics[name] = TopicProduceData(name, batch.topic_id)
-            data = batch.encode(is_transactional=is_transactional)
-            topic.partition_data.append(PartitionProduceData(batch.place.partition, data))
-        request = ProduceRequest(
-            self.settings.transactional_id,
-            self.settings.required_acks,
-            self.settings.request_timeout_ms,
-            list(topics.values()),
-        )
-        at_least = _ZSTD_SINCE if self.settings.compression is Compression.ZSTD else _PRODUCE_SINCE
-        version = connection.version_for(
-            request,
-            at_least=_PRODUCE_OF_TRANSACTIONS_SINCE if is_transactional else at_least,
-            at_most=None if has_ids else _LAST_PRODUCE_BY_NAME,
-        )
-        if version <= _LAST_PRODUCE_BY_NAME:  # a topic that was created again may store the batches
-            for batch in batches:
-                batch.topic_id = ZERO_TOPIC_ID
-        return request, version
 
     async def _request_metadata(self, known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         try:
@@ -995,26 +955,6 @@ class Producer(Generic[K, V]):
             self._step(ProducerIdReceived(answer.producer_id, answer.producer_epoch))
 
 
-def _answers(request: ProduceRequest, response: ProduceResponse) -> dict[TopicPartition, PartitionAnswer]:
-    """Returns the answers by name. The request names the ids: metadata may have forgotten them since."""
-    names = {topic.topic_id: topic.name for topic in request.topic_data}
-    answers: dict[TopicPartition, PartitionAnswer] = {}
-    for topic in response.responses:
-        name = topic.name or names.get(topic.topic_id, "")
-        for row in topic.partition_responses:
-            leader = row.current_leader
-            answers[TopicPartition(name, row.index)] = PartitionAnswer(
-                row.error_code,
-                row.base_offset,
-                row.log_append_time_ms,
-                _details(row),
-                None
-                if leader is None or leader.leader_id < 0
-                else PartitionLeader(leader.leader_id, leader.leader_epoch),
-            )
-    return answers
-
-
 def _lacks_partition(topic: str, partition: int, count: int) -> str:
     return f"topic '{topic}' has no partition {partition}: it has {count}, from 0 to {count - 1}"
 
@@ -1025,12 +965,6 @@ async def _finished(batch: ProducerBatch) -> None:
     done = asyncio.get_running_loop().create_future()
     batch.when_done(lambda batch: None if done.done() else done.set_result(None))
     await done
-
-
-def _details(row: PartitionProduceResponse) -> str | None:
-    texts = [row.error_message or ""]
-    texts += [f"record {error.batch_index}: {error.batch_index_error_message}" for error in row.record_errors]
-    return "; ".join(text for text in texts if text) or None
 
 
 _open_producers: Final[weakref.WeakSet[Producer[Any, Any]]] = weakref.WeakSet()
