@@ -124,6 +124,9 @@ class RequestPrefix:
         self.response_prefix = bytes((_ONE, *topic_bytes, _ONE))
 
 
+NO_RECORDS: Final = memoryview(b"")
+
+
 class OneBatch:
     """A ProduceRequest, its only TopicProduceData and its only PartitionProduceData in one object."""
 
@@ -687,12 +690,20 @@ class Produce:
         self._watch(operation)
 
     def _watch(self, operation: DelayedProduce) -> None:
+        """Waits for the replicas. The batches are in the log, so the request lets go of them: its frame no
+        longer counts in the memory for requests.
+        """
+        request = self._request
+        if type(request) is OneBatch:
+            request.records = NO_RECORDS
+        elif type(request) is ProduceRequest:
+            request.topic_data = []
         if self._context.steps is not None:
             self._context.steps.wait_began("replication wait")
         self._handler.waiting.produce.watch(
             operation,
             [replica.topic_partition for replica, _, _ in self._waiting],
-            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(self._request.timeout_ms, 0)),
+            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(request.timeout_ms, 0)),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import uuid
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ class Client:
     def __init__(self, *, comes_again: bool) -> None:
         """Handles Produce requests. With `comes_again`, the broker has seen such a request before."""
         self.comes_again = comes_again
+        self.frame = bytearray()  # of the last request
         self.answers: list[ProduceResponse] = []
         self.on_abandoned: Callable[[], None] | None = None
         self.is_closed = False
@@ -64,7 +66,8 @@ class Client:
         body = b"".join(map(bytes, codec.request_encoder(ApiKey.PRODUCE, version)(request)))
         decode = produce.decoder(version)
         decode(memoryview(body), 0)
-        return decode(memoryview(bytearray(body)), 0)[0]
+        self.frame = bytearray(body)
+        return decode(memoryview(self.frame), 0)[0]
 
     def close(self) -> None:
         self.is_closed = True
@@ -87,7 +90,8 @@ def send(
     data = []
     for partition in partitions or (0,):
         made = [Record(index, lab.clock.wall_ms(), None, b"v", []) for index in range(3)]
-        batch = memoryview(bytearray(build_batch(made))) if records == b"" else records
+        client.frame = bytearray(build_batch(made))
+        batch = memoryview(client.frame) if records == b"" else records
         data.append(PartitionProduceData(partition, cast(Any, batch)))
     topics = [TopicProduceData(partition_data=data, **(topic or {"name": "t"}))]
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
@@ -215,6 +219,14 @@ def test_acks_all_waits_until_its_timeout(lab: InMemoryBroker, client: Client) -
     lab.broker.timer.advance(1000)
     assert [part.error_code for part in parts(client.answers[0])] == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(lab.broker.waiting.produce) == 0
+
+
+def test_a_batch_that_waits_for_replicas_is_not_kept_in_memory(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t")
+    replicate(lab)
+    assert send(lab, client) is PARKED
+    gc.collect()
+    client.frame.clear()  # raises BufferError while something refers to the frame
 
 
 def test_acks_all_waits_for_the_high_watermark(lab: InMemoryBroker, client: Client) -> None:
