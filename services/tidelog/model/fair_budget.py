@@ -21,6 +21,8 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
+from tidelog.model.principal import ANONYMOUS
+
 NO_LIMIT: Final = sys.maxsize
 BROKERS: Final = "brokers"
 """The key of the brokers' own listener. It is no principal and no address."""
@@ -35,6 +37,13 @@ SCAN_INTERVAL_S: Final = 1.0
 """The time between two searches for holdings without progress that a key above its fair share may cause."""
 MAX_TRIES: Final = 16
 """The waiting holdings that are looked at when room becomes free."""
+
+
+def client_key(principal: str, host: str) -> str:
+    """Returns the key of a client. A request of a broker itself has no host."""
+    if not host:
+        return BROKERS
+    return host if principal == ANONYMOUS else principal
 
 
 def _nothing() -> None: ...

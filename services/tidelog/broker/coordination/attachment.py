@@ -18,7 +18,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fair_budget import BROKERS, Holding
+from tidelog.model.fair_budget import Holding, client_key
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import DescribableTopics
@@ -64,10 +64,8 @@ class Asker(NamedTuple):
 
     @property
     def budget_key(self) -> str:
-        """The key of the client in fair budgets. A request of this broker itself has no host."""
-        if not self.host:
-            return BROKERS
-        return self.host if self.principal == ANONYMOUS else self.principal
+        """The key of the client in fair budgets."""
+        return client_key(self.principal, self.host)
 
 
 class PassedOnRequest(NamedTuple):

@@ -30,6 +30,7 @@ from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
 from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards.waiting_items import WaitingItems
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
@@ -266,15 +267,7 @@ class CoordinatorRuntime:
         self._retries: dict[ShardId, Cancellable] = {}
         self._loads: deque[Iterator[None]] = deque()
         """The replays of shards that load, of which the first is under way."""
-        self._items: deque[tuple[BrokerSession, Item]] = deque()
-        """The items that sessions have delivered and that are not processed yet.
-
-        Only brokers add items, and they bound what clients can add: each broker has requests of at most
-        MAX_CALL_BYTES (64 MiB) at a coordinator that are not answered, and refuses others with
-        COORDINATOR_LOAD_IN_PROGRESS (`broker/coordination/coordination.py`). A broker sends records for
-        loading shards only while those that are not taken have less than MAX_UNTAKEN_BYTES. All other items
-        are answers.
-        """
+        self._items: WaitingItems[BrokerSession] = WaitingItems()
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False
@@ -533,20 +526,30 @@ class CoordinatorRuntime:
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
         """Processes items, or lets them wait for earlier ones. A burst of requests takes many turns."""
         is_under_way = bool(self._items)
-        self._items.extend((session, item) for item in items)
+        for item in items:
+            if isinstance(item, ForwardedToShard):
+                self._items.add_call(session, item)
+            elif isinstance(item, ShardAttached | ShardLost):
+                shard = self._by_attachment.get(item.attachment)
+                self._items.add_told(session, item, None if shard is None else shard.shard_id)
+            else:
+                self._items.add_told(session, item)
         if not is_under_way:
             self._process_items()
 
     def _process_items(self) -> None:
-        """Processes items of all sessions in the order of their arrival, as many as begin within SLICE_MS."""
+        """Processes items of all sessions, as many as begin within SLICE_MS."""
         self._is_flush_due = True  # the call below sends everything that is decided before it
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         while self._items:
-            session, item = self._items.popleft()
+            session, item, is_outdated = self._items.take()
             if session.is_over:
                 continue
             try:
-                self._process(session, item)
+                if is_outdated and isinstance(item, ForwardedToShard):
+                    _refuse(session, item)
+                else:
+                    self._process(session, item)
             except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
                 _log.exception("processing an item of a session failed", item=type(item).__name__)
             if self._clock.monotonic_ms() >= until_ms:
@@ -578,7 +581,7 @@ class CoordinatorRuntime:
         # A client's request that comes through a former leader may be older than answers sent since then.
         # Questions of brokers may come from any broker.
         if shard is None or (session.line is not shard.line and not _is_of_a_broker(item)):
-            session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            _refuse(session, item)
         elif item.traceparent and self._tracing is not None:
             self._tracing.traced(item, lambda: shard.request(item, session.line))
         else:
@@ -716,6 +719,10 @@ class CoordinatorRuntime:
                 if shard.state is ShardState.SERVING
             )
         )
+
+
+def _refuse(session: BrokerSession, item: ForwardedToShard) -> None:
+    session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
 
 
 def _is_of_a_broker(item: ForwardedToShard) -> bool:

@@ -24,8 +24,10 @@ from tidelog.group_coordinator.shards.shard import BatchWriter, Shard, ShardStat
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.principal import ANONYMOUS
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import (
+    AnswerRequest,
     AttachShard,
     ForwardedToShard,
     Item,
@@ -284,6 +286,8 @@ def test_a_large_answer_is_made_in_many_turns(monkeypatch: pytest.MonkeyPatch) -
 class SlowShard:
     """Takes the place of a shard: it notes the requests, each of which takes the time of a record."""
 
+    state = ShardState.LOADING
+
     def __init__(self, loads: Loads, line: Line) -> None:
         self._loads = loads
         self.line = line
@@ -313,10 +317,12 @@ def slow_shard(loads: Loads) -> SlowShard:
     return shard
 
 
-def requests(first: int, after: int) -> list[ForwardedToShard]:
+def requests(
+    first: int, after: int, principal: str = "User:u", host: str = "10.0.0.1"
+) -> list[ForwardedToShard]:
     shard = ShardId(ShardKind.GROUP, 0)
     return [
-        ForwardedToShard(number, shard, ApiKey.HEARTBEAT, 4, b"", "User:u", None, "")
+        ForwardedToShard(number, shard, ApiKey.HEARTBEAT, 4, b"", principal, None, host)
         for number in range(first, after)
     ]
 
@@ -333,6 +339,40 @@ def test_requests_that_take_long_are_processed_in_many_turns_and_in_order() -> N
     assert taken[1] == 0, "later items wait for the earlier ones"
     assert shard.flushes == [3, 6, 9, 12], "each turn sends what it has decided"
     assert loads.receive(*requests(12, 13)) == 1
+
+
+def test_clients_take_turns_however_many_requests_one_of_them_has() -> None:
+    loads = Loads()
+    shard = slow_shard(loads)
+    loads.receive(*requests(0, 100, "User:mallory"))
+    loads.receive(*requests(200, 202, "User:alice"))
+    loads.receive(*requests(300, 301, ANONYMOUS, "10.0.0.7"), *requests(400, 402, ANONYMOUS, "10.0.0.8"))
+    loads.receive(*requests(500, 503, ANONYMOUS, ""))  # of a broker
+    while loads.soon:
+        loads.turn()
+    assert shard.requests[:3] == [0, 1, 2], "these were begun before the others arrived"
+    assert shard.requests[3:12] == [500, 3, 501, 200, 502, 300, 400, 4, 201]
+    assert shard.requests[12:14] == [401, 5]
+    of_mallory = [number for number in shard.requests if number < 100]
+    assert of_mallory == list(range(100)), "the requests of one client keep their order"
+
+
+def test_what_brokers_tell_does_not_wait_for_requests() -> None:
+    """The attachment of shard 1 ends. What was asked through it is refused, as its broker has done."""
+    loads = Loads()
+    shard = slow_shard(loads)
+    lost = ShardId(ShardKind.GROUP, 1)
+    (asked,) = requests(900, 901)
+    loads.receive(*requests(0, 10), asked._replace(shard=lost))
+    loads.receive(ShardLost(loads.attachments[1], ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    other = SlowShard(loads, loads.line)
+    loads.runtime.shards[lost] = other  # type: ignore[assignment]
+    loads.turn()
+    assert len(shard.requests) < 10
+    while loads.soon:
+        loads.turn()
+    assert shard.requests == list(range(10)) and not other.requests
+    assert AnswerRequest(900, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) in loads.line.sent
 
 
 def test_requests_that_take_no_time_are_processed_at_once() -> None:
