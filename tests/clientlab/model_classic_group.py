@@ -23,7 +23,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.consumer import GroupRequestFailed
+from tidelog.client.core.consumer_events import GroupRequestFailed
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 

@@ -15,11 +15,11 @@ from uuid import UUID
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import (
+from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer_events import (
     AssignmentDone,
     CommitConsumed,
     CommittedFound,
-    ConsumerCore,
     Effect,
     Event,
     FetchAnswered,

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import (
+from tidelog.client.core.consumer_events import (
     GroupRequestFailed,
     LeaveGroup,
     RecordsReady,

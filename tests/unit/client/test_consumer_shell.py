@@ -20,10 +20,9 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import (
-    FULL_POLL_EACH_MS,
+from tidelog.client.core.consumer import FULL_POLL_EACH_MS, ConsumerCore
+from tidelog.client.core.consumer_events import (
     AssignmentDone,
-    ConsumerCore,
     Effect,
     FetchAnswered,
     FetchedPartition,

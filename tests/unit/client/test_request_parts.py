@@ -19,7 +19,8 @@ from tidelog.client.configs import describe_topics_setting
 from tidelog.client.coordinators import delete_offsets
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import ConsumerCore, PositionCheck, SendFetch
+from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer_events import PositionCheck, SendFetch
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.producer import ProducerCore, ProducerIdReceived, SendProduce
 from tidelog.client.core.producer_settings import ProducerSettings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
-from tidelog.client.core.consumer import (
+from tidelog.client.core.consumer_events import (
     GroupRequestFailed,
     LeaveGroup,
     MetadataFailed,

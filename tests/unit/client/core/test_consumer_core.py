@@ -21,14 +21,11 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import (
-    EARLIEST_TIMESTAMP,
-    FULL_POLL_EACH_MS,
-    LATEST_TIMESTAMP,
+from tidelog.client.core.consumer import EARLIEST_TIMESTAMP, FULL_POLL_EACH_MS, LATEST_TIMESTAMP, ConsumerCore
+from tidelog.client.core.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommittedFound,
-    ConsumerCore,
     Effect,
     EpochEnd,
     FetchAnswered,

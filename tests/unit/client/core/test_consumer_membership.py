@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import PositionState
-from tidelog.client.core.consumer import (
+from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommittedFound,
-    ConsumerCore,
     Effect,
     EpochEnd,
     Event,

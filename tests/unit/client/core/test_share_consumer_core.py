@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer import SendGroupRequest, TopicsMissing
+from tidelog.client.core.consumer_events import SendGroupRequest, TopicsMissing
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.share_consumer import (
     SendShareFetch,

@@ -22,14 +22,13 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
+from tidelog.client.core.consumer import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerCore
+from tidelog.client.core.consumer_batch import ConsumerBatch
+from tidelog.client.core.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommitConsumed,
     CommittedFound,
-    ConsumerCore,
     Effect,
     Event,
     FetchAnswered,
@@ -53,7 +52,6 @@ from tidelog.client.core.consumer import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
 from tidelog.client.core.consumer_settings import (
     ConsumerSettings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
-from tidelog.client.core.consumer import FetchedPartition, SendFetch
+from tidelog.client.core.consumer_events import FetchedPartition, SendFetch
 from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
 from tidelog.client.core.fetch_session import SessionRequest
 from tidelog.model.topics import TopicPartition

@@ -22,7 +22,7 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import EpochEnd, PositionCheck
+from tidelog.client.core.consumer_events import EpochEnd, PositionCheck
 from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
 from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from tidelog.client.core.consumer import (
+from tidelog.client.core.consumer_events import (
     GroupRequestFailed,
     LeaveGroup,
     MetadataFailed,
