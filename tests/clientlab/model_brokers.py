@@ -16,7 +16,9 @@ from uuid import UUID
 
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer import (
+from tidelog.client.core.producer import ProducerCore
+from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.client.core.producer_events import (
     CompleteBatch,
     Effect,
     Event,
@@ -24,14 +26,12 @@ from tidelog.client.core.producer import (
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
-    ProducerCore,
     ProducerIdReceived,
     ProducerIdRefused,
     RequestMetadata,
     RequestProducerId,
     SendProduce,
 )
-from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

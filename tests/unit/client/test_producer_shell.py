@@ -14,7 +14,7 @@ import tidelog.aio as aio
 import tidelog.client as threads
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError, UnknownTopicError
-from tidelog.client.core.producer import ProducerIdReceived
+from tidelog.client.core.producer_events import ProducerIdReceived
 from tidelog.client.handshake import Reply
 from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.producing import producer as shell_producer

@@ -22,7 +22,8 @@ from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_events import PositionCheck, SendFetch
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
-from tidelog.client.core.producer import ProducerCore, ProducerIdReceived, SendProduce
+from tidelog.client.core.producer import ProducerCore
+from tidelog.client.core.producer_events import ProducerIdReceived, SendProduce
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.request_parts import in_parts
 from tidelog.client.core.share_consumer import SendShareFetch, ShareAnswered, ShareConsumerCore

@@ -14,7 +14,7 @@ from tidelog.client.core.delivery_errors import (
     RecordTooLargeError,
     TransactionAbortableError,
 )
-from tidelog.client.core.producer import ProducerIdReceived
+from tidelog.client.core.producer_events import ProducerIdReceived
 from tidelog.client.core.transaction import TransactionState
 from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell.producing.producer import Producer

@@ -1,4 +1,4 @@
-"""What a consumer's core is told, and what it asks its shell to do."""
+"""The events and effects of a consumer's core: what it is told, and what it asks its shell to do."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
+from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived
 from tidelog.client.core.delivery_errors import (
     DeliveryTimeoutError,
     NetworkError,
@@ -25,6 +25,20 @@ from tidelog.client.core.delivery_errors import (
 )
 from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, BatchState, ProducerBatch
+from tidelog.client.core.producer_events import (
+    CompleteBatch,
+    Effect,
+    Event,
+    MetadataFailed,
+    PartitionAnswer,
+    ProduceAnswered,
+    ProduceFailed,
+    ProducerIdReceived,
+    ProducerIdRefused,
+    RequestMetadata,
+    RequestProducerId,
+    SendProduce,
+)
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.request_parts import PARTITIONS_A_REQUEST
 from tidelog.client.core.retry_backoff import RetryBackoff
@@ -62,96 +76,6 @@ _METADATA_KEPT: Final = frozenset(
     {ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.REQUEST_TIMED_OUT}
 )
 """Retriable errors that do not suggest that the leader has moved."""
-
-# -- events
-
-
-class PartitionAnswer(NamedTuple):
-    """The broker's answer about one batch."""
-
-    error_code: int
-    base_offset: int
-    log_append_time_ms: int
-    message: str | None
-    leader: PartitionLeader | None
-    """The current leader, if the broker names it in an error."""
-
-
-class ProduceAnswered(NamedTuple):
-    """A response arrived. With acks=0, the shell sends this event when the request is written."""
-
-    request_id: int
-    answers: dict[TopicPartition, PartitionAnswer]
-
-
-class ProduceFailed(NamedTuple):
-    """No response arrived. `was_written` says whether the broker may have received the request."""
-
-    request_id: int
-    was_written: bool
-    reason: str
-    is_permanent: bool = False
-    """Whether a repetition is useless, as after a refused login."""
-
-
-class ProducerIdReceived(NamedTuple):
-    producer_id: int
-    producer_epoch: int
-
-
-class ProducerIdRefused(NamedTuple):
-    error: KafkaError
-
-
-class MetadataFailed(NamedTuple):
-    """No broker answered a Metadata request."""
-
-
-Event = (
-    ProduceAnswered
-    | ProduceFailed
-    | ProducerIdReceived
-    | ProducerIdRefused
-    | MetadataReceived
-    | MetadataFailed
-)
-
-# -- effects
-
-
-class SendProduce(NamedTuple):
-    """Send these batches to the broker, after all earlier requests to it."""
-
-    request_id: int
-    node_id: int
-    batches: tuple[ProducerBatch, ...]
-
-    @property
-    def unfinished(self) -> tuple[ProducerBatch, ...]:
-        """The batches to write. The others ended while the request waited for a connection, because of
-        `delivery.timeout.ms` or an abort, and have no records any more.
-        """
-        return tuple(batch for batch in self.batches if not batch.is_done)
-
-
-class RequestMetadata(NamedTuple):
-    """Ask any broker for these topics. It may create those that records wait for."""
-
-    known: tuple[str, ...]
-    wanted: tuple[str, ...]
-
-
-class RequestProducerId(NamedTuple):
-    """Send InitProducerId without a transactional id."""
-
-
-class CompleteBatch(NamedTuple):
-    """Tell the callers the outcome of a batch."""
-
-    batch: ProducerBatch
-
-
-Effect = SendProduce | RequestMetadata | RequestProducerId | CompleteBatch
 
 
 @dataclass(slots=True)

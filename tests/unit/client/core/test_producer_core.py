@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer import (
+from tidelog.client.core.producer import ProducerCore
+from tidelog.client.core.producer_batch import BatchState
+from tidelog.client.core.producer_events import (
     Effect,
     Event,
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
-    ProducerCore,
     ProducerIdReceived,
     RequestMetadata,
     SendProduce,
 )
-from tidelog.client.core.producer_batch import BatchState
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.records.record import Record, iterate_records

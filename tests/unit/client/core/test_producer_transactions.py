@@ -17,7 +17,8 @@ from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
 from clientlab.producer_faults import PRODUCER_FAULTS
 from tidelog.client.core.delivery_errors import TransactionAbortableError
 from tidelog.client.core.partition_queue import PartitionQueue
-from tidelog.client.core.producer import PartitionAnswer, ProducerCore, ProducerIdReceived
+from tidelog.client.core.producer import ProducerCore
+from tidelog.client.core.producer_events import PartitionAnswer, ProducerIdReceived
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

@@ -26,7 +26,9 @@ from tidelog.client.core.delivery_errors import (
     UnknownTopicError,
     request_error,
 )
-from tidelog.client.core.producer import (
+from tidelog.client.core.producer import ProducerCore
+from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
+from tidelog.client.core.producer_events import (
     CompleteBatch,
     Effect,
     Event,
@@ -34,14 +36,12 @@ from tidelog.client.core.producer import (
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
-    ProducerCore,
     ProducerIdReceived,
     ProducerIdRefused,
     RequestMetadata,
     RequestProducerId,
     SendProduce,
 )
-from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
 from tidelog.client.core.transaction import Transaction, TransactionState

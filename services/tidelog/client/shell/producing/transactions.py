@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.core.cluster_view import partitions_by_topic
 from tidelog.client.core.delivery_errors import ProducerFencedError
-from tidelog.client.core.producer import ProducerIdReceived
+from tidelog.client.core.producer_events import ProducerIdReceived
 from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import UnsupportedApiError
