@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from attack.attacks import ATTACKS as OTHER_ATTACKS
-from attack.attacks import NOT_FILLED, TARGET, Attack, Target, await_coordinator
+from attack.attacks import LEFT_OUT, NOT_FILLED, TARGET, Attack, Target, await_coordinator
 from attack.console import CONSOLE_ATTACK, console
 from attack.filling import FILLING_ATTACKS, settings_with_login
 from attack.shared_limits import LIMIT_ATTACKS
@@ -81,7 +81,7 @@ class Result(NamedTuple):
             found.append(f"another client lost its connection {self.lost} times")
         if self.refused:
             found.append(f"another client was refused {self.refused} times")
-        if self.outcome.startswith(NOT_FILLED):
+        if self.outcome.startswith((NOT_FILLED, LEFT_OUT)):
             found.append(self.outcome)
         if self.peak_mb - self.before_mb > attack.bound_mb:
             found.append(f"memory grew by {self.peak_mb - self.before_mb:,.0f} MB")

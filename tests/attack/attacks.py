@@ -31,7 +31,8 @@ COORDINATOR_BUSY: Final = (14, 15, 16)
 TARGET: Final = "target"
 """The topic that the attacks may use."""
 NOT_FILLED: Final = "not filled: "
-"""The beginning of the outcome of an attack that should have filled a limit."""
+LEFT_OUT: Final = "metrics of others are left out: "
+"""The beginnings of the outcomes of attacks that did not fill a limit, or filled it against others."""
 
 
 class Target(NamedTuple):

@@ -32,6 +32,8 @@ MAX_WAIT_MS: Final = 5_000
 FIRST_WAIT_MS: Final = 500
 TIMEOUT_S: Final = 90.0
 """A request that waits longer counts as this long."""
+JOBS_OF_A_CONNECTION: Final = 50
+"""The jobs after which a consumer connects again, so that it also has to find room for a new session."""
 MAX_FETCH_BYTES: Final = 1 << 16
 ACCEPT: Final = 1
 METADATA_V1_NO_TOPICS: Final = struct.pack(">hhih3si", 3, 1, 1, 3, b"ok1", 0)
@@ -147,22 +149,38 @@ def topic_id(connection: BrokerConnection, topic: str) -> uuid.UUID:
     return found.topic_id
 
 
+class SessionConnection:
+    """A connection for fetches with a session, which is opened again after some jobs or if it is lost."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._connection: BrokerConnection | None = None
+        self._jobs = 0
+        self.waiting: PendingAnswer | None = None
+        """The fetch that waits, None if a session has to be opened."""
+
+    def current(self) -> BrokerConnection:
+        connection = self._connection
+        self._jobs += 1
+        if connection is not None and self._jobs % JOBS_OF_A_CONNECTION == 0:
+            connection.close()
+        if connection is None or connection.is_closed:
+            connection = self._connection = open_connection(self._bootstrap)
+            self.waiting = None
+        return connection
+
+
 class Consumer:
     """A consumer with a fetch session. Its fetch waits all the time, and a job gives it a record."""
 
     def __init__(self, bootstrap: str, topic: str, raw: RawConnection) -> None:
-        self._bootstrap, self._topic, self._raw = bootstrap, topic, raw
-        self._connection: BrokerConnection | None = None
-        self._waiting: PendingAnswer | None = None
+        self._session, self._topic, self._raw = SessionConnection(bootstrap), topic, raw
         self._session_id = self._epoch = 0
         self._offset = 0
 
     def work(self) -> bool:
-        connection = self._connection
-        if connection is None or connection.is_closed:
-            connection = self._connection = open_connection(self._bootstrap)
-            self._waiting = None
-        if self._waiting is None:
+        connection = self._session.current()
+        if self._session.waiting is None:
             self._session_id = self._epoch = 0
             produced = self._raw.produce(self._topic, CONSUMED)
             if produced is None:
@@ -172,8 +190,8 @@ class Consumer:
         produced = self._raw.produce(self._topic, CONSUMED)
         is_served = produced is not None
         while produced is not None and self._offset <= produced:
-            assert self._waiting is not None
-            answer = connection.receive(self._waiting, fetch.FetchResponse)
+            assert self._session.waiting is not None
+            answer = connection.receive(self._session.waiting, fetch.FetchResponse)
             is_kept = not answer.error_code and answer.session_id != 0
             is_served = is_served and is_kept
             self._session_id, self._epoch = (answer.session_id, self._epoch + 1) if is_kept else (0, 0)
@@ -197,7 +215,7 @@ class Consumer:
             session_epoch=self._epoch,
             topics=[fetch.FetchTopic(self._topic, partitions=partitions)],
         )
-        self._waiting = connection.send(request, at_most=12, wait_ms=MAX_WAIT_MS)
+        self._session.waiting = connection.send(request, at_most=12, wait_ms=MAX_WAIT_MS)
 
 
 class Sharer:
@@ -206,34 +224,30 @@ class Sharer:
     """
 
     def __init__(self, bootstrap: str, topic: str, raw: RawConnection) -> None:
-        self._bootstrap, self._topic, self._raw = bootstrap, topic, raw
-        self._connection: BrokerConnection | None = None
-        self._waiting: PendingAnswer | None = None
+        self._session, self._topic, self._raw = SessionConnection(bootstrap), topic, raw
         self._member_id = str(uuid.uuid4())
         self._topic_id = uuid.UUID(int=0)
         self._epoch = 0
+        self._has_group = False
         self._acquired: list[share_fetch.AcquiredRecords] = []
 
     def work(self) -> bool:
-        connection = self._connection
-        if connection is None or connection.is_closed:
-            connection = self._connection = open_connection(self._bootstrap)
-            self._waiting = None
-        if self._waiting is None:
+        connection = self._session.current()
+        if self._session.waiting is None:
             if not self._join(connection):
                 return False
             self._epoch, self._acquired = 0, []
             self._topic_id = topic_id(connection, self._topic)
-            self._fetch(connection, FIRST_WAIT_MS)
+            self._fetch(connection, MAX_WAIT_MS if self._has_group else FIRST_WAIT_MS)
         produced = self._raw.produce(self._topic, SHARED)
         while produced is not None:
-            assert self._waiting is not None
-            answer = connection.receive(self._waiting, share_fetch.ShareFetchResponse)
+            assert self._session.waiting is not None
+            answer = connection.receive(self._session.waiting, share_fetch.ShareFetchResponse)
             parts = [part for topic in answer.responses for part in topic.partitions]
             if answer.error_code or any(part.error_code or part.acknowledge_error_code for part in parts):
-                self._waiting = None
+                self._session.waiting = None
                 return False
-            self._epoch += 1
+            self._epoch, self._has_group = self._epoch + 1, True
             self._acquired = [records for part in parts for records in part.acquired_records]
             self._fetch(connection)
             if any(records.last_offset >= produced for records in self._acquired):
@@ -267,7 +281,7 @@ class Sharer:
             batch_size=100,
             topics=[share_fetch.FetchTopic(self._topic_id, wanted)],
         )
-        self._waiting = connection.send(request, wait_ms=MAX_WAIT_MS)
+        self._session.waiting = connection.send(request, wait_ms=MAX_WAIT_MS)
 
 
 class Pusher:
