@@ -8,9 +8,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from tidelog.broker.chain import RequestChain
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.handlers.wiring import HandlerObjects, HandlerWiring
+from tidelog.broker.handlers.wiring import HandlerObjects
 from tidelog.broker.request import RequestContext
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.wire import codec
@@ -55,7 +56,7 @@ class Asked:
         )
         header = encode_request_header(self.api_key, version, 7, client_id)
         self._waiting: RequestContext | None = None
-        self._dispatcher = Dispatcher(HandlerWiring(broker), broker.telemetry, broker.quotas)
+        self._dispatcher = Dispatcher(RequestChain(broker), broker.telemetry, broker.quotas)
         frame = memoryview(bytearray(header + self.request_body))
         self._dispatcher.dispatch(cast(Connection, self), frame)
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from brokerlab.in_memory_store import InMemoryStore
-from tidelog.broker.handlers import SERVED_APIS
-from tidelog.broker.handlers.wiring import HandlerWiring
+from tidelog.broker.apis import APIS
+from tidelog.broker.chain import RequestChain
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
@@ -93,7 +93,7 @@ class InMemoryBroker:
             random.Random(1),
         )
         self.commands = self.broker.commands
-        self.handlers = HandlerWiring(self.broker)
+        self.handlers = RequestChain(self.broker)
         self.update_metadata(is_full=True, broker_configs={})
 
     def close(self) -> None:
@@ -114,9 +114,7 @@ class InMemoryBroker:
         principal: Principal = ANONYMOUS,
     ) -> Any:
         """Returns the response to `request`. Both are encoded and decoded."""
-        key = next(
-            key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
-        )
+        key = next(key for key in APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__)
         encoded = b"".join(bytes(chunk) for chunk in codec.request_encoder(key, version)(request))
         handling = self.handlers.handling(key)
         decode = handling.decoder(version) if handling.decoder else codec.request_decoder(key, version)

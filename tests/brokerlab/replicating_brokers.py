@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from tidelog.broker.authentication import Authenticator
+from tidelog.broker.chain import RequestChain
 from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
@@ -79,7 +79,7 @@ class ReplicatingBroker:
         )
         self.broker.identity.broker_epoch = 100 + broker_id
         self.commands = self.broker.commands
-        self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry, self.broker.quotas)
+        self.dispatcher = Dispatcher(RequestChain(self.broker), self.broker.telemetry, self.broker.quotas)
         self.listener = self._listen(0)
         self.told_port: int | None = None
         """The port that other brokers connect to, if it is not the port of the listener."""

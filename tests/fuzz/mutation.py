@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import encode_request_header
@@ -31,7 +31,7 @@ SHORT_SHARE: Final = 0.8
 """The share of requests with such a field that do not wait. A request that waits occupies a connection, and
 tests less than the requests that could be sent meanwhile.
 """
-_APIS: Final = list(SERVED_APIS.items())
+_APIS: Final = list(APIS.items())
 
 
 class RequestSource:

@@ -13,8 +13,8 @@ from sim.loop import SimClock, SimProcess
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
 from sim.tcp import SimListener
+from tidelog.broker.chain import RequestChain
 from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.life import BrokerLife
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.server import BrokerParts, BrokerState
@@ -49,7 +49,7 @@ class BrokerNode:
         self.broker_id = broker_id
         self.disk = disk
         self.broker: Any = None
-        self.handlers: HandlerWiring | None = None
+        self.handlers: RequestChain | None = None
         self.commands_service: BrokerCommandsService | None = None
         self._listener: SimListener | None = None
         self.is_stopping = False
@@ -116,7 +116,7 @@ class BrokerNode:
             on_failed=lambda error: process.kill(),
         )
         self.broker = broker
-        self.handlers = HandlerWiring(broker)
+        self.handlers = RequestChain(broker)
         await self._register(directory)
         await self._receiver.first_metadata.wait()
         await self._life.logs_are_known()

@@ -27,7 +27,7 @@ import pytest
 
 from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.model.name_limits import MAX_NAME_BYTES
 from tidelog.settings.broker_settings import BrokerSettings
@@ -238,7 +238,7 @@ def attack(address: str, loop: MeasuredLoop) -> dict[str, tuple[float, str, str]
             client.call("find_coordinator", 4, key_type=key_type, coordinator_keys=[TOPIC])
     time.sleep(2)  # the coordinator loads its shards
     found = {}
-    for api_key, served in SERVED_APIS.items():
+    for api_key, served in APIS.items():
         version = served.max_version
         ask(
             address, api_key, version, list(requests(api_key, version, topic_id))[-1][1]

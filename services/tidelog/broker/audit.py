@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.process.structured_log import BoundedLog
-from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.request import Answer, Handling, Reply, RequestContext
@@ -34,35 +33,6 @@ _SUCCESS: Final = ErrorCode.NONE.name
 _MAX_DEPTH: Final = 4
 """The levels of a response in which its error is looked for."""
 _NAME_FIELDS: Final = ("name", "resource_name", "topic", "group_id", "principal", "entity_name")
-
-AUDITED_APIS: Final = frozenset(
-    {
-        ApiKey.CREATE_TOPICS,
-        ApiKey.DELETE_TOPICS,
-        ApiKey.CREATE_PARTITIONS,
-        ApiKey.DELETE_RECORDS,
-        ApiKey.ALTER_CONFIGS,
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        ApiKey.ALTER_REPLICA_LOG_DIRS,
-        ApiKey.CREATE_ACLS,
-        ApiKey.DELETE_ACLS,
-        ApiKey.ELECT_LEADERS,
-        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
-        ApiKey.DELETE_GROUPS,
-        ApiKey.OFFSET_DELETE,
-        ApiKey.ALTER_CLIENT_QUOTAS,
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
-        ApiKey.UPDATE_FEATURES,
-        ApiKey.CREATE_DELEGATION_TOKEN,
-        ApiKey.RENEW_DELEGATION_TOKEN,
-        ApiKey.EXPIRE_DELEGATION_TOKEN,
-        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
-        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
-        ApiKey.UNREGISTER_BROKER,
-        ApiKey.WRITE_TXN_MARKERS,
-    }
-)
-"""The calls of administrators."""
 
 
 class AuditLog:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from tidelog.broker.audit import AUDITED_APIS, audited
+from tidelog.broker.apis import APIS, listed_versions
 from tidelog.broker.connection import ClosedByProtocolError, Connection
-from tidelog.broker.handlers import SERVED_APIS, api_versions
 from tidelog.broker.request import (
     NO_REPLY,
     PARKED,
@@ -23,12 +22,14 @@ from tidelog.broker.request import (
     RequestSteps,
     Route,
 )
+from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, decode_request_header
+from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.handlers.wiring import HandlerWiring
+    from tidelog.broker.chain import RequestChain
     from tidelog.broker.socket_io import Chunk
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.wire.schema import Message
@@ -52,7 +53,9 @@ class _ApiVersionsFallback(Route):
     __slots__ = ()
 
     def __init__(self, telemetry: Telemetry) -> None:
-        handling = Handling(lambda *_: api_versions.unsupported_version())
+        versions = [ApiVersion(*listed) for listed in listed_versions(has_telemetry=False)]
+        answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=versions)
+        handling = Handling(lambda *_: answer)
         super().__init__(ApiKey.API_VERSIONS, 0, handling, telemetry)
         self.decode = lambda frame, position: (None, position)
 
@@ -106,12 +109,12 @@ class Dispatcher:
 
     def __init__(
         self,
-        handlers: HandlerWiring,
+        chain: RequestChain,
         telemetry: Telemetry,
         quotas: RequestQuotas,
         observer: RequestObserver | None = None,
     ) -> None:
-        self._handlers = handlers
+        self._chain = chain
         self._quotas = quotas
         self._observer = observer
         self._telemetry = telemetry
@@ -148,7 +151,7 @@ class Dispatcher:
         self._handle(connection, context, message)
 
     def _dispatch_token(self, connection: Connection, frame: memoryview) -> None:
-        route = _TokenRoute(self._handlers.handling(ApiKey.SASL_AUTHENTICATE), self._telemetry)
+        route = _TokenRoute(self._chain.handling(ApiKey.SASL_AUTHENTICATE), self._telemetry)
         message, _ = route.decode(bytes(frame), 0)
         self._handle(connection, RequestContext(connection, route, 0, None, connection.last_active), message)
 
@@ -198,7 +201,7 @@ class Dispatcher:
             connection.end_barrier()
 
     def _new_route(self, connection: Connection, api_key: int, version: int) -> Route:
-        served = SERVED_APIS.get(api_key)
+        served = APIS.get(api_key)
         if served is None:
             raise ClosedByProtocolError(f"API key {api_key} is not served")
         name = ApiKey(api_key).name
@@ -208,10 +211,7 @@ class Dispatcher:
             raise ClosedByProtocolError(
                 f"{name} v{version} is not served; versions {served.min_version} to {served.max_version} are"
             )
-        handling = self._handlers.handling(api_key)
-        if api_key in AUDITED_APIS:
-            handling = audited(handling)
-        route = Route(ApiKey(api_key), version, handling, self._telemetry)
+        route = Route(ApiKey(api_key), version, self._chain.handling(api_key), self._telemetry)
         self._routes[api_key, version] = route
         return route
 

@@ -30,7 +30,7 @@ def with_feature(api_key: int, feature: str, handling: Handling, metadata: Metad
             return handle(request, context)
         return _refusal(api_key, context.api_version, request)
 
-    return Handling(handle_if_on, handling.decoder)
+    return handling._replace(handle=handle_if_on)
 
 
 def _refusal(api_key: int, version: int, request: Any) -> Message:

@@ -413,21 +413,7 @@ class Handling(NamedTuple):
 
     handle: Handler
     decoder: DecoderOfVersion | None = None
-
-
-LARGE_ANSWERS: Final = frozenset(
-    {
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.LIST_GROUPS,
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        ApiKey.LIST_TRANSACTIONS,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.STREAMS_GROUP_DESCRIBE,
-        ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
-    }
-)
-"""The APIs whose small requests coordinators may answer with up to 16 MiB."""
+    may_answer_large: bool = False
 
 
 COPIED_BYTES: Final = 64 * 1024
@@ -465,7 +451,7 @@ class Route:
         self.keeps_frame = (
             api_key == ApiKey.PRODUCE
         )  # the handler finishes with the records before the buffer is reused
-        self.may_answer_large = api_key in LARGE_ANSWERS
+        self.may_answer_large = handling.may_answer_large
         self.decode = (
             codec.request_decoder(api_key, version) if handling.decoder is None else handling.decoder(version)
         )

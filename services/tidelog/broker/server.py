@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import structlog
 
 from tidelog.broker.authentication import Authenticator
+from tidelog.broker.chain import RequestChain
 from tidelog.broker.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
 from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.connection import Dispatch
@@ -21,7 +22,6 @@ from tidelog.broker.controller_connection import ControllerConnection
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.current_settings import CurrentSettings, warn_of_settings_without_effect
 from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting import Hosting
 from tidelog.broker.housekeeping import Housekeeping
@@ -617,7 +617,7 @@ def _metrics_forwarder(
 
 
 def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:
-    handlers = HandlerWiring(parts)
+    handlers = RequestChain(parts)
     if tracing is None:
         return Dispatcher(handlers, parts.telemetry, parts.quotas)
     from tidelog.broker.tracing import RequestTracer  # only a broker with tracing needs it

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
+from tidelog.broker.apis import APIS
 from tidelog.broker.connection import ClosedByProtocolError, Connection, Dispatch
-from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.request import NO_REPLY, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode
@@ -38,7 +38,7 @@ _NOT_HANDLED: Final = Handling(lambda message, context: NO_REPLY)
 
 
 def _is_served(api_key: ApiKey, version: int) -> bool:
-    served = SERVED_APIS[api_key]
+    served = APIS[api_key]
     return served.min_version <= version <= served.max_version
 
 

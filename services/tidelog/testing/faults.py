@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Final
 
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.testing.blocking import loop_advice
@@ -14,7 +14,7 @@ from tidelog.testing.error_responses import error_response
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_class
 
-_API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in SERVED_APIS}
+_API_BY_NAME: Final = {ApiKey(key).name_in_kafka.lower(): ApiKey(key) for key in APIS}
 _CUTOFF: Final = 0.6
 """Names are this similar if one of them is the beginning of the other: NOT_LEADER, ProduceRequest."""
 
@@ -63,7 +63,7 @@ class Fault:
         if delay_s < 0:
             raise ValueError(f"a delay of {delay_s} s is negative")
         if code is not None:
-            version = SERVED_APIS[found].max_version
+            version = APIS[found].max_version
             error_response(found, version, request_class(found)(), code)
         self.api_key = found
         self.code = code

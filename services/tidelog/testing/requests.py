@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
@@ -499,7 +499,7 @@ class Requests:
 
 
 async def _exchange(port: int, api_key: int, request: Message, answer: type[R]) -> R:
-    version = _VERSIONS.get(ApiKey(api_key), SERVED_APIS[api_key].max_version)
+    version = _VERSIONS.get(ApiKey(api_key), APIS[api_key].max_version)
     header, body = encode_request_header(api_key, version, 1, CLIENT_ID), request_encoder(api_key, version)
     frame = b"".join(map(bytes, (header, *body(request))))
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.mutation import RequestSource
+from tidelog.broker.apis import APIS
 from tidelog.broker.error_responses import error_response, item_error, items_of
-from tidelog.broker.handlers import SERVED_APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -42,9 +42,9 @@ def error_codes(message: object) -> set[int]:
 
 
 @settings(deadline=None)
-@given(seed=st.integers(0, 1 << 32), key=st.sampled_from(sorted(SERVED_APIS)))
+@given(seed=st.integers(0, 1 << 32), key=st.sampled_from(sorted(APIS)))
 def test_each_api_states_the_error_and_can_be_encoded(seed: int, key: int) -> None:
-    served = SERVED_APIS[key]
+    served = APIS[key]
     version = served.min_version + seed % (served.max_version - served.min_version + 1)
     request = RequestSource(random.Random(seed), ["open", "closed", ""], [b""]).message(ApiKey(key), version)
     response = error_response(key, version, request, CODE, "no")
@@ -70,7 +70,7 @@ def test_each_api_states_the_error_and_can_be_encoded(seed: int, key: int) -> No
 def test_members_of_a_group_that_is_being_loaded_wait(
     key: ApiKey, request_class: type, told: ErrorCode
 ) -> None:
-    version = SERVED_APIS[key].max_version
+    version = APIS[key].max_version
     assert error_response(key, version, request_class(), LOADING).error_code == told  # type: ignore[attr-defined]
     assert error_response(key, version, request_class(), CODE).error_code == CODE  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.testing.error_responses import error_response
 from tidelog.wire import codec
@@ -14,9 +14,9 @@ from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
-@pytest.mark.parametrize("key", sorted(SERVED_APIS), ids=lambda key: ApiKey(key).name_in_kafka)
+@pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: ApiKey(key).name_in_kafka)
 def test_each_api_has_a_response(key: int) -> None:
-    api_key, served = ApiKey(key), SERVED_APIS[key]
+    api_key, served = ApiKey(key), APIS[key]
     request = codec.request_class(key)()
     response = error_response(api_key, served.max_version, request, ErrorCode.NOT_CONTROLLER)
     body = b"".join(map(bytes, codec.response_encoder(key, served.max_version)(response)))

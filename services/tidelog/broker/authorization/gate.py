@@ -1,4 +1,4 @@
-"""The gate between a decoded request and its handler. `wiring.py` puts it there if an authorizer is
+"""The gate between a decoded request and its handler. `chain.py` puts it there if an authorizer is
 configured.
 
 Long requests are judged in slices, after which a coroutine calls their handler. What is denied or hidden in
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.authorization.judging import InHandler, Judgement, Requirement
-from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.request import Answer, EncodedBody, Handling, Reply, RequestContext, Unanswered
@@ -25,11 +24,15 @@ if TYPE_CHECKING:
     from tidelog.broker.current_settings import CurrentSettings
 
 
-def guarded(api_key: int, handling: Handling, authorizer: Authorizer, settings: CurrentSettings) -> Handling:
-    """Returns a handling that passes on only what the client may do. Raises KeyError for an API that is not
-    in the table.
-    """
-    requirements = [each for each in TABLE[api_key] if not isinstance(each, InHandler)]
+def guarded(
+    api_key: int,
+    needs: Iterable[Requirement],
+    handling: Handling,
+    authorizer: Authorizer,
+    settings: CurrentSettings,
+) -> Handling:
+    """Returns a handling that passes on only what the client may do."""
+    requirements = [each for each in needs if not isinstance(each, InHandler)]
     if not requirements:
         return handling
     handle = handling.handle

@@ -17,7 +17,6 @@ from tidelog.broker.authorized_operations import GROUP_OPERATIONS
 from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
 from tidelog.broker.coordination.coordination import Coordination, NamedRequest, asker, forward_body
 from tidelog.broker.error_responses import Items, item_error, items_of, refusal
-from tidelog.broker.handlers import SERVED_APIS, ToShard
 from tidelog.broker.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
@@ -66,12 +65,6 @@ def named_items(api_key: int, version: int) -> Items:
     return items
 
 
-def _kind_of(api_key: int) -> ShardKind:
-    answered = SERVED_APIS[api_key].answered
-    assert isinstance(answered, ToShard)
-    return answered.kind
-
-
 def without_repetitions(request: WholeRequest, api_key: int, version: int) -> WholeRequest:
     """Returns the request with the first item of each name, if its API answers a repeated name once."""
     fields = named_items(api_key, version)
@@ -87,10 +80,12 @@ def without_repetitions(request: WholeRequest, api_key: int, version: int) -> Wh
     return WholeRequest(message, b"".join(map(bytes, codec.request_encoder(api_key, version)(message))))
 
 
-def forward_batched(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
+def forward_batched(
+    coordination: Coordination, kind: ShardKind, request: WholeRequest, context: RequestContext
+) -> Answer:
     """Passes the request on to each coordinator that it concerns. Returns a handler's result."""
     api_key = int(context.route.api_key)
-    kind, fields = _kind_of(api_key), named_items(api_key, context.api_version)
+    fields = named_items(api_key, context.api_version)
     request = without_repetitions(request, api_key, context.api_version)
     names = [fields.name_of(item) for item in getattr(request.message, fields.asked)]
     if not names:
@@ -100,21 +95,25 @@ def forward_batched(coordination: Coordination, request: WholeRequest, context: 
         sum(map(len, names)) <= MAX_CHARS_AT_ONCE and len({shard_of(kind, name) for name in names}) == 1
     ):
         return forward_body(coordination, kind, names[0], request.body, context)  # nearly always
-    return ask_each(coordination, request, context)
+    return ask_each(coordination, kind, request, context)
 
 
-def forward_described(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
+def forward_described(
+    coordination: Coordination, kind: ShardKind, request: WholeRequest, context: RequestContext
+) -> Answer:
     """Passes on a request for descriptions of groups. If it asks for them, the broker adds the operations
     that the client may do with each group (KIP-430). Returns a handler's result.
     """
     if request.message.include_authorized_operations:
-        return _with_operations(coordination, request, context)
-    return forward_batched(coordination, request, context)
+        return _with_operations(coordination, kind, request, context)
+    return forward_batched(coordination, kind, request, context)
 
 
-async def _with_operations(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
+async def _with_operations(
+    coordination: Coordination, kind: ShardKind, request: WholeRequest, context: RequestContext
+) -> Any:
     distinct = without_repetitions(request, int(context.route.api_key), context.api_version)
-    response = await ask_each(coordination, distinct, context)
+    response = await ask_each(coordination, kind, distinct, context)
     for group in response.groups:
         if not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
@@ -132,12 +131,14 @@ def _by_shard(
     return by_shard
 
 
-async def ask_each(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
+async def ask_each(
+    coordination: Coordination, kind: ShardKind, request: WholeRequest, context: RequestContext
+) -> Any:
     """Returns the decoded response, merged from the answers of all coordinators."""
     message = request.message
     api_key, version = int(context.route.api_key), context.api_version
     fields = named_items(api_key, version)
-    by_shard = await run_in_slices(_by_shard(coordination, _kind_of(api_key), fields, message))
+    by_shard = await run_in_slices(_by_shard(coordination, kind, fields, message))
     encode = codec.request_encoder(api_key, version)
     parts = list(by_shard.items())
     answers = await asyncio.gather(

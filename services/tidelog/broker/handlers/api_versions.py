@@ -1,16 +1,16 @@
 """ApiVersions v0 to v5: the table of the served APIs, and the features with their finalized levels.
 
-A request in a version that is not served gets UNSUPPORTED_VERSION and the same table in v0 (KIP-511). The
-dispatcher uses `unsupported_version` for that. A client that says which cluster and node it wanted to reach,
-and has reached another one, gets REBOOTSTRAP_REQUIRED (KIP-1242).
+A request in a version that is not served gets UNSUPPORTED_VERSION and the same table in v0 (KIP-511). A
+client that says which cluster and node it wanted to reach, and has reached another one, gets
+REBOOTSTRAP_REQUIRED (KIP-1242).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers import SERVED_APIS, TELEMETRY_APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import SUPPORTED_FEATURES, FinalizedFeatures
 from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
@@ -35,9 +35,11 @@ _ANY_NODE = -1
 class ApiVersionsHandler:
     """Answers ApiVersions."""
 
-    def __init__(self, metadata: MetadataView, node_id: int, *, has_telemetry: bool = False) -> None:
-        """With `has_telemetry`, the APIs of clients' metrics are listed, because there is a receiver."""
-        self._has_telemetry = has_telemetry
+    def __init__(
+        self, metadata: MetadataView, node_id: int, versions: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Takes the key, the first and the last version of each API that is listed."""
+        self._versions = versions
         self._metadata = metadata
         self._node_id = node_id
 
@@ -50,7 +52,24 @@ class ApiVersionsHandler:
             request.client_software_name[:MAX_REMEMBERED_NAME_CHARS],
             request.client_software_version[:MAX_REMEMBERED_NAME_CHARS],
         )
-        return _answer(context.api_version, self._metadata.features, has_telemetry=self._has_telemetry)
+        return self._answer(context.api_version, self._metadata.features)
+
+    def _answer(self, version: int, finalized: FinalizedFeatures) -> ApiVersionsResponse:
+        response = ApiVersionsResponse(api_keys=[ApiVersion(*versions) for versions in self._versions])
+        # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
+        # features out.
+        response.supported_features = [
+            SupportedFeatureKey(name=name, min_version=levels.min_level, max_version=levels.max_level)
+            for name, levels in SUPPORTED_FEATURES.items()
+            if levels.min_level > 0 or version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
+        ]
+        response.finalized_features_epoch = finalized.epoch
+        response.finalized_features = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in finalized.levels.items()
+            if level > 0
+        ]
+        return response
 
     def _is_misrouted(self, request: ApiVersionsRequest) -> bool:
         return request.cluster_id is not None and (
@@ -66,39 +85,3 @@ def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
     ):
         return False
     return (request.cluster_id is None) == (request.node_id == _ANY_NODE)
-
-
-def _answer(version: int, finalized: FinalizedFeatures, *, has_telemetry: bool) -> ApiVersionsResponse:
-    response = ApiVersionsResponse(api_keys=served_versions(has_telemetry=has_telemetry))
-    # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
-    # features out.
-    response.supported_features = [
-        SupportedFeatureKey(name=name, min_version=levels.min_level, max_version=levels.max_level)
-        for name, levels in SUPPORTED_FEATURES.items()
-        if levels.min_level > 0 or version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
-    ]
-    response.finalized_features_epoch = finalized.epoch
-    response.finalized_features = [
-        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-        for name, level in finalized.levels.items()
-        if level > 0
-    ]
-    return response
-
-
-def unsupported_version() -> ApiVersionsResponse:
-    """Returns the response to an unknown version, to be encoded in v0."""
-    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_versions())
-
-
-def served_versions(*, has_telemetry: bool = False) -> list[ApiVersion]:
-    """Returns the served APIs. Those of clients' metrics belong to them only if there is a receiver."""
-    return [
-        ApiVersion(
-            api_key=key,
-            min_version=served.min_version if served.advertised_min is None else served.advertised_min,
-            max_version=served.max_version,
-        )
-        for key, served in SERVED_APIS.items()
-        if has_telemetry or key not in TELEMETRY_APIS
-    ]

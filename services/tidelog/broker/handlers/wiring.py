@@ -1,30 +1,24 @@
-"""Constructs the handler of each API from the objects that it needs, at the first request of the API.
+"""The functions that construct the handlers from the objects that they need, at an API's first request.
 
 Each handler's module is imported then, so a broker holds only the code of the APIs that its clients use.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from tidelog.broker.error_responses import error_response
-from tidelog.broker.handlers import FEATURE_OF, SERVED_APIS, TO_CONTROLLER, ToShard
-from tidelog.broker.request import Answer, DecoderOfVersion, Handler, Handling, RequestContext
-from tidelog.model.errors import ErrorCode
-from tidelog.wire import codec
+from tidelog.broker.request import DecoderOfVersion, Handler, Handling
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Executor
 
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.coordination.batched import WholeRequest
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.handlers.acls import AclHandlers
@@ -40,7 +34,6 @@ if TYPE_CHECKING:
     from tidelog.settings.group_settings import GroupSettingsView
     from tidelog.timing.clock import Clock
     from tidelog.timing.timer import Timer
-    from tidelog.wire.schema import Message
 
 
 class HandlerObjects(Protocol):
@@ -91,125 +84,59 @@ class HandlerObjects(Protocol):
         ...
 
 
-class HandlerWiring:
-    """The handlers of one broker, by API."""
-
-    def __init__(self, parts: HandlerObjects) -> None:
-        self._parts = parts
-        self._handlings: dict[int, Handling] = {}
-        self._guard: Callable[[int, Handling], Handling] | None = None
-        authorizer, settings = parts.authorizer, parts.current_settings
-        if authorizer is not None:
-            # Imported at the start: its table has the messages of all APIs, and would hold the event loop for
-            # 50 ms at the first request.
-            from tidelog.broker.authorization.gate import guarded
-
-            self._guard = partial(guarded, authorizer=authorizer, settings=settings)
-
-    def handling(self, api_key: int) -> Handling:
-        """Returns how an API of SERVED_APIS is handled."""
-        handling = self._handlings.get(api_key)
-        if handling is None:
-            handling = self._wire(api_key)
-            if self._guard is not None:
-                handling = self._guard(api_key, handling)
-            feature = FEATURE_OF.get(api_key)
-            if feature is not None:
-                from tidelog.broker.feature_gate import with_feature
-
-                handling = with_feature(api_key, feature, handling, self._parts.metadata)
-            self._handlings[api_key] = handling
-        return handling
-
-    def _wire(self, api_key: int) -> Handling:
-        answered = SERVED_APIS[api_key].answered
-        if answered is TO_CONTROLLER:
-            return Handling(partial(_forward_to_controller, self._parts.controller_connection))
-        if isinstance(answered, ToShard):
-            return _to_shard(self._parts.coordination, api_key, answered)
-        wire = _WITH_OBJECTS.get(api_key)
-        if wire is not None:
-            return wire(self._parts)
-        module = importlib.import_module(f"tidelog.broker.handlers.{_WITHOUT_OBJECTS[api_key]}")
-        return Handling(getattr(module, ApiKey(api_key).name.lower()))
-
-
-async def _forward_to_controller(
-    controller: ControllerConnection, request: Message, context: RequestContext
-) -> Message:
-    api_key, version = int(context.route.api_key), context.api_version
-
-    def refuse(code: ErrorCode, message: str | None) -> Message:
-        return error_response(api_key, version, request, code, message)
-
-    return await controller.forward_or_refuse(api_key, request, context, refuse)
-
-
-_DESCRIBED: Final = frozenset(
-    {
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.STREAMS_GROUP_DESCRIBE,
-    }
-)
-"""The APIs whose answers the broker completes with the operations that the client may do."""
-
-
-def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
-    from tidelog.broker.coordination.batched import (
-        forward_batched,
-        forward_described,
-        forward_edited,
-        whole_decoder,
-    )
-    from tidelog.broker.coordination.coordination import NamedRequest, forward_named, named_decoder
-
-    kind, batched_from = to.kind, to.batched_from
-    if batched_from is None:
-        return Handling(partial(forward_named, coordination, kind), partial(named_decoder, api_key))
-    forward_several = forward_described if api_key in _DESCRIBED else forward_batched
-
-    def decoder(version: int) -> codec.Decoder:
-        make = named_decoder if version < batched_from else whole_decoder
-        return make(api_key, version)
-
-    def handle(request: NamedRequest | WholeRequest, context: RequestContext) -> Answer:
-        if isinstance(request, NamedRequest):
-            if context.edit is not None:  # an answer may have the offsets of thousands of topics
-                return forward_edited(coordination, kind, request, context)
-            return forward_named(coordination, kind, request, context)
-        return forward_several(coordination, request, context)
-
-    return Handling(handle, decoder)
-
-
-def _keeping_body(api_key: int, handle: Handler) -> Handling:
+def keeping_body(api_key: int, handle: Handler) -> Handling:
     """Returns the handling of an API whose handler may pass the request's body on to a coordinator."""
     from tidelog.broker.coordination.batched import whole_decoder
 
     return Handling(handle, partial(whole_decoder, api_key))
 
 
-# -- the APIs that this broker answers itself, with the objects that their handlers need
-
-
-def _api_versions(parts: HandlerObjects) -> Handling:
+def api_versions(parts: HandlerObjects, versions: Sequence[tuple[int, int, int]]) -> Handling:
+    """Takes the key, the first and the last version of each API."""
     from tidelog.broker.handlers.api_versions import ApiVersionsHandler
 
     settings = parts.current_settings.broker
-    has_telemetry = parts.client_telemetry is not None
-    return Handling(ApiVersionsHandler(parts.metadata, settings.node_id, has_telemetry=has_telemetry).handle)
+    return Handling(ApiVersionsHandler(parts.metadata, settings.node_id, versions).handle)
 
 
-def _client_telemetry(method: str, parts: HandlerObjects) -> Handling:
+def sasl_handshake(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.sasl import sasl_handshake
+
+    return Handling(sasl_handshake)
+
+
+def sasl_authenticate(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.sasl import sasl_authenticate
+
+    return Handling(sasl_authenticate)
+
+
+def streams_group_topology_description_update(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers import streams_group_topology_description_update as update
+
+    return Handling(update.streams_group_topology_description_update)
+
+
+def describe_acls(parts: HandlerObjects) -> Handling:
+    return Handling(_acls(parts).describe)
+
+
+def create_acls(parts: HandlerObjects) -> Handling:
+    return Handling(_acls(parts).create)
+
+
+def delete_acls(parts: HandlerObjects) -> Handling:
+    return Handling(_acls(parts).delete)
+
+
+def client_telemetry(method: str, parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.client_telemetry import ClientTelemetryHandlers
 
     handlers = ClientTelemetryHandlers(parts.client_telemetry, parts.clock, parts.record_walks)
     return Handling(getattr(handlers, method))
 
 
-def _produce(parts: HandlerObjects) -> Handling:
+def produce(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers import produce
 
     handler = produce.ProduceHandler(
@@ -227,7 +154,7 @@ def _produce(parts: HandlerObjects) -> Handling:
     return Handling(handler.handle, cast(DecoderOfVersion, produce.decoder))
 
 
-def _fetch(parts: HandlerObjects) -> Handling:
+def fetch(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers import fetch
     from tidelog.broker.handlers.follower_fetch import FollowerFetches
 
@@ -255,38 +182,38 @@ def _fetch(parts: HandlerObjects) -> Handling:
     return Handling(handler.handle, fetch.decoder)
 
 
-def _list_offsets(parts: HandlerObjects) -> Handling:
+def list_offsets(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.list_offsets import ListOffsetsHandler
 
     return Handling(ListOffsetsHandler(parts.hosted, parts.record_walks).handle)
 
 
-def _metadata(parts: HandlerObjects) -> Handling:
+def metadata(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.metadata import MetadataHandler
 
     handler = MetadataHandler(parts.current_settings, parts.metadata, parts.controller_connection)
     return Handling(handler.handle)
 
 
-def _find_coordinator(parts: HandlerObjects) -> Handling:
+def find_coordinator(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.find_coordinator import FindCoordinatorHandler
 
     return Handling(FindCoordinatorHandler(parts.metadata, parts.hosted, parts.coordination).handle)
 
 
-def _list_groups(parts: HandlerObjects) -> Handling:
+def list_groups(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.list_groups import ListGroupsHandler
 
-    return _keeping_body(ApiKey.LIST_GROUPS, ListGroupsHandler(parts.coordination).handle)
+    return keeping_body(ApiKey.LIST_GROUPS, ListGroupsHandler(parts.coordination).handle)
 
 
-def _create_topics(parts: HandlerObjects) -> Handling:
+def create_topics(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.create_topics import CreateTopicsHandler
 
     return Handling(CreateTopicsHandler(parts.current_settings, parts.controller_connection).handle)
 
 
-def _delete_records(parts: HandlerObjects) -> Handling:
+def delete_records(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.delete_records import DeleteRecordsHandler
 
     handler = DeleteRecordsHandler(
@@ -295,20 +222,20 @@ def _delete_records(parts: HandlerObjects) -> Handling:
     return Handling(handler.handle)
 
 
-def _init_producer_id(parts: HandlerObjects) -> Handling:
+def init_producer_id(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.init_producer_id import InitProducerIdHandler
 
     handler = InitProducerIdHandler(parts.controller_connection, parts.coordination)
-    return _keeping_body(ApiKey.INIT_PRODUCER_ID, handler.handle)
+    return keeping_body(ApiKey.INIT_PRODUCER_ID, handler.handle)
 
 
-def _offset_for_leader_epoch(parts: HandlerObjects) -> Handling:
+def offset_for_leader_epoch(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
 
     return Handling(OffsetForLeaderEpochHandler(parts.hosted).handle)
 
 
-def _write_txn_markers(parts: HandlerObjects) -> Handling:
+def write_txn_markers(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.write_txn_markers import WriteTxnMarkersHandler
 
     handler = WriteTxnMarkersHandler(
@@ -320,84 +247,84 @@ def _write_txn_markers(parts: HandlerObjects) -> Handling:
     return Handling(handler.handle)
 
 
-def _txn_offset_commit(parts: HandlerObjects) -> Handling:
+def txn_offset_commit(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.txn_offset_commit import TxnOffsetCommitHandler
 
     handler = TxnOffsetCommitHandler(parts.current_settings, parts.metadata, parts.hosted, parts.coordination)
-    return _keeping_body(ApiKey.TXN_OFFSET_COMMIT, handler.handle)
+    return keeping_body(ApiKey.TXN_OFFSET_COMMIT, handler.handle)
 
 
-def _streams_group_heartbeat(parts: HandlerObjects) -> Handling:
+def streams_group_heartbeat(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.streams_group_heartbeat import StreamsGroupHeartbeatHandler
 
     handler = StreamsGroupHeartbeatHandler(
         parts.coordination, parts.controller_connection, parts.authorizer, parts.group_settings, parts.clock
     )
-    return _keeping_body(ApiKey.STREAMS_GROUP_HEARTBEAT, handler.handle)
+    return keeping_body(ApiKey.STREAMS_GROUP_HEARTBEAT, handler.handle)
 
 
-def _describe_configs(parts: HandlerObjects) -> Handling:
+def describe_configs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
 
     return Handling(DescribeConfigsHandler(parts.current_settings, parts.metadata).handle)
 
 
-def _alter_configs(parts: HandlerObjects) -> Handling:
+def alter_configs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.alter_configs import AlterConfigsHandler
 
     return Handling(AlterConfigsHandler(parts.current_settings, parts.controller_connection).handle)
 
 
-def _incremental_alter_configs(parts: HandlerObjects) -> Handling:
+def incremental_alter_configs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
 
     handler = IncrementalAlterConfigsHandler(parts.current_settings, parts.controller_connection)
     return Handling(handler.handle)
 
 
-def _alter_replica_log_dirs(parts: HandlerObjects) -> Handling:
+def alter_replica_log_dirs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
 
     return Handling(AlterReplicaLogDirsHandler(parts.hosted, parts.log_directory).handle)
 
 
-def _describe_log_dirs(parts: HandlerObjects) -> Handling:
+def describe_log_dirs(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_log_dirs import DescribeLogDirsHandler
 
     return Handling(DescribeLogDirsHandler(parts.hosted, parts.log_directory).handle)
 
 
-def _describe_cluster(parts: HandlerObjects) -> Handling:
+def describe_cluster(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_cluster import DescribeClusterHandler
 
     return Handling(DescribeClusterHandler(parts.metadata, parts.controller_connection).handle)
 
 
-def _describe_producers(parts: HandlerObjects) -> Handling:
+def describe_producers(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_producers import DescribeProducersHandler
 
     return Handling(DescribeProducersHandler(parts.hosted).handle)
 
 
-def _list_transactions(parts: HandlerObjects) -> Handling:
+def list_transactions(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.list_transactions import ListTransactionsHandler
 
-    return _keeping_body(ApiKey.LIST_TRANSACTIONS, ListTransactionsHandler(parts.coordination).handle)
+    return keeping_body(ApiKey.LIST_TRANSACTIONS, ListTransactionsHandler(parts.coordination).handle)
 
 
-def _list_config_resources(parts: HandlerObjects) -> Handling:
+def list_config_resources(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.list_config_resources import ListConfigResourcesHandler
 
     return Handling(ListConfigResourcesHandler(parts.metadata).handle)
 
 
-def _describe_topic_partitions(parts: HandlerObjects) -> Handling:
+def describe_topic_partitions(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
 
     return Handling(DescribeTopicPartitionsHandler(parts.current_settings, parts.metadata).handle)
 
 
-def _describe_user_scram_credentials(parts: HandlerObjects) -> Handling:
+def describe_user_scram_credentials(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_user_scram_credentials import DescribeUserScramCredentialsHandler
 
     return Handling(DescribeUserScramCredentialsHandler(parts.metadata).handle)
@@ -410,7 +337,7 @@ def _acls(parts: HandlerObjects) -> AclHandlers:
     return AclHandlers(parts.metadata, parts.controller_connection, has_authorizer=has_authorizer)
 
 
-def _delegation_tokens(api: str, parts: HandlerObjects) -> Handling:
+def delegation_tokens(api: str, parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.delegation_tokens import DelegationTokenHandlers
 
     handlers = DelegationTokenHandlers(
@@ -433,60 +360,13 @@ def _share_requests(parts: HandlerObjects) -> ShareRequestParts:
     )
 
 
-def _share_fetch(parts: HandlerObjects) -> Handling:
+def share_fetch(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.share_fetch import ShareFetchHandler
 
     return Handling(ShareFetchHandler(_share_requests(parts)).handle)
 
 
-def _share_acknowledge(parts: HandlerObjects) -> Handling:
+def share_acknowledge(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.share_acknowledge import ShareAcknowledgeHandler
 
     return Handling(ShareAcknowledgeHandler(_share_requests(parts)).handle)
-
-
-_WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
-    ApiKey.PRODUCE: _produce,
-    ApiKey.FETCH: _fetch,
-    ApiKey.LIST_OFFSETS: _list_offsets,
-    ApiKey.METADATA: _metadata,
-    ApiKey.FIND_COORDINATOR: _find_coordinator,
-    ApiKey.LIST_GROUPS: _list_groups,
-    ApiKey.CREATE_TOPICS: _create_topics,
-    ApiKey.DELETE_RECORDS: _delete_records,
-    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
-    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
-    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
-    ApiKey.STREAMS_GROUP_HEARTBEAT: _streams_group_heartbeat,
-    ApiKey.DESCRIBE_ACLS: lambda parts: Handling(_acls(parts).describe),
-    ApiKey.CREATE_ACLS: lambda parts: Handling(_acls(parts).create),
-    ApiKey.DELETE_ACLS: lambda parts: Handling(_acls(parts).delete),
-    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
-    ApiKey.ALTER_CONFIGS: _alter_configs,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
-    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
-    ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
-    ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
-    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
-    ApiKey.LIST_TRANSACTIONS: _list_transactions,
-    ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
-    ApiKey.SHARE_FETCH: _share_fetch,
-    ApiKey.SHARE_ACKNOWLEDGE: _share_acknowledge,
-    ApiKey.CREATE_DELEGATION_TOKEN: partial(_delegation_tokens, "create"),
-    ApiKey.RENEW_DELEGATION_TOKEN: partial(_delegation_tokens, "renew"),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: partial(_delegation_tokens, "expire"),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: partial(_delegation_tokens, "describe"),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_user_scram_credentials,
-    ApiKey.API_VERSIONS: _api_versions,
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: partial(_client_telemetry, "subscriptions"),
-    ApiKey.PUSH_TELEMETRY: partial(_client_telemetry, "push"),
-}
-
-_WITHOUT_OBJECTS: Final[dict[int, str]] = {
-    ApiKey.SASL_HANDSHAKE: "sasl",
-    ApiKey.SASL_AUTHENTICATE: "sasl",
-    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: "streams_group_topology_description_update",
-}
-"""The modules of the handlers that need no object. Each handler is a function with the name of its API."""

@@ -9,14 +9,13 @@ from typing import Any, Final, cast
 
 import pytest
 
+from tidelog.broker.apis import APIS
 from tidelog.broker.authorization.acl_index import AclIndex, Address
 from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.authorization.gate import guarded
 from tidelog.broker.authorization.judging import By, Each, Shown
-from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.request import Handling, RequestContext, RequestSource, Route
 from tidelog.metrics.telemetry import Telemetry
@@ -44,7 +43,7 @@ FEW_NAMES: Final = {
 }
 """The APIs with rules of their own that decide about no list."""
 MANY_NAMES: Final = sorted(
-    {api for api, row in TABLE.items() if any(isinstance(each, Each | Shown | By) for each in row)}
+    {key for key, api in APIS.items() if any(isinstance(each, Each | Shown | By) for each in api.needs)}
     - FEW_NAMES
 )
 _CONFIG_TOPIC: Final = 2
@@ -120,7 +119,8 @@ class Turns:
             self._in_turn.clear()  # it awaits the answer of another process
             return response
 
-        handling = guarded(api_key, Handling(handle), self._authorizer, self._settings)
+        needs = APIS[api_key].needs
+        handling = guarded(api_key, needs, Handling(handle), self._authorizer, self._settings)
         route = Route(api_key, version, handling, Telemetry(ManualClock()))
         source = RequestSource(asyncio.get_running_loop(), "PLAINTEXT")
         source.principal = ALICE
@@ -143,7 +143,7 @@ class Turns:
 @pytest.mark.parametrize("api_key", MANY_NAMES, ids=lambda key: ApiKey(key).name)
 def test_no_turn_judges_many_items(api_key: int, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = Turns(monkeypatch)
-    served = SERVED_APIS[api_key]
+    served = APIS[api_key]
     for version in sorted({served.min_version, served.max_version}):
         for has_null in (False, True):
             asyncio.run(turns.call(ApiKey(api_key), version, has_null=has_null))

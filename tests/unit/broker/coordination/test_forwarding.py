@@ -11,10 +11,10 @@ import pytest
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, decoded, shard_partitions
+from tidelog.broker.apis import APIS
 from tidelog.broker.coordination import coordination
 from tidelog.broker.coordination.batched import WholeRequest, named_items, without_repetitions
 from tidelog.broker.error_responses import item_error, refusal
-from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
@@ -138,7 +138,7 @@ EVERY_API = pytest.mark.parametrize("api_key", REQUESTS, ids=lambda key: key.nam
 
 
 def versions(api_key: ApiKey) -> range:
-    return range(SERVED_APIS[api_key].min_version, SERVED_APIS[api_key].max_version + 1)
+    return range(APIS[api_key].min_version, APIS[api_key].max_version + 1)
 
 
 def kind_of(api_key: ApiKey) -> ShardKind:
@@ -596,8 +596,8 @@ def test_a_name_that_a_request_repeats_is_answered_once(
     lab: InMemoryBroker, api_key: ApiKey, names: list[str], with_operations: bool
 ) -> None:
     """ConsumerGroupDescribe with one group of 1,000 members 50 times took 0.87 s and 257 MB."""
-    version = SERVED_APIS[api_key].max_version
-    fields, kind = named_items(api_key, version), SERVED_APIS[api_key].answered.kind
+    version = APIS[api_key].max_version
+    fields, kind = named_items(api_key, version), APIS[api_key].answered.kind
     coordinators = several(lab, kind)
     served: list[str] = []
 
@@ -707,7 +707,7 @@ def test_large_answers_of_several_owners_are_decoded_in_many_turns(
     "request_", [DescribeGroupsRequest(), OffsetFetchRequest(), DescribeTransactionsRequest()]
 )
 def test_an_empty_request_gets_an_empty_response(lab: InMemoryBroker, request_: Any) -> None:
-    version = SERVED_APIS[request_.API_KEY].max_version
+    version = APIS[request_.API_KEY].max_version
     assert Asked(lab.broker, request_, version).answer == codec.response_class(request_.API_KEY)()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.handlers import FEATURE_OF, SERVED_APIS
+from tidelog.broker.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import DEFAULT_FEATURES, SUPPORTED_FEATURES, FinalizedFeatures
 from tidelog.wire import codec
@@ -13,7 +13,7 @@ from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 
-GATED = sorted(FEATURE_OF.keys() & SERVED_APIS.keys())
+GATED = sorted(key for key, api in APIS.items() if api.feature)
 
 
 def test_the_levels_of_a_new_cluster_are_announced(lab: InMemoryBroker) -> None:

@@ -46,7 +46,7 @@ def lab(make_broker: Callable[..., InMemoryBroker]) -> LeaderLab:
 
 
 def context(version: int) -> RequestContext:
-    return cast(RequestContext, SimpleNamespace(api_version=version))
+    return cast(RequestContext, SimpleNamespace(api_version=version, edit=None))
 
 
 # -- ListOffsets
