@@ -29,6 +29,11 @@ class Kubectl:
         self.namespace = namespace
         self._containerd = _containerd_of(self.environment)
 
+    @property
+    def is_on_the_lab(self) -> bool:
+        """Whether the cluster is the lab, so that this machine is also its node."""
+        return bool(self._containerd)
+
     def run(self, *arguments: str, given: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         done = subprocess.run(
             ["kubectl", "--namespace", self.namespace, *arguments],

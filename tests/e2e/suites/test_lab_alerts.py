@@ -31,7 +31,7 @@ from e2e.release import Release
 from e2e.settings import TAG
 from observabilitylab.chart_files import RULES, filled_in
 from observabilitylab.healthy_hour import clients
-from observabilitylab.prometheus import Prometheus, Target
+from observabilitylab.prometheus import Prometheus, Target, is_installed
 
 NAME: Final = "alerts"
 FULLNAME: Final = f"{NAME}-tidelog"
@@ -213,6 +213,10 @@ def targets_of(release: Release) -> list[Target]:
 
 @pytest.fixture(scope="module")
 def watch(kubectl: Kubectl, slowness: float, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    if not kubectl.is_on_the_lab:
+        pytest.skip("only the lab lets this machine fill volumes and scrape pods")
+    if not is_installed():
+        pytest.skip("prometheus is not installed: make kube-tools")
     directory = tmp_path_factory.mktemp("alerts")
     words = {
         "RELEASE_NAMESPACE": kubectl.namespace,
