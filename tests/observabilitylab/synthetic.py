@@ -132,16 +132,6 @@ def _coordinator_page(second: int) -> Iterator[Line]:
     yield "kafka_consumergroup_current_offset", place, committed
 
 
-def pages(told: Iterable[Sample]) -> dict[tuple[str, int], str]:
-    """Returns the text of /metrics by instance and time."""
-    found: dict[tuple[str, int], list[str]] = {}
-    for sample in told:
-        labels = {name: v for name, v in sample.labels.items() if name not in ("instance", "job")}
-        key = sample.labels["instance"], sample.at_ms
-        found.setdefault(key, []).append(f"{sample.metric}{_label_text(labels)} {sample.value!r}")
-    return {key: "\n".join(lines) + "\n" for key, lines in found.items()}
-
-
 def open_metrics(told: Iterable[Sample]) -> str:
     """Returns the input of `promtool tsdb create-blocks-from openmetrics`, by metric, then by series."""
     lines: dict[str, list[tuple[str, int, float]]] = {}

@@ -23,7 +23,6 @@ _COMMANDS: Final = {
     "maintain": "tidelog.pipeline.commands.maintain:command",
     "quarantine": "tidelog.pipeline.commands.quarantine:command",
     "verify": "tidelog.pipeline.commands.verify:command",
-    "scrape": "tidelog.pipeline.commands.scrape:command",
 }
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +48,10 @@ def run(*arguments: object) -> Result:
         (["quarantine", "list", "none", "--bootstrap-server", CLOSED], REFUSED),
         (["quarantine", "list", "none", "--bootstrap-server", "CLUSTER"], NO_TOPIC),
         (["quarantine", "replay", "none", "--bootstrap-server", "CLUSTER"], NO_TOPIC),
-        (["analytics", "--topic", "none", "--output", "DIR/o", "--bootstrap-server", CLOSED], REFUSED),
-        (["analytics", "--topic", "none", "--output", "DIR/o", "--bootstrap-server", "CLUSTER"], NO_TOPIC),
+        (
+            [*("analytics", "--prometheus", CLOSED, "--output", "DIR/o"), *("--bootstrap-server", CLOSED)],
+            REFUSED,
+        ),
         (
             ["analytics", "--prometheus", CLOSED, "--output", "DIR/o"],
             "does not have the form http://HOST:PORT",
@@ -64,13 +64,11 @@ def run(*arguments: object) -> Result:
                 f"http://{CLOSED}",
                 "--output",
                 "DIR/o",
-                "--remote-read",
                 "--step",
                 "1m",
             ],
             "does not answer",
         ),
-        (["scrape", "--target", CLOSED, "--topic", "none", "--bootstrap-server", CLOSED], REFUSED),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -93,33 +91,3 @@ def test_the_jars_as_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "a.jar").touch()
     monkeypatch.setenv("TIDELOG_SPARK_JARS", str(tmp_path))
     assert json.loads(run("jars").stdout) == [str(tmp_path / "a.jar")]
-
-
-@pytest.fixture
-def target() -> Iterator[str]:
-    class Metrics(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b"tidelog_up 1\n")
-
-        def log_message(self, *arguments: object) -> None:  # its name is that of http.server
-            """Prints nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/metrics"
-        server.shutdown()
-        thread.join()
-
-
-def test_the_snapshots_of_a_scrape_are_counted(cluster: Cluster, target: str) -> None:
-    cluster.create_topic("snapshots")
-    result = run(
-        *("scrape", "--target", target, "--topic", "snapshots", "--count", 1),
-        *("--bootstrap-server", cluster.bootstrap),
-    )
-    assert result.exit_code == 0, result.stderr
-    assert json.loads(result.stdout) == {"topic": "snapshots", "targets": 1, "snapshots": 1}
-    assert len(cluster.records("snapshots")) == 1

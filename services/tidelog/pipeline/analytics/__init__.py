@@ -1,3 +1,1 @@
-"""Analyses of the metrics' history: ISR episodes, lag with its estimated end, retention, and skew with a plan
-that removes it.
-"""
+"""Tables of the metrics' history: samples, ISR episodes, and skew with a plan that removes it."""

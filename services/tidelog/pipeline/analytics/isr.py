@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from tidelog.pipeline.analytics.series import SILENT_INTERVALS
+from tidelog.pipeline.analytics.facts import SILENT_INTERVALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class Sighting:
 class Episode:
     """The change to fewer replicas happened between `began_after_ms` and `began_ms`. They are None if the
     history begins within the episode. `ended_ms` is None if the episode has not ended. `shrinks` and
-    `expands` count the observed changes. `silent_brokers` hold a replica and were not scraped during the
-    episode.
+    `expands` count the observed changes.
     """
 
     began_after_ms: int | None
@@ -49,7 +48,6 @@ class Episode:
     expands: int = 0
     under_min_ms: int = 0
     unseen_ms: int = 0
-    silent_brokers: list[int] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -85,16 +83,7 @@ def agreed(sightings: Sequence[Sighting], interval_ms: int) -> list[Sighting]:
                 and told[before].in_sync < least.in_sync
             ):
                 least = told[before]
-        found.append(
-            Sighting(
-                sighting.at_ms,
-                least.teller,
-                least.replicas,
-                least.in_sync,
-                least.leader,
-                least.is_under_min,
-            )
-        )
+        found.append(replace(least, at_ms=sighting.at_ms))
     return _one_a_moment(found)
 
 

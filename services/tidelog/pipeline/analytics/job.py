@@ -1,234 +1,338 @@
-"""The analytics job: from facts to tables, a plan and a report."""
+"""The analytics job: from the facts of a history to tables and a plan."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from tidelog.client.rebalance_plan import Assignment, plan_json
-from tidelog.pipeline.analytics import metric_names as names
-from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
-from tidelog.pipeline.analytics.facts import Fact, Row
-from tidelog.pipeline.analytics.partitions import LAG_POINTS, HistoryView
-from tidelog.pipeline.analytics.plan import BY_LOAD, Proposal, propose
-from tidelog.pipeline.analytics.series import interval_ms
-from tidelog.pipeline.analytics.skew import PartitionLoad, TopicSkew, topic_skews
-from tidelog.pipeline.analytics.tables import (
-    PARTITION_TABLES,
-    frame_of,
-    partition_results,
-    rows_by_table,
-    survey,
+import pandas as pd
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from tidelog.client.rebalance_plan import Assignment
+from tidelog.pipeline.analytics import facts as metrics
+from tidelog.pipeline.analytics.facts import (
+    SILENT_INTERVALS,
+    Fact,
+    Point,
+    Row,
+    after_last_fall,
+    latest,
+    newest_by_time,
+    slope_per_s,
+)
+from tidelog.pipeline.analytics.isr import Sighting, agreed, episodes_of, silent_in
+from tidelog.pipeline.analytics.loads import (
+    PartitionLoad,
+    Proposal,
+    TopicSkew,
+    holders_of,
+    propose,
+    topic_skews,
 )
 from tidelog.pipeline.errors import PipelineError
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql import Row as SparkRow
-
 TREND_WINDOW_MS: Final = 30 * 60_000
 MAX_BROKER_POINTS: Final = 5000
-PICTURE_POINTS: Final = 300
-PLAN_FILE: Final = "reassignment.json"
-_INTERVAL_SAMPLES: Final = 2000
 _WRITERS: Final = 4
+_PLACE: Final = "topic string, partition int"
+PARTITION_TABLES: Final[Mapping[str, str]] = {
+    "isr_episodes": f"{_PLACE}, began_after_ms bigint, began_ms bigint, ended_ms bigint, last_ms bigint, "
+    "seconds double, is_open boolean, replicas int, least_in_sync int, shrinks int, expands int, "
+    "under_min_isr_s double, unseen_s double, leaders array<int>, silent_brokers array<int>",
+    "partition_loads": f"{_PLACE}, leader int, replicas int, holders array<int>, bytes double, "
+    "records double, records_per_s double, bytes_per_s double, leads_as_preferred boolean",
+}
+"""The columns of tables with rows of partitions. Tables show columns `*_ms` as timestamps `*_at`."""
+_OTHER_TABLES: Final[Mapping[str, str]] = {
+    "topic_skews": "topic string, partitions int, bytes double, records_per_s double, "
+    "bytes_over_mean double, rate_over_mean double, rate_variation double, hottest_partition int",
+    "broker_loads": "is_planned boolean, broker int, replicas int, leaders int, bytes double, "
+    "written_bytes_per_s double, led_bytes_per_s double",
+    "reassignments": f"{_PLACE}, replicas array<int>, planned array<int>",
+}
 
-Tell = Callable[[str], None]
+Told: TypeAlias = dict[str, dict[Any, list[Point]]]
+"""A map of metric to teller (or consumer group) to sorted points. A teller's type depends on the metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
     """The options of an analysis. `assignment` and `racks` come from the cluster, if the cluster was asked.
-    `span_ms` is the approximate length of the history.
+    `span_ms` is the approximate length of the history, and `interval_ms` the time between two samples.
     """
 
+    interval_ms: int
+    span_ms: int
     trend_window_ms: int = TREND_WINDOW_MS
-    plan_way: str = BY_LOAD
     leaving: tuple[int, ...] = ()
     assignment: Assignment | None = None
     racks: Mapping[int, str | None] | None = None
-    span_ms: int = 86_400_000
+
+
+class HistoryView(NamedTuple):
+    """Facts about the whole history. `heard` maps a broker to the sorted times of its scrapes."""
+
+    end_ms: int
+    interval_ms: int
+    trend_window_ms: int
+    heard: Mapping[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """The result of an analysis. Rows have the tables' columns, with times in columns `*_ms`."""
 
-    start_ms: int
-    end_ms: int
     facts: int
-    brokers: BrokerView
+    racks: Mapping[int, str | None]
     rows: Mapping[str, Sequence[Row]]
-    lag_history: Mapping[str, Sequence[tuple[int, float]]]
     skews: Sequence[TopicSkew]
     proposal: Proposal
 
 
-def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> Analysis:
-    """Analyses the history. Raises PipelineError if the history lacks the necessary metrics."""
-    from pyspark.storagelevel import StorageLevel
-
-    facts = facts.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        tell("fetching the history")
-        rows = survey(facts, max(1, wishes.span_ms // MAX_BROKER_POINTS)).collect()
-        if not rows:
-            raise PipelineError(
-                f"the history has no sample of {names.IN_SYNC} or similar metrics in that period: is "
-                "tidelog scraped, "
-                "is --match right, is --since long enough?"
-            )
-        start_ms, end_ms = min(row.first_ms for row in rows), max(row.at_ms for row in rows)
-        count = sum(row.samples for row in rows)
-        brokers = _look_at_brokers(facts, rows, end_ms, wishes)
-        bucket_ms = max(brokers.interval_ms, (end_ms - start_ms) // PICTURE_POINTS)
-        view = HistoryView(
-            start_ms, end_ms, brokers.interval_ms, wishes.trend_window_ms, brokers.heard, bucket_ms
-        )
-        tell(f"looking at partitions and groups: {count:,} samples")
-        found = rows_by_table(partition_results(facts, view))
-        lags = _lag_history(found.pop(LAG_POINTS), view)
-        tell("planning")
-        loads = [load_of(row) for row in found["partition_loads"]]
-        proposal = propose(
-            loads,
-            wishes.racks if wishes.racks is not None else brokers.racks,
-            assignment=wishes.assignment,
-            leaving=wishes.leaving,
-            way=wishes.plan_way,
-        )
-    finally:
-        facts.unpersist()
-    return Analysis(start_ms, end_ms, count, brokers, found, lags, topic_skews(loads), proposal)
+def analyse(facts: DataFrame, wishes: Wishes, tell: Callable[[str], None]) -> Analysis:
+    """Analyses the history, which is read twice. Raises PipelineError if it lacks the necessary metrics."""
+    tell("fetching the history")
+    count, end_ms, told = _survey(facts, max(1, wishes.span_ms // MAX_BROKER_POINTS))
+    racks, heard = look_at_brokers(told, end_ms, wishes.interval_ms)
+    view = HistoryView(end_ms, wishes.interval_ms, wishes.trend_window_ms, heard)
+    tell(f"looking at partitions: {count:,} samples")
+    rows = _rows_by_table(facts, view)
+    tell("planning")
+    loads = [load_of(row) for row in rows["partition_loads"]]
+    told_racks = racks if wishes.racks is None else wishes.racks
+    proposal = propose(loads, told_racks, assignment=wishes.assignment, leaving=wishes.leaving)
+    return Analysis(count, racks, rows, topic_skews(loads), proposal)
 
 
-def write_tables(spark: SparkSession, analysis: Analysis, directory: str, table_format: str) -> list[str]:
-    """Writes the tables, replacing the earlier content. Returns their names."""
-    frames = {
-        name: frame_of(spark, analysis.rows[name], columns) for name, columns in PARTITION_TABLES.items()
+def load_of(row: Row) -> PartitionLoad:
+    """Converts a row of `partition_loads`."""
+    columns = {field.name: row[field.name] for field in dataclasses.fields(PartitionLoad)}
+    return PartitionLoad(**{**columns, "holders": tuple(row["holders"])})
+
+
+def write_tables(
+    spark: SparkSession, facts: DataFrame, analysis: Analysis, directory: str, table_format: str
+) -> list[str]:
+    """Writes the history and the other tables, replacing the earlier content. Returns their names."""
+    proposal = analysis.proposal
+    rows: dict[str, Iterable[Row]] = {
+        **analysis.rows,
+        "topic_skews": [dataclasses.asdict(skew) for skew in analysis.skews],
+        "broker_loads": [
+            {"is_planned": is_planned, **dataclasses.asdict(load)}
+            for is_planned, loads in ((False, proposal.before), (True, proposal.after))
+            for load in loads
+        ],
+        "reassignments": [
+            {"topic": m.topic, "partition": m.partition, "replicas": m.before, "planned": m.after}
+            for m in proposal.moves
+        ],
     }
-    frames["brokers"] = frame_of(spark, analysis.brokers.rows, _BROKER_COLUMNS)
-    skews = [dataclasses.asdict(skew) for skew in analysis.skews]
-    frames["topic_skews"] = frame_of(spark, skews, _SKEW_COLUMNS)
-    frames["broker_loads"] = frame_of(spark, load_rows(analysis.proposal), _LOAD_COLUMNS)
-    frames["reassignments"] = frame_of(spark, move_rows(analysis.proposal), _MOVE_COLUMNS)
+    columns = {**PARTITION_TABLES, **_OTHER_TABLES}
+    frames = {name: _frame_of(spark, rows[name], columns[name]).coalesce(1) for name in columns}
+    frames["history"] = facts.withColumn("at", f.timestamp_millis("at_ms")).drop("at_ms")
 
     def write(name: str) -> None:
-        writer = frames[name].coalesce(1).write.format(table_format).mode("overwrite")
+        writer = frames[name].write.format(table_format).mode("overwrite")
         if table_format == "delta":
             writer = writer.option("overwriteSchema", "true")
         writer.save(f"{directory.rstrip('/')}/{name}")
 
-    # The tables are small. Committing them, one after the other, takes most of the time.
+    # Most tables are small. Committing them, one after the other, would take most of the time.
     with ThreadPoolExecutor(_WRITERS) as pool:
         list(pool.map(write, frames))
     return list(frames)
 
 
-def write_plan(proposal: Proposal, path: Path) -> None:
-    """Writes the plan in the form of `kafka-reassign-partitions --reassignment-json-file`. Raises
-    PipelineError.
+def _survey(facts: DataFrame, bucket_ms: int) -> tuple[int, int, list[Fact]]:
+    """Returns the number of samples, the time of the last one, and the brokers' own figures (the last of each
+    bucket). One job computes these few rows.
     """
-    try:
-        path.write_text(plan_json(proposal.moves), "utf-8")
-    except OSError as error:
-        raise PipelineError(f"{path}: {error.strerror}") from error
-
-
-def load_rows(proposal: Proposal) -> list[Row]:
-    """Returns the brokers' loads now and after the plan."""
-    return [
-        {"is_planned": is_planned, **dataclasses.asdict(load)}
-        for is_planned, loads in ((False, proposal.before), (True, proposal.after))
-        for load in loads
-    ]
-
-
-def move_rows(proposal: Proposal) -> list[Row]:
-    """Returns the plan as rows of a table."""
-    return [
-        {
-            "topic": move.topic,
-            "partition": move.partition,
-            "replicas": list(move.before),
-            "planned": list(move.after),
-        }
-        for move in proposal.moves
-    ]
-
-
-_BROKER_COLUMNS: Final = (
-    "broker int, is_alive boolean, silent_s double, isr_shrinks bigint, isr_expands bigint, "
-    "disk_bytes double, disk_free_bytes double, disk_full_s double"
-)
-_SKEW_COLUMNS: Final = (
-    "topic string, partitions int, bytes double, records_per_s double, bytes_over_mean double, "
-    "rate_over_mean double, rate_variation double, hottest_partition int"
-)
-_LOAD_COLUMNS: Final = (
-    "is_planned boolean, broker int, replicas int, leaders int, bytes double, "
-    "written_bytes_per_s double, led_bytes_per_s double"
-)
-_MOVE_COLUMNS: Final = "topic string, partition int, replicas array<int>, planned array<int>"
-
-
-def _look_at_brokers(facts: DataFrame, rows: Sequence[SparkRow], end_ms: int, wishes: Wishes) -> BrokerView:
+    is_own = f.col("metric").isin(*metrics.OF_BROKERS)
+    rows = (
+        facts.groupBy(
+            "metric",
+            f.when(is_own, f.col("broker")).alias("broker"),
+            f.when(is_own, f.floor(f.col("at_ms") / bucket_ms)).alias("bucket"),
+        )
+        .agg(
+            f.count("*").alias("samples"),
+            f.max("at_ms").alias("at_ms"),
+            f.max_by("detail", "at_ms").alias("detail"),
+        )
+        .collect()
+    )
+    if not rows:
+        raise PipelineError(
+            f"the history has no sample of {metrics.IN_SYNC} or similar metrics in that period: is tidelog "
+            "scraped, is --match right, is --since long enough?"
+        )
     told = [
-        Fact(row.metric, row.broker, None, None, None, row.detail, row.at_ms, row.value)
+        Fact(row.metric, row.broker, None, None, None, row.detail, row.at_ms, 0.0)
         for row in rows
         if row.broker is not None
     ]
-    fallback = None
-    if not any(fact.metric == names.HELD for fact in told):
-        fallback = _usual_interval_ms(facts)
-    return look_at_brokers(
-        told, end_ms=end_ms, trend_window_ms=wishes.trend_window_ms, fallback_interval_ms=fallback
-    )
+    return sum(row.samples for row in rows), max(row.at_ms for row in rows), told
 
 
-def _usual_interval_ms(facts: DataFrame) -> int | None:
-    """Returns the usual interval of one partition's ISR or lag samples, for histories of an exporter only."""
-    from pyspark.sql import functions as f
-
-    for metric in (names.IN_SYNC, names.LAG):
-        of_metric = facts.where(f.col("metric") == metric)
-        first = of_metric.select("topic", "partition", "consumer_group").limit(1).collect()
-        if not first:
-            continue
-        same = [f.col(name).eqNullSafe(first[0][name]) for name in ("topic", "partition", "consumer_group")]
-        times = of_metric.where(same[0] & same[1] & same[2]).select("at_ms").distinct().orderBy("at_ms")
-        found = interval_ms([row.at_ms for row in times.limit(_INTERVAL_SAMPLES).collect()], 0)
-        return found or None
-    return None
-
-
-def load_of(row: Row) -> PartitionLoad:
-    """Converts a row of `partition_loads`."""
-    return PartitionLoad(
-        row["topic"],
-        row["partition"],
-        row["leader"],
-        row["replicas"],
-        tuple(row["holders"]),
-        row["bytes"],
-        row["records"],
-        row["records_per_s"],
-        row["bytes_per_s"],
-    )
-
-
-def _lag_history(points: Sequence[Row], view: HistoryView) -> dict[str, list[tuple[int, float]]]:
-    """Returns the lag of a group over all partitions, as the last value of each bucket."""
-    sums: dict[str, dict[int, float]] = {}
-    for row in points:
-        by_bucket = sums.setdefault(row["consumer_group"], {})
-        for bucket, lag in zip(row["buckets"], row["lags"], strict=True):
-            by_bucket[bucket] = by_bucket.get(bucket, 0.0) + lag
-    return {
-        group: [(view.start_ms + bucket * view.bucket_ms, lag) for bucket, lag in sorted(by_bucket.items())]
-        for group, by_bucket in sorted(sums.items())
+def look_at_brokers(
+    told: Iterable[Fact], end_ms: int, interval_ms: int
+) -> tuple[dict[int, str | None], dict[int, tuple[int, ...]]]:
+    """Returns the racks of the live brokers, and the sorted times at which each broker was scraped."""
+    heard: dict[int, set[int]] = defaultdict(set)
+    newest: dict[int, tuple[int, str | None]] = {}
+    for fact in told:
+        if fact.broker is not None and fact.metric == metrics.HELD:
+            heard[fact.broker].add(fact.at_ms)
+        elif fact.broker is not None and fact.metric == metrics.BROKER_INFO:
+            newest[fact.broker] = max(newest.get(fact.broker, (0, None)), (fact.at_ms, fact.detail))
+    # A scraped broker that is silent is down, even if the controller still reports it as alive.
+    last_seen = {broker: at_ms for broker, (at_ms, _) in newest.items()}
+    last_seen |= {broker: max(times) for broker, times in heard.items()}
+    recent_ms = end_ms - SILENT_INTERVALS * interval_ms
+    alive = {
+        broker: newest.get(broker, (0, None))[1]
+        for broker, at_ms in sorted(last_seen.items())
+        if at_ms >= recent_ms
     }
+    return alive, {broker: tuple(sorted(times)) for broker, times in heard.items()}
+
+
+def _rows_by_table(facts: DataFrame, view: HistoryView) -> dict[str, list[Row]]:
+    """Returns the rows of all partitions, from one pass over the history."""
+
+    def look(key: tuple[str, int], frame: pd.DataFrame) -> pd.DataFrame:
+        told = _facts(frame)
+        rows = [(table, json.dumps(row)) for table, row in partition_rows(key[0], int(key[1]), told, view)]
+        return pd.DataFrame(rows, columns=["table_name", "row_json"])
+
+    found: dict[str, list[Row]] = {name: [] for name in PARTITION_TABLES}
+    chosen = facts.where(f.col("metric").isin(*metrics.OF_PARTITIONS))
+    grouped = chosen.groupBy("topic", "partition")
+    for row in grouped.applyInPandas(look, "table_name string, row_json string").collect():
+        found[row.table_name].append(json.loads(row.row_json))
+    for rows in found.values():
+        rows.sort(key=lambda row: (row["topic"], row["partition"]))
+    return found
+
+
+def _facts(frame: pd.DataFrame) -> Iterator[Fact]:
+    brokers = [None if pd.isna(broker) else int(broker) for broker in frame["broker"]]
+    for metric, broker, at_ms, value in zip(
+        frame["metric"], brokers, frame["at_ms"], frame["value"], strict=True
+    ):
+        yield Fact(metric, broker, None, None, None, None, int(at_ms), float(value))
+
+
+def partition_rows(
+    topic: str, partition: int, facts: Iterable[Fact], view: HistoryView
+) -> Iterator[tuple[str, Row]]:
+    """Yields (table, row) for one partition. Times are in columns `*_ms`."""
+    told = _told(facts)
+    place = {"topic": topic, "partition": partition}
+    load = _load_row(told, view)
+    for row in _episode_rows(told, load["holders"] if load else (), view):
+        yield "isr_episodes", {**place, **row}
+    if load:
+        yield "partition_loads", {**place, **load}
+
+
+def _told(facts: Iterable[Fact]) -> Told:
+    raw: Told = defaultdict(lambda: defaultdict(list))
+    for fact in facts:
+        raw[fact.metric][fact.broker].append((fact.at_ms, fact.value))
+    sorted_points: Told = defaultdict(dict)
+    for metric, by_teller in raw.items():
+        sorted_points[metric] = {teller: newest_by_time(points) for teller, points in by_teller.items()}
+    return sorted_points
+
+
+def _sightings(told: Told) -> Iterator[Sighting]:
+    for teller, points in told[metrics.IN_SYNC].items():
+        replicas = dict(told[metrics.REPLICAS].get(teller, ()))
+        leaders = dict(told[metrics.LEADER].get(teller, ()))
+        under_min = dict(told[metrics.UNDER_MIN_ISR].get(teller, ()))
+        for at_ms, in_sync in points:
+            if at_ms not in replicas:
+                continue  # the scrape was cut off, and one value is useless without the other
+            leader = leaders.get(at_ms, teller)
+            yield Sighting(
+                at_ms,
+                teller,
+                int(replicas[at_ms]),
+                int(in_sync),
+                None if leader is None else int(leader),
+                bool(under_min.get(at_ms, 0)),
+            )
+
+
+def _episode_rows(told: Told, holders: Sequence[int], view: HistoryView) -> Iterator[Row]:
+    for episode in episodes_of(agreed(list(_sightings(told)), view.interval_ms), view.interval_ms):
+        row = dataclasses.asdict(episode)
+        under_min_ms, unseen_ms = row.pop("under_min_ms"), row.pop("unseen_ms")
+        yield {
+            **row,
+            "seconds": episode.seconds,
+            "is_open": episode.ended_ms is None,
+            "under_min_isr_s": under_min_ms / 1000,
+            "unseen_s": unseen_ms / 1000,
+            "silent_brokers": silent_in(episode, holders, view.heard, view.interval_ms),
+        }
+
+
+def _load_row(told: Told, view: HistoryView) -> Row | None:
+    sizes = {broker: points for broker, points in told[metrics.LOG_SIZE].items() if broker is not None}
+    starts, ends, counts = (
+        newest_by_time(point for points in told[metric].values() for point in points)
+        for metric in (metrics.START_OFFSET, metrics.END_OFFSET, metrics.REPLICAS)
+    )
+    if not (sizes or ends):
+        return None
+    leader, preferred = _last_told(told[metrics.LEADER]), _last_told(told[metrics.IS_PREFERRED])
+    holders = holders_of(
+        sizes,
+        int(counts[-1][1]) if counts else len(sizes),
+        None if leader is None else int(leader),
+        leads_as_preferred=bool(preferred),
+        history_end_ms=view.end_ms,
+        interval_ms=view.interval_ms,
+    )
+    stored = max((points[-1][1] for broker, points in sizes.items() if broker in holders), default=0.0)
+    records = max(0.0, ends[-1][1] - starts[-1][1]) if ends and starts else 0.0
+    per_s = max(0.0, slope_per_s(latest(after_last_fall(ends), view.trend_window_ms)) or 0.0)
+    return {
+        "leader": None if leader is None else int(leader),
+        "replicas": int(counts[-1][1]) if counts else len(holders),
+        "holders": list(holders),
+        "bytes": stored,
+        "records": records,
+        "records_per_s": per_s,
+        # The size of a record is estimated by the mean of the existing ones. For a compacted topic this is a
+        # guess.
+        "bytes_per_s": per_s * stored / records if records else 0.0,
+        "leads_as_preferred": None if preferred is None else bool(preferred),
+    }
+
+
+def _last_told(by_teller: Mapping[Any, list[Point]]) -> float | None:  # see Told
+    """Returns the point of the teller that reported last."""
+    newest = max((points[-1] for points in by_teller.values() if points), default=None)
+    return None if newest is None else newest[1]
+
+
+def _frame_of(spark: SparkSession, rows: Iterable[Row], columns: str) -> DataFrame:
+    """Returns rows as a table. Column `began_ms` becomes the timestamp `began_at`."""
+    order = [column.split()[0] for column in columns.split(", ")]
+    frame = spark.createDataFrame([tuple(row[name] for name in order) for row in rows], columns)
+    return frame.select(
+        *(
+            f.timestamp_millis(name).alias(f"{name.removesuffix('_ms')}_at") if name.endswith("_ms") else name
+            for name in order
+        )
+    )

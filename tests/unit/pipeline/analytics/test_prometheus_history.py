@@ -1,6 +1,4 @@
-"""An hour with known results in a real Prometheus, read by range queries, by remote read, and by the whole
-job.
-"""
+"""An hour with known results in a real Prometheus, read as scraped, by steps, and by the whole job."""
 
 from __future__ import annotations
 
@@ -14,15 +12,21 @@ import pytest
 
 from observabilitylab import synthetic
 from observabilitylab.prometheus import Prometheus as PrometheusProcess
-from tidelog.pipeline.analytics import history
 from tidelog.pipeline.analytics.facts import Sample
-from tidelog.pipeline.analytics.job import Analysis, Wishes, analyse, load_of, write_plan, write_tables
-from tidelog.pipeline.analytics.prometheus import Prometheus, Slice, parse_matchers, slices_of
-from tidelog.pipeline.analytics.report import page, summary
+from tidelog.pipeline.analytics.job import Analysis, Wishes, analyse, load_of, write_tables
+from tidelog.pipeline.analytics.prometheus import (
+    FACT_SCHEMA,
+    Prometheus,
+    Slice,
+    find_history,
+    from_prometheus,
+    slices_of,
+)
+from tidelog.pipeline.commands.analytics import summary
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [
     pytest.mark.integration,
@@ -45,8 +49,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield process.url
 
 
-def fetched(prometheus: Prometheus, metric: str, longest_ms: int = 3_600_000_000) -> list[Sample]:
-    parts = slices_of((metric,), BEGAN_MS, END_MS, synthetic.INTERVAL_MS, longest_ms)
+def fetched(
+    prometheus: Prometheus,
+    metric: str,
+    longest_ms: int = 3_600_000_000,
+    step_ms: int | None = synthetic.INTERVAL_MS,
+) -> list[Sample]:
+    parts = slices_of((metric,), BEGAN_MS, END_MS, step_ms, longest_ms)
     return [sample for part in parts for sample in prometheus.samples(part)]
 
 
@@ -58,14 +67,15 @@ def told(samples: list[Sample], metric: str) -> set[tuple[Any, ...]]:
     }
 
 
-def test_remote_read_gives_each_sample_as_it_was_scraped(url: str) -> None:
+def test_without_a_step_each_sample_is_read_once_as_it_was_scraped(url: str) -> None:
     truth = list(synthetic.samples(BEGAN_MS))
-    prometheus = Prometheus(url, reads_remotely=True)
     for metric in (LAG, "kafka_log_log_size", "kafka_topic_partition_in_sync_replica"):
-        assert told(fetched(prometheus, metric), metric) == told(truth, metric)
+        found = fetched(Prometheus(url), metric, 600_000, None)
+        assert told(found, metric) == told(truth, metric)
+        assert len(found) == len([sample for sample in truth if sample.metric == metric])
 
 
-def test_sliced_range_queries_give_the_same_without_ended_series(url: str) -> None:
+def test_sliced_range_queries_give_each_sample_without_ended_series(url: str) -> None:
     truth = list(synthetic.samples(BEGAN_MS))
     prometheus = Prometheus(url)
     assert told(fetched(prometheus, LAG, 600_000), LAG) == told(truth, LAG)
@@ -77,11 +87,11 @@ def test_sliced_range_queries_give_the_same_without_ended_series(url: str) -> No
 
 
 def test_only_the_matching_series_and_the_interval_as_scraped(url: str) -> None:
-    both = Prometheus(url, matchers=parse_matchers('consumergroup=~"slow|asleep",topic="flights"'))
+    both = Prometheus(url, 'consumergroup=~"slow|asleep",topic="flights"')
     groups = {sample.labels["consumergroup"] for sample in fetched(both, LAG)}
     assert groups == {"slow", "asleep"}
-    remote = Prometheus(url, True, parse_matchers('consumergroup!="slow"'))
-    assert {s.labels["consumergroup"] for s in fetched(remote, LAG)} == {"asleep", "behind", "catching-up"}
+    others = Prometheus(url, 'consumergroup!="slow"')
+    assert {s.labels["consumergroup"] for s in fetched(others, LAG)} == {"asleep", "behind", "catching-up"}
     assert both.scrape_interval_ms(LAG, END_MS) == synthetic.INTERVAL_MS
     assert both.scrape_interval_ms("no_such_metric", END_MS) is None
 
@@ -94,14 +104,17 @@ def test_a_rejected_query_and_a_missing_prometheus_are_reported_in_one_sentence(
     with pytest.raises(PipelineError, match="http://HOST"):
         Prometheus("127.0.0.1:9090").scrape_interval_ms(LAG, END_MS)
     with pytest.raises(PipelineError, match="--match"):
-        parse_matchers("namespace=kafka")
+        Prometheus(url, "namespace=kafka").scrape_interval_ms(LAG, END_MS)
 
 
 @pytest.fixture(scope="module")
-def analysis(spark: SparkSession, url: str) -> Analysis:
-    found = history.find_history(Prometheus(url, reads_remotely=True), BEGAN_MS, END_MS)
-    facts = history.from_prometheus(spark, found)
-    return analyse(facts, Wishes(span_ms=synthetic.LENGTH_MS), lambda _: None)
+def facts(spark: SparkSession, url: str) -> DataFrame:
+    return from_prometheus(spark, find_history(Prometheus(url), BEGAN_MS, END_MS)).persist()
+
+
+@pytest.fixture(scope="module")
+def analysis(facts: DataFrame) -> Analysis:
+    return analyse(facts, Wishes(synthetic.INTERVAL_MS, synthetic.LENGTH_MS), lambda _: None)
 
 
 @pytest.mark.spark
@@ -116,31 +129,6 @@ def test_each_episode_is_found_with_its_broker(analysis: Analysis) -> None:
         assert (row["under_min_isr_s"] > 0) == (row["topic"] == synthetic.HOT)
     (moved,) = [row for row in episodes if (row["topic"], row["partition"]) == (synthetic.FLIGHTS, 1)]
     assert moved["leaders"][:2] == [2, 3]
-    assert sum(row["isr_shrinks"] for row in analysis.brokers.rows) == 6
-
-
-@pytest.mark.spark
-def test_lags_have_the_expected_trends(analysis: Analysis) -> None:
-    trends = {row["consumer_group"]: row for row in analysis.rows["lag_trends"]}
-    states = {group: row["state"] for group, row in trends.items()}
-    assert states == {"slow": "growing", "behind": "growing", "asleep": "stalled", "catching-up": "draining"}
-    assert trends["catching-up"]["drain_s"] == pytest.approx(400)
-    assert trends["slow"]["produced_per_s"] == pytest.approx(100)
-    assert trends["slow"]["consumed_per_s"] == pytest.approx(60)
-    assert analysis.lag_history["asleep"][-1] == (END_MS, 360_000)
-
-
-@pytest.mark.spark
-def test_records_that_retention_will_delete_are_predicted(analysis: Analysis) -> None:
-    found = {row["consumer_group"]: row for row in analysis.rows["retention_forecasts"]}
-    assert found["slow"]["verdict"] == "at risk"
-    assert found["slow"]["by_time_s"] == pytest.approx(10_800)
-    assert found["behind"]["verdict"] == "at risk"
-    margin = synthetic.BEHIND_START_MARGIN + 80 * 3600 - 90 * 3600
-    assert found["behind"]["margin"] == margin
-    assert found["behind"]["by_offset_s"] == pytest.approx(margin / 10, rel=0.05)
-    (full,) = [row["disk_full_s"] for row in analysis.brokers.rows if row["disk_full_s"] is not None]
-    assert full == pytest.approx(10_000, rel=0.01)
 
 
 @pytest.mark.spark
@@ -155,27 +143,26 @@ def test_skew_and_replicas_are_derived_from_the_metrics_only(analysis: Analysis)
     }
     assert all(load.holders[0] == synthetic.REPLICAS[key][0] for key, load in loads.items())
     assert analysis.proposal.left_out == 0
-    assert analysis.brokers.racks == {1: "r1", 2: "r2", 3: "r3"}
+    assert analysis.racks == {1: "r1", 2: "r2", 3: "r3"}
 
 
 @pytest.mark.spark
-def test_tables_plan_and_report_are_written(spark: SparkSession, analysis: Analysis, tmp_path: Path) -> None:
-    names = write_tables(spark, analysis, str(tmp_path / "tables"), "parquet")
-    frames = {name: spark.read.parquet(str(tmp_path / "tables" / name)) for name in names}
+def test_tables_are_written_with_the_history(
+    spark: SparkSession, facts: DataFrame, analysis: Analysis, tmp_path: Path
+) -> None:
+    names = write_tables(spark, facts, analysis, str(tmp_path), "parquet")
+    frames = {name: spark.read.parquet(str(tmp_path / name)) for name in names}
     assert frames["isr_episodes"].count() == 6
-    row = frames["lag_trends"].where("consumer_group = 'catching-up'").collect()[0]
-    assert row.drained_at.timestamp() * 1000 == END_MS + 400_000
-    write_plan(analysis.proposal, tmp_path / "plan.json")
-    assert (tmp_path / "plan.json").read_text().startswith("{")
-    text = page(analysis, [load_of(r) for r in analysis.rows["partition_loads"]], "An hour", END_MS)
-    assert text.count("data:image/png;base64,") == 5
-    assert summary(analysis) in text.replace("&#x27;", "'")
-    assert "catching-up" in text
-    assert "1 h 47 min" in text or "1 h 46 min" in text
+    assert frames["broker_loads"].count() == 6
+    assert frames["history"].count() == analysis.facts
+    draining = frames["history"].where(f"metric = '{LAG}' AND consumer_group = 'catching-up'")
+    (row,) = draining.orderBy("at").tail(1)
+    assert (row.at.timestamp() * 1000, row.value, row.topic) == (END_MS, 4000.0, synthetic.FLIGHTS)
+    assert summary(analysis).startswith(f"{analysis.facts:,} samples; 6 ISR episodes (0 open); 1 of 2 topics")
 
 
 @pytest.mark.spark
 def test_a_history_without_tidelog_is_reported(spark: SparkSession) -> None:
-    empty = spark.createDataFrame([], history.FACT_SCHEMA)
+    empty = spark.createDataFrame([], FACT_SCHEMA)
     with pytest.raises(PipelineError, match="has no sample"):
-        analyse(empty, Wishes(), lambda _: None)
+        analyse(empty, Wishes(15_000, 1), lambda _: None)

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.pipeline.analytics.series import (
-    after_last_fall,
-    increase,
-    interval_ms,
-    latest,
-    newest_by_time,
-    trend,
-)
+from tidelog.pipeline.analytics.facts import after_last_fall, interval_ms, latest, newest_by_time, slope_per_s
 
 
-def test_a_counter_that_was_reset_counts_both_parts() -> None:
-    assert increase([(0, 5), (1, 9), (2, 2), (3, 3)]) == 4 + 2 + 1
-    assert increase([(0, 5)]) == 0
-
-
-def test_a_trend_is_found_and_noise_is_not_a_trend() -> None:
-    line = trend([(0, 10), (1000, 12), (2000, 14)])
-    assert line is not None
-    assert (line.per_s, line.last, line.is_clear) == (2.0, 14, True)
-    flat = trend([(index * 1000, float(index % 2)) for index in range(50)])
-    assert flat is not None
-    assert not flat.is_clear
-    assert trend([(0, 1), (1000, 2)]) is None, "two points are always on a line"
-    assert trend([(7, 1.0), (7, 2.0), (7, 3.0)]) is None
+def test_a_slope_needs_three_times() -> None:
+    assert slope_per_s([(0, 10), (1000, 12), (2000, 14)]) == 2.0
+    assert slope_per_s([(0, 1), (1000, 2)]) is None, "two points are always on a line"
+    assert slope_per_s([(7, 1.0), (7, 2.0), (7, 3.0)]) is None
 
 
 def test_a_staircase_rises_as_its_steps_do() -> None:
-    line = trend([(second * 1000, 90.0 * (second // 60 * 60)) for second in range(0, 3600, 15)])
-    assert line is not None
-    assert line.per_s == pytest.approx(90, rel=0.02)
+    stairs = [(second * 1000, 90.0 * (second // 60 * 60)) for second in range(0, 3600, 15)]
+    assert slope_per_s(stairs) == pytest.approx(90, rel=0.02)
 
 
 def test_points_before_a_reset_belong_to_another_series() -> None:

@@ -1,7 +1,7 @@
-"""A reassignment plan that balances what brokers store, write and lead, and that copies few bytes. The module
-does no I/O.
+"""The load of partitions and brokers, how uneven it is, and a reassignment plan that balances what brokers
+store, write and lead, and that copies few bytes. The module does no I/O.
 
-`tidelog rebalance` counts replicas. This module weighs them by the metrics' history. The load of a broker is
+`tidelog rebalance` counts replicas. This plan weighs them by the metrics' history. The load of a broker is
 its share of all stored bytes plus its share of all written bytes. A partition stays on as many racks as
 before. The algorithm is a local search that moves single replicas or exchanges two, as long as this reduces
 the load of the most loaded broker.
@@ -9,12 +9,14 @@ the load of the most loaded broker.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean, pstdev
 from typing import Final
 
-from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, after_moves, plan_moves
-from tidelog.pipeline.analytics.skew import PartitionLoad
+from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, after_moves, plan_moves
+from tidelog.pipeline.analytics.facts import SILENT_INTERVALS, Point
 
 TOLERANCE: Final = 0.1
 """A broker may exceed the mean load by this factor."""
@@ -25,6 +27,132 @@ _EXCHANGE_WORTH: Final = 0.8
 """The minimum gain of an exchange. An exchange copies two replicas, so it must gain more than a move."""
 _CANDIDATES: Final = 200
 _EPSILON: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLoad:
+    """`holders` are the brokers with a replica, with the preferred leader first if it is known."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: int
+    holders: tuple[int, ...]
+    bytes: float
+    records: float
+    records_per_s: float
+    bytes_per_s: float
+
+    @property
+    def key(self) -> PartitionKey:
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSkew:
+    """`*_over_mean` is the largest partition's share over an equal share. 1 means even."""
+
+    topic: str
+    partitions: int
+    bytes: float
+    records_per_s: float
+    bytes_over_mean: float
+    rate_over_mean: float
+    rate_variation: float
+    hottest_partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLoad:
+    """`written_bytes_per_s` counts writes to all replicas, `led_bytes_per_s` writes to the preferred
+    leaders.
+    """
+
+    broker: int
+    replicas: int
+    leaders: int
+    bytes: float
+    written_bytes_per_s: float
+    led_bytes_per_s: float
+
+
+def holders_of(
+    told: Mapping[int, Sequence[Point]],
+    replicas: int,
+    leader: int | None,
+    *,
+    leads_as_preferred: bool,
+    history_end_ms: int,
+    interval_ms: int,
+) -> tuple[int, ...]:
+    """Returns the brokers with a replica: those that last reported the size of the log, as many as there are
+    replicas.
+
+    Only the preferred leader's place in the order can be known. The other brokers are sorted.
+    """
+    newest = {broker: points[-1][0] for broker, points in told.items() if points}
+    recent_ms = history_end_ms - SILENT_INTERVALS * interval_ms
+    holders = [broker for broker, at_ms in newest.items() if at_ms >= recent_ms]
+    silent = sorted((b for b in newest if b not in holders), key=lambda b: -newest[b])
+    holders += silent[: max(0, replicas - len(holders))]
+    holders.sort()
+    if leads_as_preferred and leader in holders:
+        holders.remove(leader)
+        holders.insert(0, leader)
+    return tuple(holders)
+
+
+def topic_skews(loads: Iterable[PartitionLoad]) -> list[TopicSkew]:
+    """Returns the skew of each topic, the most uneven first."""
+    by_topic: dict[str, list[PartitionLoad]] = defaultdict(list)
+    for load in loads:
+        by_topic[load.topic].append(load)
+    found = []
+    for topic, rows in by_topic.items():
+        rates = [row.records_per_s for row in rows]
+        mean_rate, mean_bytes = fmean(rates), fmean(row.bytes for row in rows)
+        found.append(
+            TopicSkew(
+                topic,
+                len(rows),
+                sum(row.bytes for row in rows),
+                sum(rates),
+                max(row.bytes for row in rows) / mean_bytes if mean_bytes else 1.0,
+                max(rates) / mean_rate if mean_rate else 1.0,
+                pstdev(rates) / mean_rate if mean_rate else 0.0,
+                max(rows, key=lambda row: (row.records_per_s, row.bytes)).partition,
+            )
+        )
+    return sorted(found, key=lambda skew: (-skew.rate_over_mean, -skew.bytes_over_mean, skew.topic))
+
+
+def broker_loads(
+    assignment: Assignment, loads: Mapping[PartitionKey, PartitionLoad], brokers: Iterable[int]
+) -> list[BrokerLoad]:
+    """Returns the load of each broker with this assignment, if each partition is led by its preferred
+    leader.
+    """
+    replicas, leaders = Counter[int](), Counter[int]()
+    stored, written, led = (defaultdict[int, float](float) for _ in range(3))
+    for key, members in assignment.items():
+        load = loads.get(key)
+        for place, broker in enumerate(members):
+            replicas[broker] += 1
+            leaders[broker] += place == 0
+            if load is not None:
+                stored[broker] += load.bytes
+                written[broker] += load.bytes_per_s
+                led[broker] += load.bytes_per_s if place == 0 else 0.0
+    return [
+        BrokerLoad(b, replicas[b], leaders[b], stored[b], written[b], led[b])
+        for b in sorted({*brokers, *replicas})
+    ]
+
+
+def over_mean(values: Sequence[float]) -> float:
+    """Returns the greatest value over the mean. 1 means even. The result is 1 for no load at all."""
+    mean = fmean(values) if values else 0.0
+    return max(values) / mean if mean else 1.0
 
 
 @dataclass(slots=True)
@@ -72,8 +200,6 @@ def plan_by_load(
     racks: Mapping[int, str | None],
     loads: Mapping[PartitionKey, PartitionLoad],
     leaving: Collection[int] = (),
-    *,
-    max_changes: int = MAX_CHANGES,
 ) -> list[Move]:
     """Plans moves. `racks` names the live brokers. Replicas leave the brokers in `leaving` first. A partition
     without a load weighs nothing.
@@ -86,7 +212,7 @@ def plan_by_load(
     staying = {broker: rack for broker, rack in sorted(racks.items()) if broker not in leaving}
     assignment = {key: list(members) for key, members in sorted(after_moves(current, forced).items())}
     scale = _Scale(staying, weights_of(loads), assignment)
-    for _ in range(max_changes):
+    for _ in range(MAX_CHANGES):
         if not _improve(scale):
             break
     _even_leaders(scale.replicas, loads, staying)
@@ -196,3 +322,62 @@ def _even_leaders(
                 is_changed = True
         if not is_changed:
             return
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """`refused` is the reason why there is no plan. `left_out` counts partitions whose replicas are not all
+    known.
+    """
+
+    moves: tuple[Move, ...]
+    before: tuple[BrokerLoad, ...]
+    after: tuple[BrokerLoad, ...]
+    copied_bytes: float
+    left_out: int
+    refused: str | None = None
+
+
+def told_assignment(loads: Iterable[PartitionLoad]) -> tuple[dict[PartitionKey, tuple[int, ...]], int]:
+    """Returns the assignment of partitions whose replicas are all known, and the number of the other
+    partitions.
+    """
+    found: dict[PartitionKey, tuple[int, ...]] = {}
+    left_out = 0
+    for load in loads:
+        if load.holders and len(load.holders) == load.replicas:
+            found[load.key] = load.holders
+        else:
+            left_out += 1
+    return found, left_out
+
+
+def propose(
+    loads: Collection[PartitionLoad],
+    racks: Mapping[int, str | None],
+    *,
+    assignment: Assignment | None = None,
+    leaving: Collection[int] = (),
+) -> Proposal:
+    """Proposes a plan. `assignment` is the cluster's assignment, or None to use the metrics. `racks` names
+    the live brokers.
+    """
+    left_out = 0
+    if assignment is None:
+        assignment, left_out = told_assignment(loads)
+    by_key = {load.key: load for load in loads}
+    refused = None
+    moves: list[Move] = []
+    try:
+        moves = plan_by_load(assignment, racks, by_key, leaving)
+    except PlanError as error:
+        refused = str(error)
+    after = after_moves(assignment, moves)
+    return Proposal(
+        tuple(moves),
+        tuple(broker_loads(assignment, by_key, racks)),
+        tuple(broker_loads(after, by_key, racks)),
+        copied_bytes(moves, by_key),
+        left_out,
+        refused,
+    )
