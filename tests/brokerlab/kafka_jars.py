@@ -27,15 +27,16 @@ class KafkaUnavailableError(RuntimeError):
     """Java or the jars are missing. The message says which."""
 
 
-def _cache() -> Path:
+def cache_directory() -> Path:
+    """Returns the directory for what tests download and build once."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 
 
 @contextmanager
-def _one_at_a_time(name: str) -> Iterator[None]:
+def one_at_a_time(name: str) -> Iterator[None]:
     """Lets other processes of the tests wait, because two downloads into one directory disturb each other."""
-    _cache().mkdir(parents=True, exist_ok=True)
-    with (_cache() / f"tidelog-tests-{name}.lock").open("w") as lock:
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with (cache_directory() / f"tidelog-tests-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -54,7 +55,7 @@ def find_jars() -> Path:
     script = PEER / "kafka-up.sh"
     if not script.exists():
         raise KafkaUnavailableError("no Kafka jars: set KAFKA_LIBS, or put shared/peer beside the checkout")
-    with _one_at_a_time("kafka"):
+    with one_at_a_time("kafka"):
         found = subprocess.run(
             [str(script), "libs"], capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
         )
@@ -93,8 +94,8 @@ def find_ecosystem_jars() -> Path:
     for command in ("java", "mvn"):
         if shutil.which(command) is None:
             raise KafkaUnavailableError(f"{command} is not installed")
-    libs = _cache() / "kafka-ecosystem" / f"libs-{ECOSYSTEM_VERSION}"
-    with _one_at_a_time("ecosystem"):
+    libs = cache_directory() / "kafka-ecosystem" / f"libs-{ECOSYSTEM_VERSION}"
+    with one_at_a_time("ecosystem"):
         if not (libs / ".ok").exists():
             _fetch_ecosystem(libs)
             (libs / ".ok").touch()
