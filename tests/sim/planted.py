@@ -24,8 +24,8 @@ from tidelog.broker.replication.leader import isr_writer
 from tidelog.broker.share.deliveries import StateWrite
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition
-from tidelog.group_coordinator.groups.streams.owned_tasks import Holders
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
+from tidelog.group_coordinator.groups.streams.streams_member import Holders
 from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode

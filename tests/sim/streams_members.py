@@ -15,7 +15,7 @@ from sim.group_members import CoordinatorAddress, CoordinatorClient
 from sim.histories import Fail
 from sim.network import Network
 from sim.plan import TOPIC
-from tidelog.group_coordinator.groups.streams.streams_records import FORMATS, RecordKind
+from tidelog.group_coordinator.groups.streams.streams_member import STREAMS_FORMAT
 from tidelog.group_coordinator.shard_core import ReplayedRecord
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -60,7 +60,7 @@ RETRY: Final = (
     ErrorCode.REQUEST_TIMED_OUT,
 )
 _NO_TIME: Final = WallMs(0)
-_KINDS: Final = {int(kind).to_bytes(2, "big") for kind in RecordKind}
+_KINDS: Final = {kind.to_bytes(2, "big") for kind in STREAMS_FORMAT.types}
 Task: TypeAlias = tuple[str, int]
 """The subtopology and the partition."""
 
@@ -94,7 +94,7 @@ class StreamsHistory:
         for record in iterate_records(data):
             if record.key is None or bytes(record.key[:2]) not in _KINDS:
                 continue
-            key, value = FORMATS.read(ReplayedRecord(record.key, record.value, _NO_TIME, None))
+            _, key, value = STREAMS_FORMAT.read(ReplayedRecord(record.key, record.value, _NO_TIME, None))
             if key.group_id == GROUP:
                 self._record_committed(key, value)
         holders: dict[Task, str] = {}

@@ -9,6 +9,7 @@ from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroup
 from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
 from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
 from tidelog.group_coordinator.groups.group_admin import GroupAdmin
+from tidelog.group_coordinator.groups.modern_groups import ModernGroups
 from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
 from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
 from tidelog.group_coordinator.groups.share.share_groups import ShareGroups
@@ -23,7 +24,6 @@ from tidelog.group_coordinator.groups.shared import (
     as_timer_key,
     merge,
 )
-from tidelog.group_coordinator.groups.streams.streams_describe import StreamsDescriptions
 from tidelog.group_coordinator.groups.streams.streams_groups import StreamsGroups
 from tidelog.group_coordinator.shard_core import (
     AskEndOffsets,
@@ -51,9 +51,6 @@ from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _OFFSET_KINDS: Final = (0, 1)
 _CLASSIC_KIND: Final = 2
-_CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
-_SHARE_KINDS: Final = (10, 11, 12, 13, 14, 15)
-_STREAMS_KINDS: Final = (17, 19, 20, 21, 22, 23)
 _PROTOCOL_NAMED_FROM: Final = 5
 """The version from which a SyncGroup must name the protocol of its generation (KIP-559)."""
 MAX_MEMBER_METADATA_BYTES: Final = 1024 * 1024
@@ -144,7 +141,7 @@ class GroupCore:
             ApiKey.SHARE_GROUP_HEARTBEAT: share.heartbeat,
             ApiKey.SHARE_GROUP_DESCRIBE: share.describe,
             ApiKey.STREAMS_GROUP_HEARTBEAT: streams.heartbeat,
-            ApiKey.STREAMS_GROUP_DESCRIBE: StreamsDescriptions(groups).describe,
+            ApiKey.STREAMS_GROUP_DESCRIBE: streams.describe,
             ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_admin.describe_offsets,
             ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_admin.alter_offsets,
             ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_admin.delete_offsets,
@@ -158,6 +155,8 @@ class GroupCore:
             ApiKey.DELETE_GROUPS: admin.delete,
         }
         self._admin = admin
+        modern: tuple[ModernGroups[Any], ...] = (consumer, share, streams)
+        self._replays = {kind: handler.replay for handler in modern for kind in handler.GROUP.FORMAT.types}
         self._timer_owners: dict[str, TimerOwner] = {
             "classic": classic,
             "consumer": consumer,
@@ -223,12 +222,8 @@ class GroupCore:
                 self.offsets.replay(kind, record, offset)
             elif kind == _CLASSIC_KIND:
                 self.classic.replay(record)
-            elif kind in _CONSUMER_KINDS:
-                self.consumer.replay(record)
-            elif kind in _SHARE_KINDS:
-                self.share.replay(record)
-            elif kind in _STREAMS_KINDS:
-                self.streams.replay(record)
+            elif kind in self._replays:
+                self._replays[kind](record)
             else:
                 raise UnknownRecordError(f"unknown record kind {kind}")
         except (MalformedMessageError, UnsupportedVersionError) as error:
@@ -275,11 +270,9 @@ class GroupCore:
 
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         before, self.groups.image = self.groups.image, image
-        decision = self.consumer.image_changed(before)
-        if self.groups.has_any(GroupKind.SHARE):
-            merge(decision, self.share.image_changed(before, now_ms))
-        if self.groups.has_any(GroupKind.STREAMS):
-            self.streams.image_changed(before)
+        decision = self.consumer.image_changed(before, now_ms)
+        merge(decision, self.share.image_changed(before, now_ms))
+        self.streams.mark_changed(before)
         merge(decision, self.offsets.image_changed(before))
         return decision
 
@@ -287,5 +280,6 @@ class GroupCore:
         replies = self.classic.deactivate() + self._states.deactivate() + self.offsets.deactivate()
         self._handlers.clear()
         self._timer_owners.clear()
+        self._replays.clear()
         self.groups.clear()
         return replies

@@ -240,10 +240,6 @@ class Groups:
         offsets. GroupCore sets this attribute.
         """
 
-    def has_any(self, kind: GroupKind) -> bool:
-        """Returns whether there is a group of this kind."""
-        return any(group.kind is kind for group in self.by_id.values())
-
     def delete(self, group: Group, decision: ShardDecision, done: WhenDeleted | None = None) -> bool:
         """Deletes a group without members, and all its offsets. Returns False if some offsets are deleted in
         later turns. `done` is called at the end then.

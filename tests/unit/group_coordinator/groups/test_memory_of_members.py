@@ -11,7 +11,7 @@ from grouplab.consumer_lab import ConsumerLab
 from grouplab.shard_lab import GROUP, REBALANCE_MS
 from grouplab.share_lab import SHARERS, ShareLab
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
-from tidelog.group_coordinator.groups import modern
+from tidelog.group_coordinator.groups import modern_groups
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
@@ -81,7 +81,7 @@ def test_the_members_of_a_group_take_a_bounded_amount_of_memory(
     count: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(modern, "MAX_MEMBERS_BYTES", LIMIT_BYTES)
+    monkeypatch.setattr(modern_groups, "MAX_MEMBERS_BYTES", LIMIT_BYTES)
     lab = make_lab()
     errors = [join(lab, f"m{number}") for number in range(count)]
     accepted = errors.index(ErrorCode.INVALID_REQUEST)

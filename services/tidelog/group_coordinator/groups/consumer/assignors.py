@@ -12,7 +12,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.consumer.member import Assignment
+from tidelog.group_coordinator.groups.modern_group import Assignment
 from tidelog.model.balanced_assignment import balance
 
 

@@ -26,21 +26,22 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
 )
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.classic.rebalance import NULLABLE_PROTOCOL_FROM
-from tidelog.group_coordinator.groups.consumer import records
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     JOIN_TIMER,
-    SESSION_TIMER,
     SYNC_TIMER,
-    GroupChanges,
-)
-from tidelog.group_coordinator.groups.consumer.member import ClassicSide, Member, MemberState
-from tidelog.group_coordinator.groups.consumer.membership import (
     FoundMember,
+    GroupChanges,
     check_static,
     join_as_static,
 )
-from tidelog.group_coordinator.groups.modern import check_memory, check_room, unknown_member
+from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, ClassicSide, Member, MemberState
+from tidelog.group_coordinator.groups.modern_groups import (
+    SESSION_TIMER,
+    check_memory,
+    check_room,
+    find_member,
+)
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
 from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -279,10 +280,7 @@ def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Memb
     """Returns the member that sends a request. Raises KafkaError."""
     if instance_id is not None:
         return check_static(group.static_member(instance_id), member_id, instance_id)
-    member = group.members.get(member_id)
-    if member is None:
-        raise unknown_member(group, member_id)
-    return member
+    return find_member(group, member_id)
 
 
 def _classic_side(member: Member) -> ClassicSide:
@@ -357,8 +355,7 @@ def from_classic(groups: Groups, known: Group) -> ConsumerGroup:
     if len(known.members) > settings.group_consumer_max_size:
         raise _refused_upgrade(known, "its size exceeds the consumer group maximum size")
     group = ConsumerGroup(known.group_id)
-    group.put_group(known.generation, 0)
-    group.assignment_epoch = known.generation
+    group.epoch = group.assignment_epoch = known.generation
     for classic in known.members.values():
         try:
             member, assigned = _from_classic_member(groups, known, classic, group.owners)
@@ -411,21 +408,21 @@ def _from_classic_member(
     return member, assigned
 
 
-def take_over(
-    classic: ClassicGroups, known: Group, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs
-) -> None:
-    """Writes the records that end the classic group and begin `group`, which `from_classic` returned."""
+def take_over(classic: ClassicGroups, known: Group, changes: GroupChanges) -> None:
+    """Writes the records that end the classic group and begin the one that `from_classic` returned."""
     assert isinstance(known, ClassicGroup)
-    classic.abandon(known, now_ms, decision)
+    classic.abandon(known, changes.now_ms, changes.decision)
+    group, form, write = changes.group, CONSUMER_FORMAT, changes.write
     if not group.members:
         return
-    group_id = group.group_id
-    written = decision.records
-    written += [records.member_record(group_id, member) for member in group.members.values()]
-    written.append(records.group_record(group_id, group.epoch, group.metadata_hash))
-    written += [records.target_record(group_id, name, target) for name, target in group.targets.items()]
-    written.append(records.target_epoch_record(group_id, group.assignment_epoch, now_ms))
-    written += [records.current_record(group_id, member) for member in group.members.values()]
+    for name, member in group.members.items():
+        write(form.member, form.member_value(member), name)
+    write(form.group, form.group.value(group.epoch, group.metadata_hash))
+    for name, target in group.targets.items():
+        write(form.target, form.target_value(target), name)
+    write(form.target_epoch, form.target_epoch.value(group.assignment_epoch, changes.now_ms))
+    for name, member in group.members.items():
+        write(form.current, form.current_value(member), name)
 
 
 def may_become_classic(groups: Groups, group: ConsumerGroup, removed_ids: Collection[str]) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.consumer.classic_members import (
     ClassicMembers,
@@ -22,58 +21,48 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
     remove_members,
     take_over,
 )
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
+from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
 from tidelog.group_coordinator.groups.consumer.group_changes import (
-    REBALANCE_TIMER,
     REGEX_INTERVAL_MS,
     REGEX_TIMER,
     SWEEP_TIMER,
-    TIMER_OWNER,
     GroupChanges,
+    check_request,
+    check_static,
     default_assignor,
+    find_sender,
 )
-from tidelog.group_coordinator.groups.consumer.member import (
+from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, Member, MemberState
+from tidelog.group_coordinator.groups.consumer.topic_regex import MAX_RESOLVED_BYTES, TopicRegex
+from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
-    NO_PARTITIONS,
+    LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     Assignment,
-    Member,
-    MemberState,
     from_message,
     to_message,
 )
-from tidelog.group_coordinator.groups.consumer.membership import (
-    check_request,
-    check_static,
-    find_member,
-    is_leaving,
-)
-from tidelog.group_coordinator.groups.consumer.records import FORMATS, member_record
-from tidelog.group_coordinator.groups.consumer.topic_regex import MAX_RESOLVED_BYTES, TopicRegex
-from tidelog.group_coordinator.groups.modern import (
+from tidelog.group_coordinator.groups.modern_groups import (
     MAX_SUBSCRIBER_BYTES,
+    REBALANCE_TIMER,
+    ModernGroups,
     check_memory,
     check_room,
     check_size,
-    find_group,
-    unknown_member,
+    find_member,
 )
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
-    ReplayedRecord,
     Reply,
-    SetTimer,
     ShardDecision,
     ShardRequest,
     TopicsNeeded,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages import consumer_group_describe as describing
 from tidelog.wire.messages.consumer_group_describe import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     DescribedGroup,
 )
@@ -87,28 +76,30 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 
-class ConsumerGroups:
-    """The handler of requests for consumer groups. Every request is answered by its own decision."""
+class ConsumerGroups(ModernGroups[ConsumerGroup]):
+    """The handler of requests for consumer groups."""
+
+    GROUP = ConsumerGroup
+    HEARTBEAT_RESPONSE = ConsumerGroupHeartbeatResponse
+    DESCRIBED_GROUP = DescribedGroup
+    DESCRIBE_RESPONSE = ConsumerGroupDescribeResponse
 
     def __init__(self, groups: Groups, classic: ClassicGroups) -> None:
+        super().__init__(groups)
         self.classic_members = ClassicMembers(groups, classic)
-        self._groups = groups
         self._classic = classic
 
-    def heartbeat(
-        self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
-    ) -> ShardDecision:
-        message = request.message
-        try:
-            if GroupKind.CONSUMER not in self._groups.settings.group_coordinator_rebalance_protocols:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-            check_request(message, request.api_version, self._groups.settings.group_consumer_assignors)
-            if is_leaving(message.member_epoch):
-                return self._leave(request, now_ms)
-            return self._join_or_update(request, now_ms)
-        except KafkaError as error:
-            refusal = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-            return answer(request, refusal)
+    def changes(self, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs) -> GroupChanges:
+        return GroupChanges(self._groups, group, decision, now_ms)
+
+    def _beat(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        settings, message = self._groups.settings, request.message
+        if GroupKind.CONSUMER not in settings.group_coordinator_rebalance_protocols:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        check_request(message, request.api_version, settings.group_consumer_assignors)
+        if message.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+            return self._leave(request, now_ms)
+        return self._join_or_update(request, now_ms)
 
     def _join_or_update(
         self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
@@ -119,10 +110,11 @@ class ConsumerGroups:
         member_id = message.member_id or groups.new_member_uuid()
         if member_id not in group.members:
             check_room(group, groups.settings.group_consumer_max_size)
-        found = find_member(group, member_id, message.instance_id, message.member_epoch, reported)
+        found = find_sender(group, member_id, message.instance_id, message.member_epoch, reported)
         wanted = _with_request(found.member, request)
         if wanted != found.member:
-            check_size("metadata of a member", member_record(group.group_id, wanted), MAX_SUBSCRIBER_BYTES)
+            record = CONSUMER_FORMAT.member_record(group.group_id, wanted)
+            check_size("metadata of a member", record, MAX_SUBSCRIBER_BYTES)
             check_memory(group.members, wanted.member_id, wanted)
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
@@ -145,7 +137,7 @@ class ConsumerGroups:
         decision = ShardDecision()
         changes = GroupChanges(groups, group, decision, now_ms, describable)
         if takes_over:
-            take_over(self._classic, groups.by_id[group.group_id], group, decision, now_ms)
+            take_over(self._classic, groups.by_id[group.group_id], changes)
             for other in group.members.values():
                 changes.extend_session(other)
         groups.by_id[group.group_id] = group
@@ -199,9 +191,7 @@ class ConsumerGroups:
         if not isinstance(group, ConsumerGroup):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {message.group_id} not found.")
         if message.instance_id is None:
-            member = group.members.get(message.member_id)
-            if member is None:
-                raise unknown_member(group, message.member_id)
+            member = find_member(group, message.member_id)
         else:
             member = check_static(
                 group.static_member(message.instance_id), message.member_id, message.instance_id
@@ -209,58 +199,30 @@ class ConsumerGroups:
         decision = ShardDecision()
         if message.member_epoch == STATIC_LEAVE_EPOCH:
             # The static member keeps its partitions until it rejoins or its session ends.
-            changes = GroupChanges(self._groups, group, decision, now_ms)
+            changes = self.changes(group, decision, now_ms)
             changes.put_current_assignment(replace(member, member_epoch=STATIC_LEAVE_EPOCH, revoking={}))
             changes.cancel_timer(REBALANCE_TIMER, member.member_id)
         else:
             remove_members(self._groups, self._classic, group, [member], decision, now_ms)
-        response = ConsumerGroupHeartbeatResponse(
-            member_id=member.member_id, member_epoch=message.member_epoch
-        )
-        decision.replies.append(Reply(request.reply_to, response))
-        return decision
+        return self._left(request, member, decision)
 
-    def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        described = described_within_bound(
-            request.message.group_ids,
-            lambda group_id: _described(self._groups, group_id),
-            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
-            lambda groups: ConsumerGroupDescribeResponse(groups=groups),
-        )
-        return answer(request, described)
+    def _resume(self, changes: GroupChanges) -> None:
+        """Starts the full timeout of every revocation."""
+        for member in changes.group.members.values():
+            if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+                changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
 
-    def replay(self, record: ReplayedRecord) -> None:
-        """Applies a record of kind 3 to 8 or 16. Raises MalformedMessageError, UnsupportedVersionError."""
-        FORMATS.replay(record, self._groups.by_id, ConsumerGroup, ConsumerGroup)
-
-    def activate(self, now_ms: WallMs) -> ShardDecision:
-        """Starts a full session for every member, and the full timeout of every revocation."""
+    def image_changed(self, before: ClusterImage, now_ms: WallMs) -> ShardDecision:
+        """Marks the groups whose topics changed, and lets regular expressions be resolved again."""
         decision = ShardDecision()
-        for group in self._all():
-            changes = GroupChanges(self._groups, group, decision, now_ms)
-            for member in group.members.values():
-                changes.extend_session(member)
-                if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
-                    changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
-        return decision
-
-    def image_changed(self, before: ClusterImage) -> ShardDecision:
-        """Marks the groups whose topics changed. The next heartbeat of a member decides what follows."""
-        decision = ShardDecision()
-        groups = self._all()
-        changed = changed_topics(before, self._groups.image) if groups else frozenset()
-        if not changed:
+        groups, changed = self.mark_changed(before)
+        if not changed or before.topics.keys() == self._groups.image.topics.keys():
             return decision
-        names_changed = before.topics.keys() != self._groups.image.topics.keys()
         for group in groups:
-            if not changed.isdisjoint(group.subscribed_names()):
-                group.topics_changed = True
             is_pending = group.regexes_are_due or group.is_regex_timer_running
-            has_regexes = group.regexes or group.regex_sweep is not None
-            if names_changed and has_regexes and not is_pending:
+            if not is_pending and (group.regexes or group.regex_sweep is not None):
                 group.is_regex_timer_running = True
-                key = TimerKey(TIMER_OWNER, REGEX_TIMER, group.group_id)
-                decision.timers.append(SetTimer(key, REGEX_INTERVAL_MS))
+                self.changes(group, decision, now_ms).set_timer(REGEX_TIMER, "", REGEX_INTERVAL_MS)
         return decision
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
@@ -276,7 +238,7 @@ class ConsumerGroups:
             group.regexes_are_due = True
             return decision
         if key.kind == SWEEP_TIMER:
-            GroupChanges(self._groups, group, decision, now_ms).continue_sweep()
+            self.changes(group, decision, now_ms).continue_sweep()
             return decision
         member = group.members.get(key.member_id)
         if member is not None and (
@@ -285,8 +247,27 @@ class ConsumerGroups:
             remove_members(self._groups, self._classic, group, [member], decision, now_ms)
         return decision
 
-    def _all(self) -> list[ConsumerGroup]:
-        return [group for group in self._groups.by_id.values() if isinstance(group, ConsumerGroup)]
+    def _describe_group(self, group: ConsumerGroup, described: DescribedGroup) -> None:
+        default = default_assignor(self._groups.settings.group_consumer_assignors)
+        described.assignor_name = group.preferred_assignor(default)
+
+    def _described_member(self, member: Member, target: Assignment) -> describing.Member:
+        return describing.Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            rack_id=member.rack_id,
+            member_epoch=member.member_epoch,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            subscribed_topic_names=sorted(member.topic_names),
+            subscribed_topic_regex=member.topic_regex or None,
+            assignment=self._described_assignment(_held(member)),
+            target_assignment=self._described_assignment(target),
+            member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+        )
+
+    def _described_assignment(self, partitions: Mapping[UUID, Iterable[int]]) -> describing.Assignment:
+        return describing.Assignment(self._named_topics(describing.TopicPartitions, partitions))
 
 
 def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRequest]) -> Member:
@@ -313,43 +294,6 @@ def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRe
     )
 
 
-def _described(groups: Groups, group_id: str) -> Steps[DescribedGroup]:
-    """Describes a group as it is at the first step."""
-    try:
-        group = find_group(groups, group_id, ConsumerGroup, GroupKind.CONSUMER)
-    except KafkaError as error:
-        return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-    described = DescribedGroup(
-        group_id=group_id,
-        group_state=group.state,
-        group_epoch=group.epoch,
-        assignment_epoch=group.assignment_epoch,
-        assignor_name=group.preferred_assignor(default_assignor(groups.settings.group_consumer_assignors)),
-    )
-    members, targets = list(group.members.values()), dict(group.targets)
-    for member in members:
-        target = targets.get(member.member_id, NO_PARTITIONS)
-        described.members.append(_described_member(groups, member, target))
-        yield
-    return described
-
-
-def _described_member(groups: Groups, member: Member, target: Assignment) -> describing.Member:
-    return describing.Member(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=sorted(member.topic_names),
-        subscribed_topic_regex=member.topic_regex or None,
-        assignment=_described_assignment(groups, _held(member)),
-        target_assignment=_described_assignment(groups, target),
-        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
-    )
-
-
 def _held(member: Member) -> dict[UUID, set[int]]:
     """Returns the partitions that the member holds, including those that it has to give up."""
     held: dict[UUID, set[int]] = {}
@@ -357,15 +301,3 @@ def _held(member: Member) -> dict[UUID, set[int]]:
         for topic_id, partitions in owned.items():
             held.setdefault(topic_id, set()).update(partitions)
     return held
-
-
-def _described_assignment(groups: Groups, partitions: Mapping[UUID, Iterable[int]]) -> describing.Assignment:
-    """Returns an assignment without deleted topics, which have no name anymore."""
-    names = groups.image.topic_names
-    return describing.Assignment(
-        [
-            describing.TopicPartitions(topic_id, names[topic_id], sorted(found))
-            for topic_id, found in sorted(partitions.items())
-            if topic_id in names
-        ]
-    )

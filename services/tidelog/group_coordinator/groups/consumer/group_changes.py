@@ -1,61 +1,76 @@
-"""Changes of one consumer group: each writes a record and applies the record to the state at once.
-
-A member reaches its target assignment in steps (KIP-848; Kafka's CurrentAssignmentBuilder). First it gives up
-the partitions that are no longer in its target, and stays in its epoch until it has confirmed this. Then it
-moves to the epoch of the target and receives the partitions that are free. It receives the others when their
-owners have given them up.
-"""
+"""Changes of one consumer group, and which heartbeats are valid for which of its members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Set
+from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.consumer import records
 from tidelog.group_coordinator.groups.consumer.assignors import ASSIGNORS, MemberSpec
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, metadata_hash
+from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
 from tidelog.group_coordinator.groups.consumer.member import (
-    Assignment,
+    PARTITION_METADATA,
+    REGEX,
+    Goal,
     Member,
     MemberState,
-    OwnedPartitions,
-    holds_any,
+    holds_all,
+    reconcile,
+    unknown_state,
 )
-from tidelog.group_coordinator.groups.consumer.records import RecordKind
 from tidelog.group_coordinator.groups.consumer.topic_regex import (
     MAX_RESOLVED_BYTES,
     RegexSweep,
     ResolvedRegex,
     TopicRegex,
+    check_expression,
 )
-from tidelog.group_coordinator.groups.shared import Groups, TimerKey, may_assign
-from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
+from tidelog.group_coordinator.groups.modern_group import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Assignment,
+)
+from tidelog.group_coordinator.groups.modern_groups import (
+    MAX_SUBSCRIBER_BYTES,
+    REBALANCE_TIMER,
+    SESSION_TIMER,
+    ModernChanges,
+    check_epoch,
+    check_not_empty,
+    check_texts,
+    find_member,
+    invalid_request,
+)
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups
+from tidelog.group_coordinator.shard_core import ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import DescribableTopics
+from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidelog.wire.messages.records.consumer_group_regular_expression import (
+    ConsumerGroupRegularExpressionValue,
+)
 
-TIMER_OWNER: Final = "consumer"
-SESSION_TIMER: Final = "session"
-REBALANCE_TIMER: Final = "rebalance"
 JOIN_TIMER: Final = "join"
 SYNC_TIMER: Final = "sync"
 SWEEP_TIMER: Final = "sweep"
 REGEX_TIMER: Final = "regex"
 REGEX_INTERVAL_MS: Final = 1_000
 """The minimum time between two resolutions of all regular expressions (Kafka: 10 s, in another thread)."""
-FIRST_EPOCH: Final = 2
-"""The first epoch of a group, as in Kafka since 4.3."""
 MATCHES_AT_ONCE: Final = 200
 """The matches of regular expressions with topic names in one event. They take up to 20 ms."""
+_MEMBER_CHOOSES_ITS_ID: Final = 1
+"""The version from which a member chooses its own id (KIP-1082)."""
 
 
-class GroupChanges:
-    """The changes that one event makes to one group. The caller keeps `groups.by_id` up to date.
+class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
+    """The changes that one event makes to one group.
 
     `describable` are the topics that the client of the event may describe, None if these are all topics.
     """
+
+    MEMBER_TIMERS = (SESSION_TIMER, REBALANCE_TIMER, JOIN_TIMER, SYNC_TIMER)
 
     def __init__(
         self,
@@ -65,52 +80,28 @@ class GroupChanges:
         now_ms: WallMs,
         describable: DescribableTopics | None = None,
     ) -> None:
-        self.group = group
+        super().__init__(groups, group, decision, now_ms)
         self._describable = describable
-        self.decision = decision
-        self.now_ms = now_ms
-        self._groups = groups
-        self._settings = groups.settings
         self._image = groups.image
 
-    def put_group(self, epoch: int, new_metadata_hash: int) -> None:
-        self.group.put_group(epoch, new_metadata_hash)
-        self._write(records.group_record(self.group.group_id, epoch, new_metadata_hash))
-
-    def put_subscription(self, member: Member) -> None:
-        self.group.put_subscription(member)
-        self._write(records.member_record(self.group.group_id, member))
-
-    def put_current_assignment(self, member: Member) -> None:
-        self.group.put_current_assignment(member)
-        self._write(records.current_record(self.group.group_id, member))
-
-    def put_target(self, member_id: str, assignment: Assignment) -> None:
-        self.group.targets[member_id] = assignment
-        self._write(records.target_record(self.group.group_id, member_id, assignment))
-
-    def put_assignment_epoch(self, epoch: int) -> None:
-        self.group.assignment_epoch, self.group.assignment_timestamp_ms = epoch, self.now_ms
-        self._write(records.target_epoch_record(self.group.group_id, epoch, self.now_ms))
+    def put_group(self, *fields: Any) -> None:
+        super().put_group(*fields)
+        if self.group.has_partition_metadata:
+            self.group.has_partition_metadata = False
+            self.write(PARTITION_METADATA, None)
 
     def put_regex(self, expression: str, resolved: ResolvedRegex) -> None:
         self.group.put_regex(expression, resolved)
-        self._write(records.regex_record(self.group.group_id, expression, resolved))
-
-    def _write(self, record: CoordinatorRecord) -> None:
-        self.decision.records.append(record)
+        value = ConsumerGroupRegularExpressionValue(
+            sorted(resolved.topics), resolved.version, resolved.timestamp_ms
+        )
+        self.write(REGEX, value, expression)
 
     def remove_member(self, member: Member) -> None:
         """Removes a member with its partitions, its timers, and a regular expression that only it used."""
-        group = self.group
-        group.remove_member(member.member_id)
-        group.targets.pop(member.member_id, None)
-        group.called_to_join.discard(member.member_id)
-        for kind in (RecordKind.CURRENT, RecordKind.TARGET, RecordKind.MEMBER):
-            self._write(records.tombstone(kind, group.group_id, member.member_id))
+        super().remove_member(member)
+        self.group.called_to_join.discard(member.member_id)
         self.forget_regex(member.topic_regex)
-        for timer in (SESSION_TIMER, REBALANCE_TIMER, JOIN_TIMER, SYNC_TIMER):
-            self.cancel_timer(timer, member.member_id)
 
     def replace_static_member(self, before: Member, after: Member) -> None:
         """Transfers everything from a static member to a process with the same instance id."""
@@ -126,7 +117,7 @@ class GroupChanges:
         if expression in group.regexes and not group.subscribers_of_regex(expression):
             group.remove_regex(expression)
             group.oversized_regexes.discard(expression)
-            self._write(records.tombstone(RecordKind.REGEX, group.group_id, expression))
+            self.write(REGEX, None, expression)
 
     def update_member(
         self,
@@ -222,35 +213,15 @@ class GroupChanges:
         self.put_regex(expression, found)
         return True
 
-    def update_epoch(self, *, must_grow: bool) -> None:
-        """Increases the group epoch if members or topics changed, so that another target is computed."""
-        group = self.group
-        if not must_grow and not group.topics_changed:
-            return
-        new_hash = metadata_hash(group.subscribed_names(), self._image)
-        group.topics_changed = False
-        if must_grow or new_hash != group.metadata_hash:
-            self.put_group(max(group.epoch + 1, FIRST_EPOCH), new_hash)
-            if group.has_partition_metadata:
-                group.has_partition_metadata = False
-                self._write(records.tombstone(RecordKind.PARTITION_METADATA, group.group_id))
-
     def update_target(self) -> None:
         """Computes the target assignment of the group epoch if it does not exist yet and may be computed."""
         group = self.group
-        if group.epoch <= group.assignment_epoch:
-            return
-        interval_ms = self._groups.group_settings.for_group(group.group_id).consumer_assignment_interval_ms
-        if not may_assign(group.assignment_timestamp_ms, interval_ms, self.now_ms):
-            return  # a later heartbeat computes it
-        specs, counts = self._assignor_input()
-        default = default_assignor(self._settings.group_consumer_assignors)
-        chosen = group.preferred_assignor(default)
-        targets = ASSIGNORS[chosen if chosen in ASSIGNORS else default](specs, counts)
-        for member_id, target in targets.items():
-            if member_id not in group.targets or group.targets[member_id] != target:
-                self.put_target(member_id, target)
-        self.put_assignment_epoch(group.epoch)
+        if self.needs_target(self._settings.consumer_assignment_interval_ms):
+            default = default_assignor(self._groups.settings.group_consumer_assignors)
+            chosen = group.preferred_assignor(default)
+            specs, counts = self._assignor_input()
+            assign = ASSIGNORS[chosen if chosen in ASSIGNORS else default]
+            self.put_targets(assign(specs, counts), group.epoch)
 
     def _assignor_input(self) -> tuple[list[MemberSpec], dict[UUID, int]]:
         """Returns the members and the partition counts. Equal subscriptions are looked up only once."""
@@ -293,13 +264,6 @@ class GroupChanges:
                     self.cancel_timer(REBALANCE_TIMER, member_id)
         return after
 
-    def set_timer(self, kind: str, member_id: str, delay_ms: int) -> None:
-        key = TimerKey(TIMER_OWNER, kind, self.group.group_id, member_id)
-        self.decision.timers.append(SetTimer(key, delay_ms))
-
-    def cancel_timer(self, kind: str, member_id: str) -> None:
-        self.decision.timers.append(CancelTimer(TimerKey(TIMER_OWNER, kind, self.group.group_id, member_id)))
-
     def expect_join(self, member: Member) -> None:
         """Starts the join timer of a classic member that was asked to rejoin."""
         if member.member_id not in self.group.called_to_join:
@@ -315,8 +279,7 @@ class GroupChanges:
     def extend_session(self, member: Member) -> None:
         """Restarts the member's session timeout."""
         if member.classic is None:
-            settings = self._groups.group_settings.for_group(self.group.group_id)
-            timeout_ms = settings.consumer_session_timeout_ms
+            timeout_ms = self._settings.consumer_session_timeout_ms
         else:
             timeout_ms = member.classic.session_timeout_ms
         self.set_timer(SESSION_TIMER, member.member_id, timeout_ms)
@@ -327,110 +290,111 @@ def default_assignor(configured: Collection[str]) -> str:
     return next((name for name in configured if name in ASSIGNORS), "uniform")
 
 
-class Goal(NamedTuple):
-    """The state that a member has to reach.
-
-    `is_held_by_other(topic_id, partition)` returns whether another member has not given up the partition.
-    """
-
-    epoch: int
-    target: Assignment
-    subscribed: Set[UUID]
-    is_held_by_other: Callable[[UUID, int], bool]
-
-
-def reconcile(
-    member: Member, goal: Goal, reported: Assignment | None, *, subscription_changed: bool
-) -> Member:
-    """Returns the member after one step toward the goal.
-
-    `reported` are the partitions that the member says it owns, None if it does not say. Raises KafkaError
-    (FENCED_MEMBER_EPOCH).
-    """
-    match member.state:
-        case MemberState.STABLE if member.member_epoch == goal.epoch:
-            if subscription_changed:
-                return _without_unsubscribed(member, goal, reported)
-            return member
-        case MemberState.UNREVOKED_PARTITIONS if _still_holds(reported, member.revoking):
-            if subscription_changed:
-                return _without_unsubscribed(member, goal, reported)
-            return member
-        case MemberState.UNKNOWN:
-            if reported is None or reported:
-                raise KafkaError(
-                    ErrorCode.FENCED_MEMBER_EPOCH,
-                    "The member is in an unknown state; it must abandon all its partitions and rejoin.",
-                )
-            return _next_step(replace(member, member_epoch=goal.epoch), goal, reported)
-    return _next_step(member, goal, reported)
-
-
-def _still_holds(reported: Assignment | None, revoking: OwnedPartitions) -> bool:
-    return reported is None or holds_any(reported, revoking)
-
-
-def _without_unsubscribed(member: Member, goal: Goal, reported: Assignment | None) -> Member:
-    """Returns the member without the topics that it no longer subscribes to, whatever its target says."""
-    leaving = {topic_id: found for topic_id, found in member.owned.items() if topic_id not in goal.subscribed}
-    if not leaving:
-        return member
-    owned = {topic_id: found for topic_id, found in member.owned.items() if topic_id in goal.subscribed}
-    revoking = {
-        topic_id: {**member.revoking.get(topic_id, {}), **leaving.get(topic_id, {})}
-        for topic_id in member.revoking.keys() | leaving.keys()
-    }
-    if _still_holds(reported, revoking):
-        return _moved(
-            member,
-            member.member_epoch,
-            state=MemberState.UNREVOKED_PARTITIONS,
-            owned=owned,
-            revoking=revoking,
+def check_request(message: ConsumerGroupHeartbeatRequest, version: int, assignors: Collection[str]) -> None:
+    """Raises KafkaError if a ConsumerGroupHeartbeat is invalid, whatever the group's state is."""
+    check_not_empty(GroupId=message.group_id, InstanceId=message.instance_id, RackId=message.rack_id)
+    epoch = message.member_epoch
+    if (epoch != JOIN_EPOCH or version >= _MEMBER_CHOOSES_ITS_ID) and not message.member_id.strip():
+        raise invalid_request("MemberId can't be empty.")
+    if epoch == JOIN_EPOCH:
+        _check_join(message)
+    elif epoch == STATIC_LEAVE_EPOCH and message.instance_id is None:
+        raise invalid_request("InstanceId can't be null.")
+    elif epoch < STATIC_LEAVE_EPOCH:
+        raise invalid_request(f"MemberEpoch is invalid: {epoch}.")
+    if message.server_assignor is not None and message.server_assignor not in assignors:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ASSIGNOR,
+            f"ServerAssignor {message.server_assignor} is not supported. "
+            f"Supported assignors: {', '.join(assignors)}.",
         )
-    return _moved(member, member.member_epoch, state=member.state, owned=owned, revoking=member.revoking)
+    check_expression(message.subscribed_topic_regex or "")
+    check_texts("metadata of a member", message.subscribed_topic_names or (), MAX_SUBSCRIBER_BYTES)
 
 
-def _next_step(member: Member, goal: Goal, reported: Assignment | None) -> Member:
-    target = {topic_id: found for topic_id, found in goal.target.items() if topic_id in goal.subscribed}
-    kept: dict[UUID, dict[int, int]] = {}
-    revoking: dict[UUID, dict[int, int]] = {}
-    for topic_id, found in member.owned.items():
-        wanted = target.get(topic_id, frozenset())
-        remaining = {partition: epoch for partition, epoch in found.items() if partition in wanted}
-        leaving = {partition: epoch for partition, epoch in found.items() if partition not in wanted}
-        if remaining:
-            kept[topic_id] = remaining
-        if leaving:
-            revoking[topic_id] = leaving
-    if revoking and _still_holds(reported, revoking):
-        return _moved(
-            member,
-            member.member_epoch,
-            state=MemberState.UNREVOKED_PARTITIONS,
-            owned=kept,
-            revoking=revoking,
+def _check_join(message: ConsumerGroupHeartbeatRequest) -> None:
+    if message.rebalance_timeout_ms == -1:
+        raise invalid_request("RebalanceTimeoutMs must be provided in first request.")
+    if message.topic_partitions is None or message.topic_partitions:
+        raise invalid_request("TopicPartitions must be empty when (re-)joining.")
+    if message.subscribed_topic_names is None and message.subscribed_topic_regex is None:
+        raise invalid_request(
+            "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
         )
-    waits = False
-    for topic_id, wanted in target.items():
-        missing = wanted - kept.get(topic_id, {}).keys()
-        free = {partition for partition in missing if not goal.is_held_by_other(topic_id, partition)}
-        waits = waits or len(free) < len(missing)
-        if free:
-            kept.setdefault(topic_id, {}).update(dict.fromkeys(sorted(free), goal.epoch))
-    state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return _moved(member, goal.epoch, state=state, owned=kept, revoking={})
 
 
-def _moved(
-    member: Member, epoch: int, *, state: MemberState, owned: OwnedPartitions, revoking: OwnedPartitions
-) -> Member:
-    return replace(
-        member,
-        member_epoch=epoch,
-        # Within one epoch the previous epoch remains valid, because a response may have been lost.
-        previous_epoch=member.previous_epoch if epoch == member.member_epoch else member.member_epoch,
-        state=state,
-        owned=owned,
-        revoking=revoking,
-    )
+class FoundMember(NamedTuple):
+    """The member of a request."""
+
+    member: Member
+    """The member before the request; empty if it is new."""
+    replaced: Member | None = None
+    """The static member that this one replaces."""
+
+
+def find_sender(
+    group: ConsumerGroup,
+    member_id: str,
+    instance_id: str | None,
+    epoch: int,
+    reported: Assignment | None,
+) -> FoundMember:
+    """Returns the member that sends a heartbeat.
+
+    `reported` are the partitions that the member says it owns. Raises KafkaError if the member does not exist
+    or is fenced.
+    """
+    joins = epoch == JOIN_EPOCH
+    if instance_id is None:
+        if joins and member_id not in group.members:
+            return FoundMember(Member(member_id))
+        member = find_member(group, member_id)
+        _check_epoch(member, epoch, reported)
+        return FoundMember(member)
+    static = group.static_member(instance_id)
+    if joins:
+        return join_as_static(group, static, member_id, instance_id, speaks_classic=False)
+    checked = check_static(static, member_id, instance_id)
+    _check_epoch(checked, epoch, reported)
+    return FoundMember(checked)
+
+
+def join_as_static(
+    group: ConsumerGroup, static: Member | None, member_id: str, instance_id: str, *, speaks_classic: bool
+) -> FoundMember:
+    """Returns the member for a join with an instance id, of which `static` is the current member.
+
+    Raises KafkaError (UNRELEASED_INSTANCE_ID) if a running member holds the instance id.
+    """
+    if static is None:
+        return FoundMember(group.members.get(member_id, Member(member_id)))
+    if static.member_id == member_id and static.member_epoch != STATIC_LEAVE_EPOCH:
+        return FoundMember(static)  # the same process, which missed a response or was fenced
+    both_consumer = not speaks_classic and static.classic is None
+    if both_consumer and static.member_epoch != STATIC_LEAVE_EPOCH:
+        raise KafkaError(
+            ErrorCode.UNRELEASED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            f"instance id is owned by {static.member_id} member.",
+        )
+    return FoundMember(replace(static, member_id=member_id, member_epoch=0, previous_epoch=0), static)
+
+
+def check_static(static: Member | None, member_id: str, instance_id: str) -> Member:
+    """Returns `static`, the member with this instance id. Raises KafkaError if its member id differs."""
+    if static is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if static.member_id != member_id:
+        raise KafkaError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{static.member_id}.",
+        )
+    return static
+
+
+def _check_epoch(member: Member, epoch: int, reported: Assignment | None) -> None:
+    owns_reported = reported is not None and holds_all(member.owned, reported)
+    check_epoch(GroupKind.CONSUMER, member, epoch, owns_reported=owns_reported)
+    if epoch != JOIN_EPOCH and member.state is MemberState.UNKNOWN and reported != {}:
+        raise unknown_state()

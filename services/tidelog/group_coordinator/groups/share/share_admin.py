@@ -11,9 +11,8 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.group_coordinator.answer_room import NO_ROOM, AnswerRoom
-from tidelog.group_coordinator.groups.share.share_changes import ShareChanges
-from tidelog.group_coordinator.groups.share.share_group import ShareGroup
-from tidelog.group_coordinator.groups.share.share_groups import found_group
+from tidelog.group_coordinator.groups.modern_groups import find_group
+from tidelog.group_coordinator.groups.share.share_group import ShareChanges, ShareGroup
 from tidelog.group_coordinator.groups.share.share_states import (
     NO_OFFSET,
     EndOffsets,
@@ -274,7 +273,7 @@ class ShareAdmin:
         """Deletes the states of topics. The group must be empty."""
         message = request.message
         try:
-            group = found_group(self._groups, message.group_id)
+            group = find_group(self._groups, message.group_id, ShareGroup)
             _check_empty(group)
         except KafkaError as error:
             return answer(request, _delete_refusal(error.code, error.message))
@@ -319,7 +318,7 @@ class ShareAdmin:
         """Returns a group, which is not in `by_id` if it is new. Raises KafkaError."""
         if group_id and group_id not in self._groups.by_id:
             return ShareGroup(group_id)
-        return found_group(self._groups, group_id)
+        return find_group(self._groups, group_id, ShareGroup)
 
     def delete_group(
         self,

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.consumer.member import Assignment
+from tidelog.group_coordinator.groups.modern_group import Assignment
 
 SIMPLE: Final = "simple"
 

@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.share.share_changes import STATES_TIMER, ShareChanges
-from tidelog.group_coordinator.groups.share.share_group import ShareGroup
-from tidelog.group_coordinator.groups.share.share_partitions import Shares, TopicShare
+from tidelog.group_coordinator.groups.share.share_group import (
+    STATES_TIMER,
+    ShareChanges,
+    ShareGroup,
+    Shares,
+    TopicShare,
+)
 from tidelog.group_coordinator.groups.shared import Groups
 from tidelog.group_coordinator.shard_core import AskEndOffsets, AskShareStates, Reply, ShardDecision
 from tidelog.model.errors import ErrorCode

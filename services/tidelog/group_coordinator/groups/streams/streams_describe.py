@@ -4,63 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tidelog.group_coordinator.answer_room import described_within_bound
-from tidelog.group_coordinator.groups.shared import Groups, answer
-from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import NO_ASSIGNMENT, to_message
+from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
 from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
-from tidelog.group_coordinator.groups.streams.streams_groups import found_group
-from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember
+from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, to_message
 from tidelog.group_coordinator.groups.streams.topology import InternalTopic, TopicInfo
-from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
-from tidelog.model.errors import KafkaError
-from tidelog.model.instants import WallMs
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages import streams_group_describe as describing
-from tidelog.wire.messages.streams_group_describe import (
-    DescribedGroup,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-)
 
 
-class StreamsDescriptions:
-    """The handler of StreamsGroupDescribe."""
-
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-
-    def describe(self, request: ShardRequest[StreamsGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
-        described = described_within_bound(
-            request.message.group_ids,
-            self._described,
-            lambda group_id, error: DescribedGroup(error_code=error, group_id=group_id),
-            lambda groups: StreamsGroupDescribeResponse(groups=groups),
-        )
-        return answer(request, described)
-
-    def _described(self, group_id: str) -> Steps[DescribedGroup]:
-        """Describes a group as it is at the first step."""
-        try:
-            group = found_group(self._groups, group_id)
-        except KafkaError as error:
-            return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
-        described = DescribedGroup(
-            group_id=group_id,
-            group_state=group.state,
-            group_epoch=group.epoch,
-            assignment_epoch=group.assignment_epoch,
-            topology=_topology(group),
-            assignor_name=STICKY,
-        )
-        members, targets = list(group.members.values()), dict(group.targets)
-        for member in members:
-            described.members.append(_member(member, targets.get(member.member_id, NO_ASSIGNMENT)))
-            yield
-        return described
-
-
-def _topology(group: StreamsGroup) -> describing.Topology | None:
+def described_topology(group: StreamsGroup) -> describing.Topology | None:
     """Returns the topology with the decided numbers of partitions, or as the client defined it if they are
     not known.
     """
@@ -104,7 +55,7 @@ def _topics(topics: Iterable[TopicInfo | InternalTopic]) -> list[describing.Topi
     ]
 
 
-def _member(member: StreamsMember, target: TaskAssignment) -> describing.Member:
+def described_member(member: StreamsMember, target: TaskAssignment) -> describing.Member:
     endpoint = member.user_endpoint
     return describing.Member(
         member_id=member.member_id,

@@ -1,61 +1,52 @@
-"""The state of one streams group (KIP-1071)."""
+"""The state of one streams group (KIP-1071), and its changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, OffsetCommitter, SizedMembers
-from tidelog.group_coordinator.groups.streams import streams_records as records
-from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import NO_ASSIGNMENT, Holders, OwnedTasks
-from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember
-from tidelog.group_coordinator.groups.streams.streams_records import RecordKey, RecordKind, RecordValue
+from tidelog.group_coordinator.groups.modern_group import ModernGroup, RecordType
+from tidelog.group_coordinator.groups.modern_groups import REBALANCE_TIMER, SESSION_TIMER, ModernChanges
+from tidelog.group_coordinator.groups.shared import Groups, OffsetCommitter, may_assign
+from tidelog.group_coordinator.groups.streams.assignor import (
+    StreamsMemberSpec,
+    TaskAssignment,
+    assignment_steps,
+)
+from tidelog.group_coordinator.groups.streams.streams_member import (
+    NO_ASSIGNMENT,
+    STREAMS_FORMAT,
+    TOPOLOGY,
+    Holders,
+    OwnedTasks,
+    StreamsMember,
+    StreamsMemberState,
+    reconcile,
+)
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredTopology,
+    StreamsStatus,
     Topology,
+    record_of,
     topology_of_record,
 )
-from tidelog.group_coordinator.shard_core import CoordinatorRecord, ShardDecision
+from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
-from tidelog.wire.messages.list_groups import ListedGroup
-from tidelog.wire.messages.records.streams_group_current_member_assignment import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-)
-from tidelog.wire.messages.records.streams_group_member_metadata import (
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
-)
-from tidelog.wire.messages.records.streams_group_metadata import (
-    StreamsGroupMetadataKey,
-    StreamsGroupMetadataValue,
-)
-from tidelog.wire.messages.records.streams_group_target_assignment_member import (
-    StreamsGroupTargetAssignmentMemberKey,
-    StreamsGroupTargetAssignmentMemberValue,
-)
-from tidelog.wire.messages.records.streams_group_target_assignment_metadata import (
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTargetAssignmentMetadataValue,
-)
-from tidelog.wire.messages.records.streams_group_topology import (
-    StreamsGroupTopologyKey,
-    StreamsGroupTopologyValue,
-)
+from tidelog.wire.messages.records.streams_group_metadata import LastAssignmentConfig
+from tidelog.wire.messages.streams_group_heartbeat import Status
 
-STREAMS_PROTOCOL_TYPE: Final = "streams"
-INITIAL_EPOCH: Final = 1
-"""The epoch of a group before its first member, and of its empty assignment, as in Kafka since 4.3. A member
-that waits for the first assignment is in this epoch.
-"""
 NOT_VALIDATED: Final = -1
 """The validated topology epoch of a group whose topology does not fit the topics, or lacks some of them."""
-"""The version of OffsetCommit from which a request holds a member epoch."""
+FIRST_ASSIGNMENT_TIMER: Final = "first assignment"
+"""The timer of a group that waits for more members before its first assignment."""
+ASSIGNMENT_TIMER: Final = "assignment"
+"""The timer of the next slice of a long computation of an assignment."""
+STEPS_AT_ONCE: Final = 1_000
+"""The steps of an assignment in one event. They take up to 30 ms. Each task takes about two steps."""
+NUM_STANDBY_REPLICAS: Final = "num.standby.replicas"
+"""The setting in the record of a group on which its assignment depends."""
 
 _Task = tuple[str, int]
 """The subtopology id and the partition of a task."""
@@ -90,17 +81,16 @@ class UnfinishedAssignment(NamedTuple):
     steps: Generator[None, None, dict[str, TaskAssignment]]
 
 
-class StreamsGroup:
-    """The state of a group according to its records, and some state that is rebuilt after loading.
+class StreamsGroup(ModernGroup[StreamsMember, TaskAssignment]):
+    """The state of a group, its topology, and which of its members hold which tasks."""
 
-    Only the `put_` and `remove_` methods change the members. Each applies one record.
-    """
+    FORMAT = STREAMS_FORMAT
+    INITIAL_EPOCH = 1
+    """The first epoch, as in Kafka since 4.3. A member that waits for its first assignment is in it."""
 
     def __init__(self, group_id: str, groups: Groups) -> None:
-        self.group_id = group_id
+        super().__init__(group_id)
         self._groups = groups
-        self.epoch = INITIAL_EPOCH
-        self.metadata_hash = 0
         self.validated_topology_epoch = NOT_VALIDATED
         self.assignment_configs: Mapping[str, str] = {}
         """The settings that the assignment of the epoch depends on."""
@@ -109,12 +99,6 @@ class StreamsGroup:
         """The topics whose changes may change the assignment."""
         self._read_topics: frozenset[str] = frozenset()
         """The topics that the application reads, other than changelogs."""
-        self.assignment_epoch = INITIAL_EPOCH
-        self.assignment_timestamp_ms = WallMs(0)
-        self.members: SizedMembers[StreamsMember] = SizedMembers()
-        self.targets: dict[str, TaskAssignment] = {}
-        """Maps each member id to its target assignment."""
-        self.is_dead = False
         self._active_holders: dict[_Task, str] = {}
         """Maps each active task to the member that has not given it up."""
         self._standby_holders: dict[_Task, set[str]] = {}
@@ -123,8 +107,6 @@ class StreamsGroup:
         # No record holds the following state.
         self.configured: ConfiguredTopology | None = None
         """The topology applied to the topics; None if no member has sent a heartbeat since the load."""
-        self.topics_changed = True
-        """Whether a topic may have changed since `configured` and `metadata_hash` were computed."""
         self.is_first_assignment_delayed = False
         """Whether the group waits for more members before it assigns tasks."""
         self.unfinished_assignment: UnfinishedAssignment | None = None
@@ -141,49 +123,13 @@ class StreamsGroup:
         """
         return next(state for state, holds in _STATE_RULES if holds(self))
 
-    def apply_record(self, key: RecordKey, value: RecordValue) -> None:
-        """Applies a record other than a tombstone.
+    def apply_other(self, record_type: RecordType, key: Any, value: Any) -> None:
+        self.put_topology(None if value is None else topology_of_record(value))
 
-        Compaction may remove any record and may change the order of the remaining ones.
-        """
-        match key, value:
-            case StreamsGroupMetadataKey(), StreamsGroupMetadataValue():
-                self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
-                self.validated_topology_epoch = value.validated_topology_epoch
-                self.assignment_configs = {
-                    config.key: config.value for config in value.last_assignment_configs or ()
-                }
-            case StreamsGroupTopologyKey(), StreamsGroupTopologyValue():
-                self.put_topology(topology_of_record(value))
-            case StreamsGroupMemberMetadataKey(), StreamsGroupMemberMetadataValue():
-                before = self.members.get(key.member_id, StreamsMember(key.member_id))
-                self.members[key.member_id] = records.with_metadata(before, value)
-            case StreamsGroupTargetAssignmentMetadataKey(), StreamsGroupTargetAssignmentMetadataValue():
-                self.assignment_epoch = value.assignment_epoch
-                self.assignment_timestamp_ms = WallMs(value.assignment_timestamp)
-            case StreamsGroupTargetAssignmentMemberKey(), StreamsGroupTargetAssignmentMemberValue():
-                self.targets[key.member_id] = records.target_of(value)
-            case StreamsGroupCurrentMemberAssignmentKey(), StreamsGroupCurrentMemberAssignmentValue():
-                before = self.members.get(key.member_id, StreamsMember(key.member_id))
-                self.put_current_assignment(records.with_current_assignment(before, value))
-
-    def apply_tombstone(self, key: RecordKey) -> bool:
-        """Applies a tombstone. Returns False if the group itself is deleted, which the caller has to do."""
-        match key:
-            case StreamsGroupMetadataKey():
-                return False
-            case StreamsGroupTopologyKey():
-                self.put_topology(None)
-            case StreamsGroupMemberMetadataKey():
-                self.remove_member(key.member_id)
-            case StreamsGroupTargetAssignmentMetadataKey():
-                self.assignment_epoch, self.assignment_timestamp_ms = INITIAL_EPOCH, WallMs(0)
-            case StreamsGroupTargetAssignmentMemberKey():
-                self.targets.pop(key.member_id, None)
-            case StreamsGroupCurrentMemberAssignmentKey():
-                if key.member_id in self.members:
-                    self.put_current_assignment(StreamsMember(key.member_id))
-        return True
+    def put_group(self, value: Any) -> None:
+        super().put_group(value)
+        self.validated_topology_epoch = value.validated_topology_epoch
+        self.assignment_configs = {config.key: config.value for config in value.last_assignment_configs or ()}
 
     def put_topology(self, topology: Topology | None) -> None:
         self.topology, self.topics_changed = topology, True
@@ -191,27 +137,16 @@ class StreamsGroup:
         subtopologies = () if topology is None else topology.subtopologies.values()
         self._read_topics = frozenset(topic for found in subtopologies for topic in found.read_topics())
 
-    def put_metadata(self, member: StreamsMember) -> None:
-        """Replaces the metadata of a member. Its epoch and tasks remain."""
-        before = self.members.get(member.member_id, StreamsMember(member.member_id))
-        self.members[member.member_id] = _with_assignment_of(member, before)
+    def subscribed_names(self) -> frozenset[str]:
+        return self.required_topics
 
-    def put_current_assignment(self, member: StreamsMember) -> None:
-        """Sets a member's epoch and tasks. What it says about itself remains."""
-        before = self.members.get(member.member_id, StreamsMember(member.member_id))
-        self._release(before)
-        after = self.members[member.member_id] = _with_assignment_of(before, member)
-        for owned in (after.owned, after.revoking):
+    def _hold(self, member: StreamsMember) -> None:
+        for owned in (member.owned, member.revoking):
             for task in _tasks(owned.active):
-                self._active_holders[task] = after.member_id
+                self._active_holders[task] = member.member_id
             for tasks, holders in self._passive_holders(owned):
                 for task in _tasks(tasks):
-                    holders.setdefault(task, set()).add(after.member_id)
-
-    def remove_member(self, member_id: str) -> None:
-        member = self.members.remove(member_id)
-        if member is not None:
-            self._release(member)
+                    holders.setdefault(task, set()).add(member.member_id)
 
     def _release(self, member: StreamsMember) -> None:
         for owned in (member.owned, member.revoking):
@@ -229,9 +164,6 @@ class StreamsGroup:
         self, owned: OwnedTasks
     ) -> tuple[tuple[Mapping[str, frozenset[int]], dict[_Task, set[str]]], ...]:
         return (owned.standby, self._standby_holders), (owned.warmup, self._warmup_holders)
-
-    def target_of(self, member_id: str) -> TaskAssignment:
-        return self.targets.get(member_id, NO_ASSIGNMENT)
 
     def holders_for(self, process_id: str) -> Holders:
         """Returns which tasks a member of this process cannot receive yet.
@@ -262,21 +194,6 @@ class StreamsGroup:
 
         return Holders(active, passive, passive)
 
-    @property
-    def kind(self) -> GroupKind:
-        return GroupKind.STREAMS
-
-    def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
-        if committer.is_outside(self.members):
-            return ErrorCode.NONE
-        member, epoch = self.members.get(committer.member_id), committer.generation_or_epoch
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        if committer.has_no_field_for_epochs:
-            return ErrorCode.UNSUPPORTED_VERSION
-        # For an older epoch, partition_commit_check decides on each partition.
-        return ErrorCode.NONE if epoch <= member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
-
     def partition_commit_check(self, committer: OffsetCommitter) -> Callable[[UUID, int], ErrorCode] | None:
         """Returns a check for a member that commits with an older epoch than its current one (KIP-1251).
 
@@ -305,43 +222,14 @@ class StreamsGroup:
 
         return check
 
-    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        if not member_id and member_epoch < 0:
-            return ErrorCode.NONE
-        member = self.members.get(member_id or "")
-        if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.NONE if member_epoch == member.member_epoch else ErrorCode.STALE_MEMBER_EPOCH
-
-    def check_offset_delete(self) -> ErrorCode:
-        return ErrorCode.NONE
-
-    def check_delete(self) -> ErrorCode:
-        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
-
     def is_subscribed_to(self, topic: str) -> bool:
         """Returns whether the application reads the topic, other than as a changelog. A group without members
         reads nothing.
         """
         return bool(self.members) and topic in self._read_topics
 
-    def offsets_expire_from(self, topic: str, commit_timestamp_ms: WallMs) -> WallMs | None:
-        return None if self.is_subscribed_to(topic) else commit_timestamp_ms
-
-    def end(self) -> list[CoordinatorRecord]:
-        """Returns the tombstones of the group and of everything that belongs to it."""
-        self.is_dead = True
-        group_id = self.group_id
-        found = records.member_tombstones(group_id, self.members, self.targets)
-        found.append(records.tombstone(RecordKind.TOPOLOGY, group_id))
-        found.append(records.tombstone(RecordKind.GROUP, group_id))
-        return found
-
-    def has_members(self) -> bool:
-        return bool(self.members)
-
-    def member_count(self) -> int:
-        return len(self.members)
+    def _other_tombstones(self) -> list[CoordinatorRecord]:
+        return [TOPOLOGY.record(None, self.group_id)]
 
     def task_counts(self) -> TaskCounts:
         """Returns how many tasks the members have, and how many the topology has."""
@@ -350,27 +238,9 @@ class StreamsGroup:
         standby, warmup = self._standby_holders.values(), self._warmup_holders.values()
         return TaskCounts(len(self._active_holders), sum(map(len, standby)), sum(map(len, warmup)), wanted)
 
-    @property
-    def generation_or_epoch(self) -> int:
-        return self.epoch
-
-    def listed(self) -> ListedGroup:
-        return ListedGroup(self.group_id, STREAMS_PROTOCOL_TYPE, self.state, GroupKind.STREAMS.value)
-
 
 def _tasks(tasks: Mapping[str, frozenset[int] | Mapping[int, int]]) -> list[_Task]:
     return [(name, partition) for name, partitions in tasks.items() for partition in partitions]
-
-
-def _with_assignment_of(member: StreamsMember, other: StreamsMember) -> StreamsMember:
-    return replace(
-        member,
-        member_epoch=other.member_epoch,
-        previous_epoch=other.previous_epoch,
-        state=other.state,
-        owned=other.owned,
-        revoking=other.revoking,
-    )
 
 
 def _is_reconciled(group: StreamsGroup) -> bool:
@@ -399,3 +269,159 @@ _STATE_RULES: Final[tuple[tuple[StreamsState, Callable[[StreamsGroup], bool]], .
 
 The state is derived from the records, never stored, so no transition can be forgotten.
 """
+
+
+class AppliedTopology(NamedTuple):
+    """A topology, and what it means for the topics that exist."""
+
+    topology: Topology
+    configured: ConfiguredTopology
+    metadata_hash: int
+    """The hash of the topics that the result depends on."""
+
+
+class StreamsChanges(ModernChanges[StreamsGroup, StreamsMember, TaskAssignment]):
+    """The changes that one event makes to one group."""
+
+    def put_topology(self, topology: Topology) -> None:
+        self.group.put_topology(topology)
+        self.write(TOPOLOGY, record_of(topology))
+
+    def update_member(
+        self,
+        before: StreamsMember,
+        wanted: StreamsMember,
+        applied: AppliedTopology,
+        reported: TaskAssignment | None,
+        statuses: list[Status],
+    ) -> StreamsMember:
+        """Applies a member's heartbeat, and returns the member after one step of its reconciliation.
+
+        `reported` are the tasks that the member says it has, None if it does not say. Statuses of the
+        assignment are added to `statuses`.
+        """
+        group = self.group
+        is_first = not group.members
+        is_new = before.member_id not in group.members
+        has_changed = is_new or not wanted.has_subscription_of(before)
+        if has_changed:
+            self.put_subscription(wanted)
+        if group.topology is None:
+            self.put_topology(applied.topology)
+        group.configured, group.topics_changed = applied.configured, False
+        self._update_epoch(applied, must_grow=has_changed)
+        if is_first and self._settings.streams_initial_rebalance_delay_ms > 0:
+            self._delay_first_assignment()
+        self.update_target(statuses)
+        target = NO_ASSIGNMENT if group.is_first_assignment_delayed else group.target_of(wanted.member_id)
+        return self._reconcile(wanted.member_id, target, reported)
+
+    def _update_epoch(self, applied: AppliedTopology, *, must_grow: bool) -> None:
+        """Increases the group epoch if members, the topology, topics or settings changed, so that another
+        target is computed.
+        """
+        group = self.group
+        validated = applied.topology.epoch if applied.configured.is_ready else NOT_VALIDATED
+        configs = {NUM_STANDBY_REPLICAS: str(self._settings.streams_num_standby_replicas)}
+        depends_on = applied.metadata_hash, validated, configs
+        known = group.metadata_hash, group.validated_topology_epoch, group.assignment_configs
+        if must_grow or depends_on != known:
+            self._grow(*depends_on)
+
+    def _grow(self, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]) -> None:
+        written = [LastAssignmentConfig(name, value) for name, value in sorted(configs.items())]
+        self.put_group(self.group.epoch + 1, metadata_hash, validated_topology_epoch, written)
+
+    def _delay_first_assignment(self) -> None:
+        if not self.group.is_first_assignment_delayed:
+            self.group.is_first_assignment_delayed = True
+            self.set_timer(FIRST_ASSIGNMENT_TIMER, "", self._settings.streams_initial_rebalance_delay_ms)
+
+    def update_target(self, statuses: list[Status]) -> None:
+        """Computes the target assignment of the group epoch if it does not exist yet and may be computed."""
+        group = self.group
+        if group.is_first_assignment_delayed:
+            statuses.append(_delayed("the configured initial rebalance delay"))
+            return
+        if group.epoch <= group.assignment_epoch:
+            return
+        interval_ms = self._settings.streams_assignment_interval_ms
+        if not may_assign(group.assignment_timestamp_ms, interval_ms, self.now_ms):
+            statuses.append(_delayed("the configured assignment interval"))
+            return
+        if group.unfinished_assignment is None:
+            group.unfinished_assignment = UnfinishedAssignment(group.epoch, self._assignment_steps())
+            self.continue_assignment()
+        if group.unfinished_assignment is not None:
+            statuses.append(_delayed("the number of tasks"))
+
+    def continue_assignment(self) -> None:
+        """Computes a slice of an assignment and carries out a complete one. A timer continues the others."""
+        group, unfinished = self.group, self.group.unfinished_assignment
+        if unfinished is None:
+            return
+        try:
+            for _ in range(STEPS_AT_ONCE):
+                next(unfinished.steps)
+        except StopIteration as ended:
+            targets: dict[str, TaskAssignment] = ended.value
+        else:
+            self.set_timer(ASSIGNMENT_TIMER, "", 0)
+            return
+        group.unfinished_assignment = None
+        # A member that has joined since gets its tasks in the epoch of its join.
+        found = {member_id: targets.get(member_id, NO_ASSIGNMENT) for member_id in group.members}
+        self.put_targets(found, unfinished.epoch)
+
+    def _assignment_steps(self) -> Generator[None, None, dict[str, TaskAssignment]]:
+        group, configured = self.group, self.group.configured
+        if configured is None or not configured.is_ready or configured.subtopologies is None:
+            return _no_tasks()
+        specs = []
+        for member in group.members.values():
+            target = group.target_of(member.member_id)
+            specs.append(
+                StreamsMemberSpec(
+                    member.member_id, member.process_id, target.active_tasks, target.standby_tasks
+                )
+            )
+        return assignment_steps(specs, configured.subtopologies, self._settings.streams_num_standby_replicas)
+
+    def _reconcile(
+        self, member_id: str, target: TaskAssignment, reported: TaskAssignment | None
+    ) -> StreamsMember:
+        """Moves the member one step toward its target assignment and returns it."""
+        group = self.group
+        before = group.members[member_id]
+        if before.is_reconciled_to(group.assignment_epoch):
+            return before
+        holders = group.holders_for(before.process_id)
+        after = reconcile(before, group.assignment_epoch, target, holders, reported)
+        if not after.has_assignment_of(before):
+            self.put_current_assignment(after)
+            if after.state is StreamsMemberState.UNREVOKED_TASKS:
+                self.set_timer(REBALANCE_TIMER, member_id, after.rebalance_timeout_ms)
+            else:
+                self.cancel_timer(REBALANCE_TIMER, member_id)
+        return after
+
+    def remove_member(self, member: StreamsMember) -> None:
+        """Removes a member with its tasks and its timers. The other members get another target."""
+        group = self.group
+        super().remove_member(member)
+        if not group.members:
+            group.shutdown_requested_by = None
+        self._grow(group.metadata_hash, group.validated_topology_epoch, group.assignment_configs)
+
+    def extend_session(self, member: StreamsMember) -> None:
+        self.set_timer(SESSION_TIMER, member.member_id, self._settings.streams_session_timeout_ms)
+
+
+def _no_tasks() -> Generator[None, None, dict[str, TaskAssignment]]:
+    """Assigns no tasks to anybody."""
+    yield
+    return {}
+
+
+def _delayed(reason: str) -> Status:
+    return Status(StreamsStatus.ASSIGNMENT_DELAYED, f"Assignment delayed due to {reason}.")

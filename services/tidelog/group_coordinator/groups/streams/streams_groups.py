@@ -15,33 +15,47 @@ from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
-from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics, metadata_hash
-from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from tidelog.group_coordinator.groups.modern import (
+from tidelog.group_coordinator.groups.modern_group import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    metadata_hash,
+)
+from tidelog.group_coordinator.groups.modern_groups import (
+    REBALANCE_TIMER,
+    SESSION_TIMER,
+    ModernGroups,
+    check_epoch,
     check_memory,
     check_not_empty,
     check_room,
     check_size,
     check_texts,
-    fenced_member,
     find_group,
+    find_member,
     invalid_request,
-    unknown_member,
 )
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
-from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import covers, from_message, holds_all, to_message
-from tidelog.group_coordinator.groups.streams.streams_changes import (
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey
+from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
+from tidelog.group_coordinator.groups.streams.streams_describe import described_member, described_topology
+from tidelog.group_coordinator.groups.streams.streams_group import (
     ASSIGNMENT_TIMER,
     FIRST_ASSIGNMENT_TIMER,
-    REBALANCE_TIMER,
-    SESSION_TIMER,
     AppliedTopology,
     StreamsChanges,
+    StreamsGroup,
 )
-from tidelog.group_coordinator.groups.streams.streams_group import StreamsGroup
-from tidelog.group_coordinator.groups.streams.streams_member import StreamsMember, StreamsMemberState
-from tidelog.group_coordinator.groups.streams.streams_records import FORMATS, member_record, topology_record
+from tidelog.group_coordinator.groups.streams.streams_member import (
+    STREAMS_FORMAT,
+    TOPOLOGY,
+    StreamsMember,
+    StreamsMemberState,
+    covers,
+    from_message,
+    holds_all,
+    to_message,
+    unknown_state,
+)
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredTopology,
     InternalTopic,
@@ -49,19 +63,15 @@ from tidelog.group_coordinator.groups.streams.topology import (
     Topology,
     configure,
     endpoint_partitions,
+    record_of,
     texts_of,
     topology_of_request,
 )
-from tidelog.group_coordinator.shard_core import (
-    ClusterImage,
-    ReplayedRecord,
-    Reply,
-    ShardDecision,
-    ShardRequest,
-)
+from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages import streams_group_heartbeat as heartbeats
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,
@@ -102,25 +112,39 @@ CREATE_TIMEOUT_MS: Final = 30_000
 """The time that the controller may take to create internal topics."""
 
 
-class StreamsGroups:
-    """The handler of heartbeats of streams groups. Every request is answered by its own decision."""
+class StreamsGroups(ModernGroups[StreamsGroup]):
+    """The handler of requests for streams groups."""
+
+    GROUP = StreamsGroup
+    HEARTBEAT_RESPONSE = StreamsGroupHeartbeatResponse
+    DESCRIBED_GROUP = describing.DescribedGroup
+    DESCRIBE_RESPONSE = describing.StreamsGroupDescribeResponse
 
     def __init__(self, groups: Groups, classic: ClassicGroups) -> None:
-        self._groups = groups
+        super().__init__(groups)
         self._classic = classic
 
-    def heartbeat(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
-        try:
-            if GroupKind.STREAMS not in self._groups.settings.group_coordinator_rebalance_protocols:
-                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-            _check_request(request.message)
-            _check_texts(request.message)
-            if request.message.member_epoch == LEAVE_EPOCH:
-                return self._leave(request, now_ms)
+    def changes(self, group: StreamsGroup, decision: ShardDecision, now_ms: WallMs) -> StreamsChanges:
+        return StreamsChanges(self._groups, group, decision, now_ms)
+
+    def _new_group(self, group_id: str) -> StreamsGroup:
+        return StreamsGroup(group_id, self._groups)
+
+    def _beat(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        message = request.message
+        if GroupKind.STREAMS not in self._groups.settings.group_coordinator_rebalance_protocols:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        _check_request(message)
+        _check_texts(message)
+        if message.member_epoch != LEAVE_EPOCH:
             return self._join_or_update(request, now_ms)
-        except KafkaError as error:
-            refusal = StreamsGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
-            return answer(request, refusal)
+        group = find_group(self._groups, message.group_id, StreamsGroup)
+        member = find_member(group, message.member_id)
+        if message.shutdown_application and group.shutdown_requested_by is None:
+            group.shutdown_requested_by = message.member_id
+        decision = ShardDecision()
+        self.changes(group, decision, now_ms).remove_member(member)
+        return self._left(request, member, decision)
 
     def _join_or_update(
         self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs
@@ -130,8 +154,9 @@ class StreamsGroups:
         reported = _reported(message)
         before = self._member_for(group, message, reported)
         wanted = _with_request(before, request)
-        if not wanted.has_metadata_of(before):
-            check_size("metadata of a member", member_record(group.group_id, wanted), MAX_MEMBER_BYTES)
+        if not wanted.has_subscription_of(before):
+            record = STREAMS_FORMAT.member_record(group.group_id, wanted)
+            check_size("metadata of a member", record, MAX_MEMBER_BYTES)
             check_memory(group.members, wanted.member_id, wanted)
         applied = self._apply_topology(group, message)
         if reported is not None:
@@ -145,7 +170,7 @@ class StreamsGroups:
             self._classic.abandon(replaced, now_ms, decision)
         is_new_group = group.group_id not in groups.by_id
         groups.by_id[group.group_id] = group
-        changes = StreamsChanges(groups, group, decision, now_ms)
+        changes = self.changes(group, decision, now_ms)
         member = changes.update_member(before, wanted, applied, reported, statuses)
         changes.extend_session(member)
         if message.shutdown_application and group.shutdown_requested_by is None:
@@ -173,24 +198,30 @@ class StreamsGroups:
             return known, None
         if message.member_epoch == JOIN_EPOCH:
             if known is None:
-                return StreamsGroup(message.group_id, self._groups), None
+                return self._new_group(message.group_id), None
             if isinstance(known, ClassicGroup) and not known.has_members():
-                return StreamsGroup(message.group_id, self._groups), known
+                return self._new_group(message.group_id), known
         elif known is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {message.group_id} not found.")
-        return found_group(self._groups, message.group_id), None
+        return find_group(self._groups, message.group_id, StreamsGroup), None
 
     def _member_for(
         self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest, reported: TaskAssignment | None
     ) -> StreamsMember:
         """Returns the member before the heartbeat; it is empty if it is new."""
-        member = group.members.get(message.member_id)
-        if member is None:
-            if message.member_epoch != JOIN_EPOCH:
-                raise unknown_member(group, message.member_id)
+        epoch = message.member_epoch
+        if epoch == JOIN_EPOCH and message.member_id not in group.members:
             check_room(group, self._groups.settings.group_streams_max_size)
             return StreamsMember(message.member_id)
-        _check_epoch(member, message.member_epoch, reported)
+        member = find_member(group, message.member_id)
+        owns_reported = reported is not None and holds_all(member.owned, reported)
+        check_epoch(GroupKind.STREAMS, member, epoch, owns_reported=owns_reported)
+        if (
+            epoch != JOIN_EPOCH
+            and member.state is StreamsMemberState.UNKNOWN
+            and reported != TaskAssignment()
+        ):
+            raise unknown_state()
         return member
 
     def _apply_topology(self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest) -> AppliedTopology:
@@ -204,7 +235,8 @@ class StreamsGroups:
                 raise invalid_request("Topology updates are not supported yet.")
             if topology is None:
                 _check_subtopology_ids(sent)
-                check_size("topology", topology_record(group.group_id, sent), MAX_TOPOLOGY_BYTES)
+                record = TOPOLOGY.record(record_of(sent), group.group_id)
+                check_size("topology", record, MAX_TOPOLOGY_BYTES)
                 topology = sent
         if topology is None:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The streams group has no topology.")
@@ -278,42 +310,18 @@ class StreamsGroups:
             [heartbeats.TopicPartition(topic, found) for topic, found in standby.items()],
         )
 
-    def _leave(self, request: ShardRequest[StreamsGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
-        message = request.message
-        group = found_group(self._groups, message.group_id)
-        member = group.members.get(message.member_id)
-        if member is None:
-            raise unknown_member(group, message.member_id)
-        if message.shutdown_application and group.shutdown_requested_by is None:
-            group.shutdown_requested_by = message.member_id
-        decision = ShardDecision()
-        StreamsChanges(self._groups, group, decision, now_ms).remove_member(member)
-        response = StreamsGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
-        decision.replies.append(Reply(request.reply_to, response))
-        return decision
+    def _describe_group(self, group: StreamsGroup, described: describing.DescribedGroup) -> None:
+        described.assignor_name = STICKY
+        described.topology = described_topology(group)
 
-    def replay(self, record: ReplayedRecord) -> None:
-        """Applies a record of kind 17 or 19 to 23. Raises MalformedMessageError, UnsupportedVersionError."""
-        groups = self._groups
-        FORMATS.replay(record, groups.by_id, StreamsGroup, lambda group_id: StreamsGroup(group_id, groups))
+    def _described_member(self, member: StreamsMember, target: TaskAssignment) -> describing.Member:
+        return described_member(member, target)
 
-    def activate(self, now_ms: WallMs) -> ShardDecision:
-        """Starts a full session for every member, and the full timeout of every revocation."""
-        decision = ShardDecision()
-        for group in self._all():
-            changes = StreamsChanges(self._groups, group, decision, now_ms)
-            for member in group.members.values():
-                changes.extend_session(member)
-                if member.state is StreamsMemberState.UNREVOKED_TASKS:
-                    changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
-        return decision
-
-    def image_changed(self, before: ClusterImage) -> None:
-        """Marks the groups whose topics changed. The next heartbeat of a member decides what follows."""
-        changed = changed_topics(before, self._groups.image)
-        for group in self._all():
-            if not changed.isdisjoint(group.required_topics):
-                group.topics_changed = True
+    def _resume(self, changes: StreamsChanges) -> None:
+        """Starts the full timeout of every revocation."""
+        for member in changes.group.members.values():
+            if member.state is StreamsMemberState.UNREVOKED_TASKS:
+                changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         """Removes a member whose session ended or which exceeded its rebalance timeout, makes the first
@@ -323,7 +331,7 @@ class StreamsGroups:
         group = self._groups.by_id.get(key.group_id)
         if not isinstance(group, StreamsGroup):
             return decision
-        changes = StreamsChanges(self._groups, group, decision, now_ms)
+        changes = self.changes(group, decision, now_ms)
         if key.kind == FIRST_ASSIGNMENT_TIMER:
             group.is_first_assignment_delayed = False
             if group.members and group.configured is not None:
@@ -338,14 +346,6 @@ class StreamsGroups:
         ):
             changes.remove_member(member)
         return decision
-
-    def _all(self) -> list[StreamsGroup]:
-        return [group for group in self._groups.by_id.values() if isinstance(group, StreamsGroup)]
-
-
-def found_group(groups: Groups, group_id: str) -> StreamsGroup:
-    """Returns a streams group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
-    return find_group(groups, group_id, StreamsGroup, GroupKind.STREAMS)
 
 
 def _check_request(message: StreamsGroupHeartbeatRequest) -> None:
@@ -400,25 +400,6 @@ def _check_texts(message: StreamsGroupHeartbeatRequest) -> None:
     for tasks in (message.active_tasks, message.standby_tasks):
         if any(len(found.subtopology_id) > MAX_SUBTOPOLOGY_ID_CHARS for found in tasks or ()):
             raise invalid_request(f"A SubtopologyId has more than {MAX_SUBTOPOLOGY_ID_CHARS} characters.")
-
-
-def _check_epoch(member: StreamsMember, epoch: int, reported: TaskAssignment | None) -> None:
-    if epoch == JOIN_EPOCH:
-        return
-    if epoch > member.member_epoch:
-        raise fenced_member(GroupKind.STREAMS, epoch, member.member_epoch)
-    # The response with the new epoch may have been lost. The previous epoch is therefore valid as long as
-    # the member claims no task that it does not have.
-    if epoch < member.member_epoch and (
-        epoch != member.previous_epoch or reported is None or not holds_all(member.owned, reported)
-    ):
-        raise fenced_member(GroupKind.STREAMS, epoch, member.member_epoch)
-    if member.state is StreamsMemberState.UNKNOWN and reported != TaskAssignment():
-        raise KafkaError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            "The streams group member is in a unknown state. "
-            "The member must abandon all its tasks and rejoin.",
-        )
 
 
 def _check_subtopology_ids(topology: Topology) -> None:

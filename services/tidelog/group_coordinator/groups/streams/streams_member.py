@@ -1,21 +1,245 @@
-"""One member of a streams group: a thread of the application with tasks of its own."""
+"""One member of a streams group: its tasks, its records, and its way to its target assignment."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from tidelog.group_coordinator.groups.shared import memory_of_member
-from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import (
-    NO_OWNED_TASKS,
-    Holders,
-    OwnedTasks,
-    difference,
-    holds_any,
-    merged,
+from tidelog.group_coordinator.groups.modern_group import (
+    GroupFormat,
+    ModernMember,
+    RecordType,
+    epochs_by_partition,
 )
+from tidelog.group_coordinator.groups.shared import GroupKind, memory_of_member
+from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
+from tidelog.group_coordinator.groups.streams.topology import Tasks
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages.records import streams_group_target_assignment_member as target_messages
+from tidelog.wire.messages.records.streams_group_current_member_assignment import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    TaskIds,
+)
+from tidelog.wire.messages.records.streams_group_member_metadata import (
+    Endpoint,
+    KeyValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_metadata import (
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_target_assignment_member import (
+    StreamsGroupTargetAssignmentMemberKey,
+    StreamsGroupTargetAssignmentMemberValue,
+)
+from tidelog.wire.messages.records.streams_group_target_assignment_metadata import (
+    StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
+)
+from tidelog.wire.messages.records.streams_group_topology import (
+    StreamsGroupTopologyKey,
+    StreamsGroupTopologyValue,
+)
+
+ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
+"""Active tasks: by subtopology id and partition, the member epoch in which the member received the task. No
+subtopology has an empty mapping.
+"""
+
+_NO_ACTIVE_TASKS: Final[ActiveTasks] = {}
+_NO_TASKS: Final[Tasks] = {}
+NO_ASSIGNMENT: Final = TaskAssignment()
+
+
+class OwnedTasks(NamedTuple):
+    """Tasks of a member. Only active tasks have epochs, because only they commit offsets."""
+
+    active: ActiveTasks = _NO_ACTIVE_TASKS
+    standby: Tasks = _NO_TASKS
+    warmup: Tasks = _NO_TASKS
+
+    def is_empty(self) -> bool:
+        return not (self.active or self.standby or self.warmup)
+
+
+NO_OWNED_TASKS: Final = OwnedTasks()
+
+IsHeld = Callable[[str, int], bool]
+"""Returns whether the task (subtopology id, partition) cannot be given to the member yet."""
+
+
+class Holders(NamedTuple):
+    """Tells which tasks a member cannot receive yet, because a member or a process has not given them up."""
+
+    active: IsHeld
+    standby: IsHeld
+    warmup: IsHeld
+
+
+class Difference(NamedTuple):
+    """The way from the tasks that a member has to its target assignment."""
+
+    kept: OwnedTasks
+    """The tasks that it has and should have."""
+    revoked: OwnedTasks
+    """The tasks that it has and should not have."""
+    free: OwnedTasks
+    """The tasks that it should have, does not have, and that nobody holds."""
+    waits: bool
+    """Whether somebody holds a task that it should have."""
+
+
+def difference(owned: OwnedTasks, target: TaskAssignment, epoch: int, holders: Holders) -> Difference:
+    """Returns the way to a target assignment, whose epoch `free` active tasks get."""
+    waits = False
+    kept_active: dict[str, Mapping[int, int]] = {}
+    revoked_active: dict[str, Mapping[int, int]] = {}
+    for name, epochs in owned.active.items():
+        wanted = target.active_tasks.get(name, frozenset())
+        kept = {partition: given for partition, given in epochs.items() if partition in wanted}
+        revoked = {partition: given for partition, given in epochs.items() if partition not in wanted}
+        _put(kept_active, name, kept)
+        _put(revoked_active, name, revoked)
+    free_active: dict[str, Mapping[int, int]] = {}
+    for name, wanted in target.active_tasks.items():
+        missing = wanted - kept_active.get(name, {}).keys()
+        free = {partition for partition in missing if not holders.active(name, partition)}
+        waits = waits or len(free) < len(missing)
+        _put(free_active, name, dict.fromkeys(sorted(free), epoch))
+    standby = _passive_difference(owned.standby, target.standby_tasks, holders.standby)
+    warmup = _passive_difference(owned.warmup, target.warmup_tasks, holders.warmup)
+    return Difference(
+        OwnedTasks(kept_active, standby.kept, warmup.kept),
+        OwnedTasks(revoked_active, standby.revoked, warmup.revoked),
+        OwnedTasks(free_active, standby.free, warmup.free),
+        waits or standby.waits or warmup.waits,
+    )
+
+
+class _PassiveDifference(NamedTuple):
+    kept: Tasks
+    revoked: Tasks
+    free: Tasks
+    waits: bool
+
+
+def _passive_difference(owned: Tasks, target: Tasks, is_held: IsHeld) -> _PassiveDifference:
+    kept: dict[str, frozenset[int]] = {}
+    revoked: dict[str, frozenset[int]] = {}
+    free: dict[str, frozenset[int]] = {}
+    waits = False
+    for name in owned.keys() | target.keys():
+        had, wanted = owned.get(name, frozenset()), target.get(name, frozenset())
+        missing = wanted - had
+        found = frozenset(partition for partition in missing if not is_held(name, partition))
+        waits = waits or len(found) < len(missing)
+        _put(kept, name, had & wanted)
+        _put(revoked, name, had - wanted)
+        _put(free, name, found)
+    return _PassiveDifference(kept, revoked, free, waits)
+
+
+_Partitions = TypeVar("_Partitions", bound=Set[int] | Mapping[int, int])
+
+
+def _put(tasks: dict[str, _Partitions], name: str, partitions: _Partitions) -> None:
+    if partitions:
+        tasks[name] = partitions
+
+
+def merged(first: OwnedTasks, second: OwnedTasks) -> OwnedTasks:
+    """Returns the tasks of both."""
+    return OwnedTasks(
+        {
+            name: {**first.active.get(name, {}), **second.active.get(name, {})}
+            for name in first.active.keys() | second.active.keys()
+        },
+        _merged_passive(first.standby, second.standby),
+        _merged_passive(first.warmup, second.warmup),
+    )
+
+
+def _merged_passive(first: Tasks, second: Tasks) -> Tasks:
+    return {
+        name: first.get(name, frozenset()) | second.get(name, frozenset())
+        for name in first.keys() | second.keys()
+    }
+
+
+def holds_any(reported: TaskAssignment, of: OwnedTasks) -> bool:
+    """Returns whether `reported` contains at least one task of `of`, in the same role."""
+    return (
+        _overlap(reported.active_tasks, of.active)
+        or _overlap(reported.standby_tasks, of.standby)
+        or _overlap(reported.warmup_tasks, of.warmup)
+    )
+
+
+def _overlap(reported: Tasks, of: Mapping[str, Iterable[int]]) -> bool:
+    return any(name in of and not found.isdisjoint(of[name]) for name, found in reported.items())
+
+
+def holds_all(owned: OwnedTasks, reported: TaskAssignment) -> bool:
+    """Returns whether `owned` contains every task of `reported`, in the same role."""
+    return (
+        all(found <= owned.active.get(name, {}).keys() for name, found in reported.active_tasks.items())
+        and all(
+            found <= owned.standby.get(name, frozenset()) for name, found in reported.standby_tasks.items()
+        )
+        and all(found <= owned.warmup.get(name, frozenset()) for name, found in reported.warmup_tasks.items())
+    )
+
+
+def covers(reported: TaskAssignment, owned: OwnedTasks) -> bool:
+    """Returns whether `reported` contains every task of `owned`, in the same role."""
+    return all(
+        tasks.keys() <= found.keys() and all(found[name].issuperset(tasks[name]) for name in tasks)
+        for tasks, found in (
+            (owned.active, reported.active_tasks),
+            (owned.standby, reported.standby_tasks),
+            (owned.warmup, reported.warmup_tasks),
+        )
+    )
+
+
+class _TaskIds(Protocol):
+    """A generated class that holds the tasks of one subtopology."""
+
+    subtopology_id: str
+    partitions: list[int]
+
+
+T = TypeVar("T", bound=_TaskIds)
+
+
+def from_message(tasks: Iterable[_TaskIds]) -> Tasks:
+    """Returns the tasks of a message, which may name a subtopology more than once."""
+    found: dict[str, frozenset[int]] = {}
+    for of_subtopology in tasks:
+        if of_subtopology.partitions:
+            name = of_subtopology.subtopology_id
+            found[name] = found.get(name, frozenset()) | frozenset(of_subtopology.partitions)
+    return found
+
+
+def to_message(task_class: type[T], tasks: Mapping[str, Iterable[int]]) -> list[T]:
+    """Returns the tasks as message objects.
+
+    They are sorted by subtopology id and partition, so that equal assignments have equal bytes.
+    """
+    messages = []
+    for name in sorted(tasks):
+        message = task_class()
+        message.subtopology_id = name
+        message.partitions = sorted(tasks[name])
+        messages.append(message)
+    return messages
+
 
 NO_TOPOLOGY_EPOCH = -1
 
@@ -34,14 +258,10 @@ class StreamsMemberState(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamsMember:
+class StreamsMember(ModernMember):
     """A member as its records describe it. A change replaces the object."""
 
-    member_id: str
     instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
     rebalance_timeout_ms: int = -1
     topology_epoch: int = NO_TOPOLOGY_EPOCH
     process_id: str = ""
@@ -50,12 +270,12 @@ class StreamsMember:
     """The host and port at which the process answers interactive queries."""
     client_tags: tuple[tuple[str, str], ...] = ()
 
-    member_epoch: int = 0
-    previous_epoch: int = 0
     state: StreamsMemberState = StreamsMemberState.STABLE
     owned: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     revoking: OwnedTasks = field(default_factory=lambda: NO_OWNED_TASKS)
     """Tasks that the member must give up. It has them until its heartbeat no longer names them."""
+
+    ASSIGNMENT: ClassVar[tuple[str, ...]] = ("member_epoch", "previous_epoch", "state", "owned", "revoking")
 
     @property
     def memory_bytes(self) -> int:
@@ -67,32 +287,6 @@ class StreamsMember:
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         """Returns whether the member has reached the target assignment of this epoch."""
         return self.state is StreamsMemberState.STABLE and self.member_epoch == assignment_epoch
-
-    def has_metadata_of(self, other: StreamsMember) -> bool:
-        """Returns whether both members have the same StreamsGroupMemberMetadata record."""
-        return _metadata(self) == _metadata(other)
-
-    def has_assignment_of(self, other: StreamsMember) -> bool:
-        """Returns whether both members have the same StreamsGroupCurrentMemberAssignment record."""
-        return _current_assignment(self) == _current_assignment(other)
-
-
-def _metadata(member: StreamsMember) -> tuple[object, ...]:
-    return (
-        member.instance_id,
-        member.rack_id,
-        member.client_id,
-        member.client_host,
-        member.rebalance_timeout_ms,
-        member.topology_epoch,
-        member.process_id,
-        member.user_endpoint,
-        member.client_tags,
-    )
-
-
-def _current_assignment(member: StreamsMember) -> tuple[object, ...]:
-    return member.member_epoch, member.previous_epoch, member.state, member.owned, member.revoking
 
 
 def reconcile(
@@ -118,13 +312,17 @@ def reconcile(
             return _next_step(member, member.member_epoch + 1, epoch, target, holders, reported)
         case StreamsMemberState.UNKNOWN:
             if reported is None or reported != TaskAssignment():
-                raise KafkaError(
-                    ErrorCode.FENCED_MEMBER_EPOCH,
-                    "The streams group member is in a unknown state. "
-                    "The member must abandon all its tasks and rejoin.",
-                )
+                raise unknown_state()
             return _next_step(member, epoch, epoch, target, holders, reported)
     return _next_step(member, member.member_epoch, epoch, target, holders, reported)
+
+
+def unknown_state() -> KafkaError:
+    """Returns the error for a member whose state this version does not know and that may have tasks."""
+    return KafkaError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        "The streams group member is in a unknown state. The member must abandon all its tasks and rejoin.",
+    )
 
 
 def _next_step(
@@ -154,3 +352,125 @@ def _moved(
         owned=owned,
         revoking=revoking,
     )
+
+
+def _member_value(member: StreamsMember) -> StreamsGroupMemberMetadataValue:
+    """Returns the value of a member's client, its process, its endpoint and its tags."""
+    endpoint = member.user_endpoint
+    return StreamsGroupMemberMetadataValue(
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else Endpoint(*endpoint),
+        client_tags=[KeyValue(key, value) for key, value in member.client_tags],
+    )
+
+
+def _member_of(member_id: str, value: StreamsGroupMemberMetadataValue) -> StreamsMember:
+    endpoint = value.user_endpoint
+    return StreamsMember(
+        member_id,
+        instance_id=value.instance_id,
+        rack_id=value.rack_id,
+        client_id=value.client_id,
+        client_host=value.client_host,
+        rebalance_timeout_ms=value.rebalance_timeout_ms,
+        topology_epoch=value.topology_epoch,
+        process_id=value.process_id,
+        user_endpoint=None if endpoint is None else (endpoint.host, endpoint.port),
+        client_tags=tuple((tag.key, tag.value) for tag in value.client_tags),
+    )
+
+
+def _target_value(target: TaskAssignment) -> StreamsGroupTargetAssignmentMemberValue:
+    task_ids = target_messages.TaskIds
+    return StreamsGroupTargetAssignmentMemberValue(
+        to_message(task_ids, target.active_tasks),
+        to_message(task_ids, target.standby_tasks),
+        to_message(task_ids, target.warmup_tasks),
+    )
+
+
+def _target_of(value: StreamsGroupTargetAssignmentMemberValue) -> TaskAssignment:
+    return TaskAssignment(
+        from_message(value.active_tasks), from_message(value.standby_tasks), from_message(value.warmup_tasks)
+    )
+
+
+def _current_value(member: StreamsMember) -> StreamsGroupCurrentMemberAssignmentValue:
+    owned, revoking = member.owned, member.revoking
+    return StreamsGroupCurrentMemberAssignmentValue(
+        member_epoch=member.member_epoch,
+        previous_member_epoch=member.previous_epoch,
+        state=member.state,
+        active_tasks=_with_epochs(owned.active),
+        standby_tasks=to_message(TaskIds, owned.standby),
+        warmup_tasks=to_message(TaskIds, owned.warmup),
+        active_tasks_pending_revocation=_with_epochs(revoking.active),
+        standby_tasks_pending_revocation=to_message(TaskIds, revoking.standby),
+        warmup_tasks_pending_revocation=to_message(TaskIds, revoking.warmup),
+    )
+
+
+def _with_epochs(tasks: ActiveTasks) -> list[TaskIds]:
+    return [
+        TaskIds(name, sorted(epochs), [epochs[partition] for partition in sorted(epochs)])
+        for name, epochs in sorted(tasks.items())
+    ]
+
+
+def _current_of(member_id: str, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsMember:
+    try:
+        state = StreamsMemberState(value.state)
+    except ValueError:
+        state = StreamsMemberState.UNKNOWN
+
+    def active(tasks: Iterable[TaskIds]) -> ActiveTasks:
+        return {
+            found.subtopology_id: epochs_by_partition(
+                found.partitions, found.assignment_epochs, value.member_epoch
+            )
+            for found in tasks
+            if found.partitions
+        }
+
+    return StreamsMember(
+        member_id,
+        member_epoch=value.member_epoch,
+        previous_epoch=value.previous_member_epoch,
+        state=state,
+        owned=OwnedTasks(
+            active(value.active_tasks), from_message(value.standby_tasks), from_message(value.warmup_tasks)
+        ),
+        revoking=OwnedTasks(
+            active(value.active_tasks_pending_revocation),
+            from_message(value.standby_tasks_pending_revocation),
+            from_message(value.warmup_tasks_pending_revocation),
+        ),
+    )
+
+
+TOPOLOGY: Final = RecordType(StreamsGroupTopologyKey, StreamsGroupTopologyValue)
+STREAMS_FORMAT: Final = GroupFormat(
+    kind=GroupKind.STREAMS,
+    group=RecordType(StreamsGroupMetadataKey, StreamsGroupMetadataValue),
+    member=RecordType(StreamsGroupMemberMetadataKey, StreamsGroupMemberMetadataValue),
+    target_epoch=RecordType(
+        StreamsGroupTargetAssignmentMetadataKey, StreamsGroupTargetAssignmentMetadataValue
+    ),
+    target=RecordType(StreamsGroupTargetAssignmentMemberKey, StreamsGroupTargetAssignmentMemberValue),
+    current=RecordType(StreamsGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentValue),
+    others=(TOPOLOGY,),
+    new_member=StreamsMember,
+    no_target=NO_ASSIGNMENT,
+    member_value=_member_value,
+    member_of=_member_of,
+    target_value=_target_value,
+    target_of=_target_of,
+    current_value=_current_value,
+    current_of=_current_of,
+)

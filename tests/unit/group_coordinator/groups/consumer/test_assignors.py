@@ -20,7 +20,7 @@ from tidelog.group_coordinator.groups.consumer.assignors import (
     assign_ranges,
     assign_uniformly,
 )
-from tidelog.group_coordinator.groups.consumer.member import Assignment
+from tidelog.group_coordinator.groups.modern_group import Assignment
 
 ORACLE = Path(grouplab.__file__).with_name("KafkaAssignors.java")
 CASES = 150

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
-from tidelog.group_coordinator.groups.consumer.member import Member
+from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, Member
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
 from tidelog.model.instants import WallMs
+from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
+    ConsumerGroupCurrentMemberAssignmentKey as CurrentAssignmentKey,
+)
 
 TOPICS = ["a", "b", "c", "d"]
 NAMES = st.frozensets(st.sampled_from(TOPICS))
@@ -40,7 +43,7 @@ def test_subscribed_topics_follow_each_change(changes: Sequence[tuple[str, str, 
             case "assign":
                 group.put_current_assignment(Member(name, member_epoch=3))
             case "unassign":
-                group.remove_current_assignment(name)
+                group.apply(CONSUMER_FORMAT.current, CurrentAssignmentKey("g", name), None)
             case "leave":
                 group.remove_member(name)
             case "resolve":

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
-from tidelog.group_coordinator.groups.consumer.member import Assignment
-from tidelog.group_coordinator.groups.share import share_changes, share_groups
+from tidelog.group_coordinator.groups.modern_group import Assignment
+from tidelog.group_coordinator.groups.share import share_group, share_groups
 from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec, assign
 from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.model.errors import ErrorCode
@@ -67,7 +67,7 @@ def test_the_topics_of_equal_subscriptions_are_looked_up_once(
         seen.append(members)
         return assign(members, topics)
 
-    monkeypatch.setattr(share_changes, "assign", noted)
+    monkeypatch.setattr(share_group, "assign", noted)
     for number in range(6):
         joined(lab, f"m{number}", [T, "u"] if number % 2 else [T])
     assert len(seen[-1]) == 6

@@ -8,18 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
-from tidelog.group_coordinator.groups.streams.owned_tasks import (
+from tidelog.group_coordinator.groups.streams.streams_member import (
     Holders,
     OwnedTasks,
+    StreamsMember,
+    StreamsMemberState,
     covers,
     difference,
     holds_all,
     holds_any,
     merged,
-)
-from tidelog.group_coordinator.groups.streams.streams_member import (
-    StreamsMember,
-    StreamsMemberState,
     reconcile,
 )
 
