@@ -40,8 +40,9 @@ from tidelog.process.build import is_compiled
 from tidelog.settings.broker_settings import BrokerSettings
 
 TARGETS = {"Produce": 18, "Fetch": 16, "OffsetCommit": 29, "CreateTopics": 40}
-# OffsetCommit gained the fair budgets (ADR 0077), and CreateTopics the copies of settings (ADR 0068).
-LIMITS = {"Produce": 17, "Fetch": 15, "OffsetCommit": 32, "CreateTopics": 68}
+# OffsetCommit gained the fair budgets (ADR 0077) and the turns of clients at a shard, CreateTopics the copies
+# of settings (ADR 0068).
+LIMITS = {"Produce": 17, "Fetch": 15, "OffsetCommit": 33, "CreateTopics": 68}
 
 ROOT = f"{Path(tidelog.__file__).parent}/"
 GENERATED = (f"{ROOT}wire/messages/", f"{ROOT}metadata/etcd/generated/", f"{ROOT}rpc/generated/")
