@@ -33,7 +33,7 @@ from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.security import ClientSecurity
 from tidelog.model.errors import ErrorCode
-from tidelog.pipeline.commands.archive import client_settings_of
+from tidelog.pipeline.commands.session import client_settings_of
 from tidelog.pipeline.verify.logs import BrokerLog
 from tidelog.sasl.login import SaslLogin
 from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange

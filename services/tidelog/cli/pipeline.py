@@ -17,12 +17,12 @@ from tidelog.process.build import install_command
 _COMMANDS: Final = {
     "archive": "tidelog.pipeline.commands.archive:command",
     "analytics": "tidelog.pipeline.commands.analytics:command",
-    "connect-server": "tidelog.pipeline.commands.connect_server:command",
+    "connect-server": "tidelog.pipeline.commands.session:connect_server",
     "export-segments": "tidelog.pipeline.commands.export_segments:command",
-    "jars": "tidelog.pipeline.commands.jars:command",
-    "maintain": "tidelog.pipeline.commands.maintain:command",
+    "jars": "tidelog.pipeline.commands.session:jars",
+    "maintain": "tidelog.pipeline.commands.tables:maintain_table",
     "quarantine": "tidelog.pipeline.commands.quarantine:command",
-    "verify": "tidelog.pipeline.commands.verify:command",
+    "verify": "tidelog.pipeline.commands.tables:verify_table",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.pipeline.commands.spans import parse_ids, parse_moment, parse_span
+from tidelog.pipeline.commands.options import parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
 
 NOW_MS = 1_790_000_000_000

@@ -19,8 +19,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.reassignments import Standing, standing_of
 from tidelog.client.rebalance_plan import plan_json
 from tidelog.client.security import environment_security
-from tidelog.pipeline.commands.archive import Options
-from tidelog.pipeline.commands.spans import parse_ids, parse_moment, parse_span
+from tidelog.pipeline.commands.options import Options, parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.command_help import DescribedCommand
 from tidelog.process.output_format import OutputFormat, output_format, with_format

@@ -4,62 +4,42 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 
-from tidelog.client.security import COMMAND_CONFIG_VARIABLE, SecurityConfigError, environment_properties
 from tidelog.model.topics import TopicPartition
+from tidelog.pipeline.archive.spec import DEFAULT_MAX_OFFSETS_PER_TRIGGER, ArchiveSpec
+from tidelog.pipeline.archive.survey import check_topics
+from tidelog.pipeline.commands.options import (
+    Duration,
+    Options,
+    Size,
+    counted_progress,
+    pairs,
+    with_bootstrap,
+)
+from tidelog.pipeline.commands.session import (
+    client_settings_of,
+    start_spark,
+    with_client_settings,
+    with_spark,
+)
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.formats.value_format import load_value_format
+from tidelog.pipeline.tables.ledger import CommitEntry
+from tidelog.pipeline.tables.maintenance import MaintenanceSchedule, MaintenanceSettings
 from tidelog.process.command_help import DescribedCommand
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.archive.from_segments import SegmentFiles
     from tidelog.pipeline.archive.job import ArchiveSummary
-    from tidelog.pipeline.archive.spec import ArchiveSpec
-    from tidelog.pipeline.tables.ledger import CommitEntry
-
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
-_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
-_MILLIS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SIZE: Final = re.compile(r"(\d+)\s*(k|m|g)?i?b?", re.IGNORECASE)
-_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-Options: TypeAlias = Mapping[str, Any]
-"""The values of a command's options by name. click has checked their types."""
-
-
-class Duration(click.ParamType[int]):
-    """Parses durations such as 10s, 5m and 1h into milliseconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = _DURATION.fullmatch(str(value).strip())
-        if found is None or not int(found[1]):
-            self.fail(f"'{value}' is not a duration; use for example 500ms, 10s, 5m, 1h or 1d", param, ctx)
-        return int(found[1]) * _MILLIS[found[2]]
-
-
-class Size(click.ParamType[int]):
-    """Parses sizes such as 128m into bytes."""
-
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = _SIZE.fullmatch(str(value).strip())
-        if found is None or not int(found[1]):
-            self.fail(f"'{value}' is not a size; use for example 64m or 1g", param, ctx)
-        return int(found[1]) * _BYTES[(found[2] or "").lower()]
 
 
 @click.command(
@@ -70,14 +50,7 @@ class Size(click.ParamType[int]):
         "tidelog pipeline archive --pattern 'orders.*' --table tables/orders --values json --every 1m",
     ),
 )
-@click.option(
-    "--bootstrap-server",
-    "-b",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    envvar=BOOTSTRAP_VARIABLE,
-    metavar="LIST",
-)
+@with_bootstrap
 @click.option("--topic", "topics", multiple=True, help="Repeatable.")
 @click.option("--pattern", help="A regular expression of whole topic names, instead of topics.")
 @click.option(
@@ -166,11 +139,8 @@ class Size(click.ParamType[int]):
     metavar="KEY=VALUE",
     help="A setting of the segments' object store; repeatable.",
 )
-@click.option("--master", help="Spark's master; default: local[*], or the one of spark-submit.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
-@click.option(
-    "--client-set", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's Kafka clients; repeatable."
-)
+@with_spark
+@with_client_settings
 @with_format
 def command(**options: Any) -> None:  # see Options
     """Archive topics into a table, each record exactly once.
@@ -182,21 +152,15 @@ def command(**options: Any) -> None:  # see Options
     spec = spec_of(options)
     from tidelog.pipeline.archive.from_segments import run_from_segments
     from tidelog.pipeline.archive.job import run_archive
-    from tidelog.pipeline.archive.survey import check_topics
-    from tidelog.pipeline.session import is_remote, spark_session
 
     if not options["from_segments"]:
         check_topics(spec)
-    spark = spark_session(
-        f"archive {spec.name}", master=options["master"], settings=pairs(options["settings"], "--set")
-    )
-    if not is_remote(spark) and (options["master"] is None or options["master"].startswith("local")):
-        spark.sparkContext.setLogLevel("OFF")  # the command prints each error as one sentence
+    spark = start_spark(f"archive {spec.name}", options)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     console = Console(stderr=True)
     try:
-        with _progress(console) as progress:
+        with counted_progress(console) as progress:
             bar = _Bar(progress, spec)
             run = run_archive
             if options["from_segments"]:
@@ -215,10 +179,6 @@ def _segment_files(options: Options) -> SegmentFiles:
 
 def spec_of(options: Options) -> ArchiveSpec:
     """Returns the spec that the options describe. Raises PipelineError."""
-    from tidelog.pipeline.archive.spec import DEFAULT_MAX_OFFSETS_PER_TRIGGER, ArchiveSpec
-    from tidelog.pipeline.formats.value_format import load_value_format
-    from tidelog.pipeline.tables.maintenance import MaintenanceSchedule, MaintenanceSettings
-
     table: str = options["table"].rstrip("/")
     every_ms: int | None = options["maintain_every"]
     target_bytes: int = options["target_file_size"]
@@ -272,28 +232,6 @@ def starting_of(text: str) -> str | dict[TopicPartition, int]:
         ) from error
 
 
-def client_settings_of(texts: tuple[str, ...]) -> dict[str, str]:
-    """Returns the settings of Kafka clients: TLS and SASL from the file in TIDELOG_COMMAND_CONFIG, then
-    --client-set. Raises PipelineError.
-    """
-    try:
-        found = environment_properties()
-    except SecurityConfigError as error:
-        raise PipelineError(f"{COMMAND_CONFIG_VARIABLE}: {error}") from None
-    return found | pairs(texts, "--client-set")
-
-
-def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    """Parses KEY=VALUE options. Raises PipelineError."""
-    found: dict[str, str] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise PipelineError(f"{option} takes KEY=VALUE, not '{text}'")
-        found[name] = value
-    return found
-
-
 class _Bar:
     """Shows archived offsets out of the waiting ones as a bar on a terminal, or as one line for each batch
     elsewhere.
@@ -316,17 +254,6 @@ class _Bar:
         if not self._progress.console.is_terminal:
             rows = sum(each.stored for each in entry.ranges)
             click.echo(f"batch {entry.batch_id}: {offsets:,} offsets, {rows:,} rows", err=True)
-
-
-def _progress(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
 
 
 def _say(summary: ArchiveSummary) -> None:

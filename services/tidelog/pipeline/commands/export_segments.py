@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.commands.options import pairs
 from tidelog.process.command_help import DescribedCommand
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     "--accept-loss", is_flag=True, help="Continue although offsets were deleted before this export."
 )
 @click.option(
-    "--source-option", multiple=True, metavar="NAME=VALUE", help="A setting of the source's object store."
+    "--source-option", multiple=True, metavar="KEY=VALUE", help="A setting of the source's object store."
 )
 @click.option(
     "--target-option",
     multiple=True,
-    metavar="NAME=VALUE",
+    metavar="KEY=VALUE",
     help="A setting of the target's object store: endpoint_override, region, access_key, secret_key...",
 )
 @with_format
@@ -71,7 +71,7 @@ def command(
     from tidelog.pipeline.segments.export import ExportSettings, export_segments, files_to_come, source_logs
     from tidelog.pipeline.segments.storage import Storage, WritableStorage
 
-    source = Storage(_settings(source_option))
+    source = Storage(pairs(source_option, "--source-option"))
     chosen = list(topics) or None
     total = files_to_come(source_logs(source, log_dirs, chosen))
     console = Console(stderr=True)
@@ -92,7 +92,7 @@ def command(
 
         settings = ExportSettings(
             source,
-            WritableStorage(_settings(target_option)),
+            WritableStorage(pairs(target_option, "--target-option")),
             verifies_all=verifies_all,
             accepts_loss=accept_loss,
             on_bytes=on_bytes,
@@ -102,16 +102,6 @@ def command(
         click.echo(json.dumps(_as_json(summary)))
     else:
         _print(summary, target)
-
-
-def _settings(options: tuple[str, ...]) -> dict[str, str]:
-    settings = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise PipelineError(f"{option!r} does not have the form NAME=VALUE")
-        settings[name] = value
-    return settings
 
 
 def _as_json(summary: ExportSummary) -> dict[str, object]:

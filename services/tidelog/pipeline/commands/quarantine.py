@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import environment_security
+from tidelog.pipeline.commands.options import F, counted_progress, with_bootstrap
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.quarantine.replay import (
+    Choice,
+    QuarantineSurvey,
+    ReasonCount,
+    ReplaySummary,
+    open_survey,
+    replay,
+    survey_quarantine,
+)
 from tidelog.process.command_help import DescribedCommand, SuggestingGroup
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
-if TYPE_CHECKING:
-    from tidelog.pipeline.quarantine.replay import Choice, QuarantineSurvey, ReasonCount, ReplaySummary
-
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _EXAMPLES: Final = 3
-F = TypeVar("F", bound=Callable[..., object])
 
 
 @click.group("quarantine", cls=SuggestingGroup)
@@ -43,16 +48,7 @@ def _options(function: F) -> F:
             show_default=True,
             help="How long to wait for a broker.",
         ),
-        click.option(
-            "--bootstrap-server",
-            "-b",
-            default="127.0.0.1:9092",
-            show_default=True,
-            metavar="HOST:PORT[,...]",
-            envvar="TIDELOG_BOOTSTRAP_SERVER",
-            show_envvar=True,
-            help="The address of a broker, or several addresses to try.",
-        ),
+        with_bootstrap,
         click.option("--archive", metavar="NAME", help="Only records that this archive sent."),
         click.option("--from-topic", metavar="TOPIC", help="Only records that came from this topic."),
         click.option("--reason", metavar="REGEX", help="Only records whose reason contains this text."),
@@ -75,8 +71,6 @@ def list_them(
     request_timeout_ms: int,
 ) -> None:
     """List the records in the quarantine TOPIC by origin and reason."""
-    from tidelog.pipeline.quarantine.replay import survey_quarantine
-
     choice = _choice(reason, from_topic, archive)
     with _connect(bootstrap_server, request_timeout_ms) as cluster, _progress() as progress:
         task = progress.add_task("reading", total=_record_count(cluster, topic))
@@ -121,8 +115,6 @@ def replay_them(
     that names its origin. TOPIC notes in the same transaction which records were put back, so that a second
     run only handles newer records.
     """
-    from tidelog.pipeline.quarantine.replay import replay, survey_quarantine
-
     choice = _choice(reason, from_topic, archive)
     if to == topic:
         raise PipelineError(f"--to {to} is the quarantine topic itself; name another topic")
@@ -159,8 +151,6 @@ def replay_them(
 
 
 def _choice(reason: str | None, from_topic: str | None, archive: str | None) -> Choice:
-    from tidelog.pipeline.quarantine.replay import Choice
-
     try:
         return Choice(None if reason is None else re.compile(reason), from_topic, archive)
     except re.error as error:
@@ -177,22 +167,11 @@ def _connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
 
 
 def _record_count(cluster: Cluster, topic: str) -> int:
-    from tidelog.pipeline.quarantine.replay import open_survey
-
     return open_survey(cluster, topic).record_count
 
 
 def _progress() -> Progress:
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
+    return counted_progress(Console(stderr=True), transient=True)
 
 
 def _as_json(topic: str, found: QuarantineSurvey) -> dict[str, object]:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from tidelog.cli.main import main
-from tidelog.pipeline.commands.verify import print_verdict
+from tidelog.pipeline.commands.tables import print_verdict
 from tidelog.pipeline.verify.verdict import PartitionVerdict, Problem, Verdict, report_html
 
 SOUND = PartitionVerdict("t", 0, 0, 2000, rows=1990, holes={"marker": 4, "abort": 6}, only_in_ledger=7)

@@ -1,10 +1,11 @@
-"""`tidelog pipeline verify`."""
+"""`tidelog pipeline verify` and `maintain`, the subcommands for an archive's table."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -12,35 +13,34 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from tidelog.pipeline.commands.archive import (
-    BOOTSTRAP_VARIABLE,
-    DEFAULT_BOOTSTRAP,
+from tidelog.pipeline.archive.survey import check_brokers
+from tidelog.pipeline.commands.options import (
     Options,
-    client_settings_of,
+    Size,
     pairs,
+    with_bootstrap,
+)
+from tidelog.pipeline.commands.session import (
+    client_settings_of,
+    start_spark,
+    with_client_settings,
+    with_spark,
 )
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.tables.archive_table import table_format_of
+from tidelog.pipeline.tables.maintenance import MaintenanceSettings, maintain
+from tidelog.pipeline.verify.log_reader import LogReader
+from tidelog.pipeline.verify.verdict import Verdict, report_html
 from tidelog.process.command_help import DescribedCommand
 from tidelog.process.output_format import OutputFormat, output_format, with_format
 
-if TYPE_CHECKING:
-    from tidelog.pipeline.verify.log_reader import LogReader
-    from tidelog.pipeline.verify.verdict import Verdict
-
 _NAMED_PROBLEMS: Final = 50
+_MIN_KEEP_HOURS: Final = 1.0
 
 
 @click.command("verify", cls=DescribedCommand, examples=("tidelog pipeline verify tables/flights",))
 @click.argument("table", metavar="TABLE")
-@click.option(
-    "--bootstrap-server",
-    "-b",
-    default=DEFAULT_BOOTSTRAP,
-    show_default=True,
-    envvar=BOOTSTRAP_VARIABLE,
-    metavar="LIST",
-    help="The brokers that hold the log.",
-)
+@with_bootstrap
 @click.option(
     "--segments",
     multiple=True,
@@ -67,18 +67,15 @@ _NAMED_PROBLEMS: Final = 50
     help="Write a report to this file, too.",
 )
 @with_format
-@click.option("--master", help="Spark's master; default: local[*], or the one of spark-submit.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark; repeatable.")
-@click.option(
-    "--client-set", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's Kafka clients; repeatable."
-)
+@with_spark
+@with_client_settings
 @click.option(
     "--storage-set",
     multiple=True,
     metavar="KEY=VALUE",
     help="A setting of the segments' object store; repeatable.",
 )
-def command(**options: Any) -> None:  # see Options
+def verify_table(**options: Any) -> None:  # see Options
     """Compare an archive's table with its ledger and the log: is each record in it exactly once?
 
     The report names lost, duplicated and changed records, and explains offsets without a row: transaction
@@ -86,18 +83,12 @@ def command(**options: Any) -> None:  # see Options
     explained.
     """
     log = log_of(options)
-    from tidelog.pipeline.archive.survey import check_brokers
-    from tidelog.pipeline.session import is_remote, spark_session
-    from tidelog.pipeline.tables.archive_table import table_format_of
     from tidelog.pipeline.verify.job import STEPS, verify
 
     table_format_of(options["table"])  # raises NoTableError before Spark starts
     if not options["segments"]:
         check_brokers(options["bootstrap_server"], client_settings_of(options["client_set"]))
-    settings = pairs(options["settings"], "--set")
-    spark = spark_session(f"verify {options['table']}", master=options["master"], settings=settings)
-    if not is_remote(spark) and (options["master"] is None or options["master"].startswith("local")):
-        spark.sparkContext.setLogLevel("OFF")  # the command prints each error as one sentence
+    spark = start_spark(f"verify {options['table']}", options)
     console = Console(stderr=True)
     try:
         with Progress(
@@ -117,8 +108,6 @@ def command(**options: Any) -> None:  # see Options
     finally:
         spark.stop()
     if html_path := options["html_path"]:
-        from tidelog.pipeline.verify.verdict import report_html
-
         html_path.write_text(report_html(options["table"], log.place, verdict), encoding="utf-8")
     if output_format() is OutputFormat.JSON:
         click.echo(verdict.to_json())
@@ -184,3 +173,55 @@ def _partitions(verdict: Verdict) -> Table:
             f"{each.behind:,}" if each.behind else "",
         )
     return table
+
+
+@click.command(
+    "maintain",
+    cls=DescribedCommand,
+    examples=("tidelog pipeline maintain tables/flights --target-file-size 256m",),
+)
+@click.argument("table", metavar="PATH")
+@click.option("--target-file-size", type=Size(), default="128m", show_default=True)
+@click.option(
+    "--keep-hours",
+    type=click.FloatRange(min=_MIN_KEEP_HOURS),
+    default=168.0,
+    show_default=True,
+    help="Keep files that versions of this period need; longer than any job that reads the table.",
+)
+@click.option(
+    "--optimize/--no-optimize", "optimizes", default=True, help="Compact small files into large ones."
+)
+@click.option("--vacuum/--no-vacuum", "vacuums", default=True, help="Delete files that no version needs.")
+@with_spark
+@with_format
+def maintain_table(**options: Any) -> None:  # see Options
+    """Compact small files of an archive's table into large ones, and delete files that no version needs.
+
+    Rows and the ledger do not change. A running archive does this itself with --maintain-every. While an
+    archive writes to a Delta table on a plain volume, no other process may maintain the table.
+    """
+    table: str = options["table"]
+    table_format_of(table)  # raises NoTableError before Spark starts
+    wanted = MaintenanceSettings(
+        options["target_file_size"], options["keep_hours"], options["optimizes"], options["vacuums"]
+    )
+    console = Console(stderr=True)
+    with console.status(f"maintaining {table}") as status:
+        spark = start_spark(f"maintain {table}", options)
+        try:
+            summary = maintain(
+                spark,
+                table,
+                wanted,
+                on_pack=lambda done, of: status.update(f"maintaining {table}: {done} of {of} packs of files"),
+            )
+        finally:
+            spark.stop()
+    if output_format() is OutputFormat.JSON:
+        click.echo(json.dumps(summary.as_dict()))
+        return
+    click.echo(
+        f"{summary.table}: {summary.packed} small files became {summary.made}, "
+        f"{summary.removed} unneeded files were deleted, {summary.seconds:.1f} s"
+    )
