@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.wire import codec
@@ -178,7 +178,7 @@ def _tracing(lab: InMemoryBroker, share: float) -> Dispatcher:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-    from tidelog.broker.tracing import RequestTracer
+    from tidelog.broker.requests.tracing import RequestTracer
     from tidelog.tracing.tracer import Tracing
 
     class Nowhere(SpanExporter):

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tidelog.broker.chain import RequestChain
-from tidelog.broker.connection import Connection
-from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerObjects
-from tidelog.broker.request import RequestContext
+from tidelog.broker.net.connection import Connection
+from tidelog.broker.requests.chain import RequestChain
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.request import RequestContext
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

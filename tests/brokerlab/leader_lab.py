@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.handlers import fetch
-from tidelog.broker.replica import Replica
-from tidelog.broker.request import PARKED, EncodedBody, RequestContext
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
 from tidelog.metadata.entries import PartitionStateEntry, broker_key
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.topics import TopicPartition

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tidelog.broker.authentication import Authenticator
-from tidelog.broker.chain import RequestChain
-from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.listener import ConnectionLimits, Listener
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.net.authentication import Authenticator
+from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replica import Replica
+from tidelog.broker.requests.chain import RequestChain
+from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration

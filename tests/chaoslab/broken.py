@@ -19,7 +19,7 @@ from tidelog.broker.partition.core import PartitionCore
 PartitionCore.read_limit = lambda core, isolation_level: core.high_watermark
 """
 ABORTED_TRANSACTIONS_UNSAID: Final = """\
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 Replica.aborted_within = lambda replica, fetch_offset, file_range, most, **_: ([], file_range)
 """
 REPEATS_STORED: Final = """\

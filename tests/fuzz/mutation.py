@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import encode_request_header

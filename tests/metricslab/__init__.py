@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from tidelog.broker.client_telemetry.receiver import ClientTelemetry
-from tidelog.broker.listener import ConnectionLoad
-from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
+from tidelog.broker.hosting.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
-from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.net.listener import ConnectionLoad
+from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview

@@ -11,13 +11,13 @@ from unittest.mock import patch
 
 from clientlab import planted as planted_in_client
 from sim import faults
-from tidelog.broker import hosting
 from tidelog.broker.coordination.attachment import Attachment
 from tidelog.broker.coordination.coordination import Coordination
+from tidelog.broker.hosting import hosting
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.core import NO_FLUSH_MESSAGES, PartitionCore
 from tidelog.broker.partition.events import Effect, ProposeIsr
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import FollowedPartition
 from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.leader import isr_writer

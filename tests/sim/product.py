@@ -36,7 +36,7 @@ def installed(world: World) -> Iterator[None]:
             patch("tidelog.rpc.grpc_broker_channels._Connection", SimCommandConnection),
             patch("tidelog.broker.replication.follower.leader_connector.open_connection", open_connection),
             patch("tidelog.broker.handlers.fetch.is_resident", lambda *_: False),
-            patch("tidelog.broker.life.read_boot_id", _boot_id),
+            patch("tidelog.broker.hosting.life.read_boot_id", _boot_id),
             patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),
             tcp.installed(),
             application.installed(world),

@@ -20,7 +20,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from sim.loop import SimLoop
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies
 from tidelog.broker.share.dead_letter_reader import ReadLetters

@@ -14,9 +14,9 @@ from unittest.mock import patch
 
 from sim.loop import PROCESS, SimLoop, SimProcess
 from sim.network import Network
-from tidelog.broker import connection as broker_connection
-from tidelog.broker.connection import Connection, Dispatch
-from tidelog.broker.socket_io import BufferPool, Turn
+from tidelog.broker.net import connection as broker_connection
+from tidelog.broker.net.connection import Connection, Dispatch
+from tidelog.broker.net.socket_io import BufferPool, Turn
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 from tidelog.wire.api_keys import ApiKey
 

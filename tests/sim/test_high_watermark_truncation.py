@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from sim.disk import SimDisk, SimLogDirectory
-from tidelog.broker.hosting_state import HostingStateMachine
+from tidelog.broker.hosting.hosting_state import HostingStateMachine
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EpochEndReceived, FollowerFetched
-from tidelog.broker.replica import Replica
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers

@@ -27,7 +27,7 @@ import pytest
 
 from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.model.name_limits import MAX_NAME_BYTES
 from tidelog.settings.broker_settings import BrokerSettings

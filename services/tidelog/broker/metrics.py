@@ -10,7 +10,7 @@ import os
 from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.broker.quotas.rates import MS_PER_S
+from tidelog.broker.security.quotas.rates import MS_PER_S
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
 from tidelog.model.errors import ErrorCode
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.listener import ConnectionLoad, Listener
-    from tidelog.broker.log_cleaner import LogCleaner
-    from tidelog.broker.quotas.client_quotas import ClientQuotas
-    from tidelog.broker.replica import Replica
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.hosting.log_cleaner import LogCleaner
+    from tidelog.broker.hosting.replica import Replica
+    from tidelog.broker.net.listener import ConnectionLoad, Listener
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.requests.waiting_requests import WaitingRequests
+    from tidelog.broker.security.quotas.client_quotas import ClientQuotas
     from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
-    from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
     from tidelog.model.fair_budget import BudgetUse, FairBudget

@@ -13,40 +13,39 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import structlog
 
-from tidelog.broker.authentication import Authenticator
-from tidelog.broker.chain import RequestChain
-from tidelog.broker.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
-from tidelog.broker.commands import CommandReceiver
-from tidelog.broker.connection import Dispatch
-from tidelog.broker.controller_connection import ControllerConnection
+from tidelog.broker.cluster.controller_connection import ControllerConnection
+from tidelog.broker.cluster.current_settings import CurrentSettings, warn_of_settings_without_effect
+from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.cluster.topic_rules import log_config
 from tidelog.broker.coordination.coordination import Coordination
-from tidelog.broker.current_settings import CurrentSettings, warn_of_settings_without_effect
-from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.hosting import Hosting
-from tidelog.broker.housekeeping import Housekeeping
-from tidelog.broker.identity import BrokerIdentity
-from tidelog.broker.life import BrokerLife
-from tidelog.broker.listener import ConnectionLimits, Listener
+from tidelog.broker.hosting.commands import CommandReceiver
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.hosting import Hosting
+from tidelog.broker.hosting.housekeeping import Housekeeping
+from tidelog.broker.hosting.life import BrokerLife
+from tidelog.broker.hosting.log_cleaner import LogCleaner
+from tidelog.broker.hosting.readiness import BrokerReadiness
+from tidelog.broker.hosting.recovery_point_checkpoint import RecoveryPointCheckpoint
+from tidelog.broker.hosting.replica import IsrChanges
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.lost_tails import find_lost_tails
-from tidelog.broker.log_cleaner import LogCleaner
-from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.metrics import BrokerMetrics, BrokerView
-from tidelog.broker.quotas.charge import RequestQuotas
-from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
-from tidelog.broker.quotas.mutations import MutationQuotas
-from tidelog.broker.readiness import BrokerReadiness
-from tidelog.broker.recovery_point_checkpoint import RecoveryPointCheckpoint
-from tidelog.broker.replica import IsrChanges
+from tidelog.broker.net.authentication import Authenticator
+from tidelog.broker.net.connection import Dispatch
+from tidelog.broker.net.listener import ConnectionLimits, Listener
+from tidelog.broker.net.tls import ServerCertificates, TlsFileError
 from tidelog.broker.replication.follower.followed_partition import FollowerContext
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.replication.throttle import LeaderThrottle
-from tidelog.broker.tls import ServerCertificates, TlsFileError
-from tidelog.broker.topic_rules import log_config
-from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.broker.requests.chain import RequestChain
+from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
+from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.security.quotas.charge import RequestQuotas
+from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.security.quotas.mutations import MutationQuotas
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.process_metrics import LeaseView
@@ -72,10 +71,10 @@ from tidelog.timing.steps import Steps
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
-    from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.broker.share.share_partitions import SharePartitions
     from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.tracing.tracer import Tracing
@@ -576,8 +575,8 @@ class BrokerServer:
 def _authorizer(settings: BrokerSettings, metadata: MetadataView, telemetry: Telemetry) -> Authorizer | None:
     if not settings.authorizer_class_name:
         return None
-    from tidelog.broker.audit import AUDIT
-    from tidelog.broker.authorization.authorizer import Authorizer
+    from tidelog.broker.security.audit import AUDIT
+    from tidelog.broker.security.authorization.authorizer import Authorizer
 
     def on_denied(
         context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
@@ -620,7 +619,7 @@ def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:
     handlers = RequestChain(parts)
     if tracing is None:
         return Dispatcher(handlers, parts.telemetry, parts.quotas)
-    from tidelog.broker.tracing import RequestTracer  # only a broker with tracing needs it
+    from tidelog.broker.requests.tracing import RequestTracer  # only a broker with tracing needs it
 
     tracer = RequestTracer(tracing, parts.metadata.topic_names)
     return Dispatcher(handlers, parts.telemetry, parts.quotas, tracer)

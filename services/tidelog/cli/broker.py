@@ -9,7 +9,7 @@ from typing import Final
 import click
 import structlog
 
-from tidelog.broker.life import GRACE_MS
+from tidelog.broker.hosting.life import GRACE_MS
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.metrics import BrokerMetrics

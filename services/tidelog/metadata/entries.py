@@ -46,7 +46,7 @@ ACL_PREFIX: Final = "/acls/"
 CLIENT_METRICS_PREFIX: Final = "/config/client_metrics/"
 SCRAM_PREFIX: Final = "/config/scram/"
 DELEGATION_TOKEN_PREFIX: Final = "/config/delegation_tokens/"
-# The entries that brokers need to serve clients (`broker/security_snapshot.py`).
+# The entries that brokers need to serve clients (`broker/security/security_snapshot.py`).
 SECURITY_PREFIXES: Final = (
     ACL_PREFIX,
     CLIENT_QUOTA_PREFIX,

@@ -1,6 +1,6 @@
 """OAUTHBEARER (RFC 7628, KIP-255): the client sends a bearer token, which the broker checks.
 
-Only the message and the claims are parsed here. `broker/bearer_tokens.py` checks the token.
+Only the message and the claims are parsed here. `broker/net/bearer_tokens.py` checks the token.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from tidelog.broker.apis import APIS
-from tidelog.broker.connection import ClosedByProtocolError, Connection, Dispatch
-from tidelog.broker.request import NO_REPLY, Handling, RequestContext, Route
+from tidelog.broker.net.connection import ClosedByProtocolError, Connection, Dispatch
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.request import NO_REPLY, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.fetch_session import FINAL_EPOCH, INITIAL_EPOCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tidelog.broker import error_responses
+from tidelog.broker.requests import error_responses
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

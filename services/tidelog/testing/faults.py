@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Final
 
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.testing.blocking import loop_advice

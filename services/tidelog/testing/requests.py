@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType

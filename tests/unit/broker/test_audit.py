@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.apis import APIS
-from tidelog.broker.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog
-from tidelog.broker.request import RequestContext
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.request import RequestContext
+from tidelog.broker.security.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, user_principal

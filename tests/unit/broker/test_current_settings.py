@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.hosting.housekeeping import Housekeeping
+from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.mutation import RequestSource
-from tidelog.broker.apis import APIS
-from tidelog.broker.error_responses import error_response, item_error, items_of
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.error_responses import error_response, item_error, items_of
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

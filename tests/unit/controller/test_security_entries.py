@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerlab import Cluster, acl_entry
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.metadata.entries import BrokerEntry, ClientQuotaEntry, QuotaEntity, SecurityEntry

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker import server
-from tidelog.broker.hosting import Hosting
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.hosting import Hosting
+from tidelog.broker.hosting.replica import Replica
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.settings.broker_settings import BrokerSettings
 

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tidelog.broker.bearer_tokens import _read_url
+from tidelog.broker.net.bearer_tokens import _read_url
 from tidelog.client.oauth import OAuthLogin
 from tidelog.pipeline.analytics.prometheus import Prometheus
 from tidelog.pipeline.errors import PipelineError

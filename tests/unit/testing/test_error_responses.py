@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.testing.error_responses import error_response
 from tidelog.wire import codec

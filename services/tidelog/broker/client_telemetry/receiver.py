@@ -18,7 +18,7 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
-    from tidelog.broker.security_snapshot import SecuritySnapshot
+    from tidelog.broker.security.security_snapshot import SecuritySnapshot
     from tidelog.metadata.entries import ClientMetricsEntry
     from tidelog.metrics.families import Families
     from tidelog.metrics.generated.metrics_pb2 import MetricsData

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import Holding, client_key

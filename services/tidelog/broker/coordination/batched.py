@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from tidelog.broker.authorized_operations import GROUP_OPERATIONS
 from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
 from tidelog.broker.coordination.coordination import Coordination, NamedRequest, asker, forward_body
-from tidelog.broker.error_responses import Items, item_error, items_of, refusal
-from tidelog.broker.request import Answer, EncodedBody, Reply, RequestContext
+from tidelog.broker.requests.error_responses import Items, item_error, items_of, refusal
+from tidelog.broker.requests.request import Answer, EncodedBody, Reply, RequestContext
+from tidelog.broker.security.authorization.judging import GROUP_OPERATIONS
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.timing.slices import run_in_slices

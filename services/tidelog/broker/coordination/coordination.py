@@ -18,19 +18,18 @@ from uuid import UUID
 
 import structlog
 
-from tidelog.broker.controller_connection import ControllerConnection
+from tidelog.broker.cluster.controller_connection import ControllerConnection
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.coordination.attachment import Asker, Attachment, Call, PassedOnRequest, ShardReads
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.markers import MarkerWriter
 from tidelog.broker.coordination.offset_positions import OffsetPositions
 from tidelog.broker.coordination.verification import Verification
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.error_responses import refusal
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.identity import BrokerIdentity
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext, RequestSource
-from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.requests.error_responses import refusal
+from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, RequestSource
+from tidelog.broker.requests.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding

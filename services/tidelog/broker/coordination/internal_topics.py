@@ -15,8 +15,8 @@ from typing import Final, cast
 
 import structlog
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import (

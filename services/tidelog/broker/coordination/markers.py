@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 import structlog
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs

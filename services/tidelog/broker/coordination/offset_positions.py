@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.log.segment import FileRange
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition

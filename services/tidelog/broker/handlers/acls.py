@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING
 
-from tidelog.broker.authorized_operations import NO_AUTHORIZER
+from tidelog.broker.security.authorization.judging import NO_AUTHORIZER
 from tidelog.model.acl import AclFilter, acl_filter
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.timing.slices import in_slices
@@ -22,9 +22,9 @@ from tidelog.wire.messages.describe_acls import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 
 class AclHandlers:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_changes import refusals
+from tidelog.broker.cluster.config_changes import refusals
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_configs import (
@@ -23,9 +23,9 @@ from tidelog.wire.messages.alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.requests.request import RequestContext
 
 
 class AlterConfigsHandler:

@@ -18,9 +18,9 @@ from tidelog.wire.messages.alter_replica_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
 
 
 class AlterReplicaLogDirsHandler:

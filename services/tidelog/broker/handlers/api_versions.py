@@ -23,8 +23,8 @@ from tidelog.wire.messages.api_versions import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE = 3

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.client_telemetry.instances import COMPRESSION_TYPES
 from tidelog.broker.client_telemetry.series import InvalidMetricsError, decode_push
-from tidelog.broker.request import NO_REPLY
+from tidelog.broker.requests.request import NO_REPLY
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.get_telemetry_subscriptions import (
     GetTelemetrySubscriptionsRequest,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.client_telemetry.instances import ClientInstance
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
-    from tidelog.broker.request import Answer, RequestContext
+    from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.timing.clock import Clock
 
 

@@ -22,9 +22,9 @@ from tidelog.wire.messages.create_topics import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.requests.request import RequestContext
 
 _FIRST_VERSION_WITH_CONFIGS = 5
 

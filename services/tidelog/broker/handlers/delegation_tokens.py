@@ -43,11 +43,11 @@ from tidelog.wire.messages.renew_delegation_token import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.authorization.authorizer import Authorizer
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import Answer, Reply, RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import Answer, Reply, RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.metadata.entries import DelegationTokenEntry
     from tidelog.timing.clock import Clock
 

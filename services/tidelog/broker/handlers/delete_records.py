@@ -28,12 +28,12 @@ from tidelog.wire.messages.delete_records import (
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.replica import Replica
-    from tidelog.broker.request import RequestContext
-    from tidelog.broker.waiting_requests import WaitingRequests
+    from tidelog.broker.requests.request import RequestContext
+    from tidelog.broker.requests.waiting_requests import WaitingRequests
     from tidelog.timing.timer import Timer
 
 INVALID_LOW_WATERMARK: Final = -1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -18,9 +18,9 @@ from tidelog.wire.messages.describe_cluster import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.config_resources import (
+from tidelog.broker.cluster.config_changes import (
     ALL_BROKERS,
     PART_LOGGERS,
     ROOT_LOGGER,
@@ -43,9 +43,9 @@ from tidelog.wire.messages.describe_configs import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
     from tidelog.settings.broker_settings import BrokerSettings
 
 _DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6

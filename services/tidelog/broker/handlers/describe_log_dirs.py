@@ -25,9 +25,9 @@ from tidelog.wire.messages.describe_log_dirs import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.broker.request import Answer, RequestContext
+    from tidelog.broker.requests.request import Answer, RequestContext
 
 _log = structlog.get_logger(__name__)
 

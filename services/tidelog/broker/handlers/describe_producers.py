@@ -20,8 +20,8 @@ from tidelog.wire.messages.describe_producers import (
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import RequestContext
     from tidelog.timing.steps import Steps
 
 MAX_PRODUCERS_IN_ANSWER: Final = 50_000

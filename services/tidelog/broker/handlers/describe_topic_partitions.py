@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tidelog.broker.authorized_operations import TOPIC_OPERATIONS
+from tidelog.broker.security.authorization.judging import TOPIC_OPERATIONS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
@@ -25,9 +25,9 @@ from tidelog.wire.messages.describe_topic_partitions import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 
 class DescribeTopicPartitionsHandler:

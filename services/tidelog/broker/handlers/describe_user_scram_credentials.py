@@ -17,8 +17,8 @@ from tidelog.wire.messages.describe_user_scram_credentials import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 
 class DescribeUserScramCredentialsHandler:

@@ -16,30 +16,29 @@ from typing import Final, Protocol
 
 import structlog
 
-from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.client_fetch_sessions import (
-    ClientFetchPosition,
-    ClientFetchSessions,
-    ClientPartitionKey,
-    FetchPlan,
-)
-from tidelog.broker.closest_replica import closest_replica
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView, closest_replica
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.net.socket_io import is_resident
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
     FollowerRequest,
     decode_request,
     follower_request,
 )
-from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContext
-from tidelog.broker.socket_io import is_resident
-from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.broker.requests.client_fetch_sessions import (
+    ClientFetchPosition,
+    ClientFetchSessions,
+    ClientPartitionKey,
+    FetchPlan,
+)
+from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, RequestContext
+from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

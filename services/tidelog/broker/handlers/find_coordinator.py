@@ -21,10 +21,10 @@ from tidelog.wire.messages.find_coordinator import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import RequestContext
 
 FIRST_CLAIM_MS: Final = 2_000
 """The longest time that a response waits for a coordinator to claim the shards of a new topic."""

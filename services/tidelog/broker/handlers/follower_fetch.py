@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.closest_replica import is_rack_aware
-from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView, is_rack_aware
 from tidelog.broker.handlers.fetch import (
     FIRST_VERSION_WITH_LEADERS,
     MOVED,
@@ -26,12 +26,11 @@ from tidelog.broker.handlers.fetch import (
     ResponseTopics,
     current_leader,
 )
-from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.core import NO_EPOCH
 from tidelog.broker.partition.events import FollowerFetched
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
     FollowerRequest,
@@ -44,7 +43,7 @@ from tidelog.broker.replication.leader.follower_fetch_sessions import (
     FollowerFetchSessions,
 )
 from tidelog.broker.replication.throttle import LeaderThrottle
-from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext, Route
+from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FIRST_INCREMENTAL_EPOCH

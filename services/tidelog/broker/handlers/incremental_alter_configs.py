@@ -12,8 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_changes import DELETE, refusals
-from tidelog.broker.config_resources import ResourceType, set_level
+from tidelog.broker.cluster.config_changes import DELETE, ResourceType, refusals, set_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.incremental_alter_configs import (
@@ -24,9 +23,9 @@ from tidelog.wire.messages.incremental_alter_configs import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.requests.request import RequestContext
 
 
 class IncrementalAlterConfigsHandler:

@@ -13,9 +13,9 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.request import Answer, RequestContext
+    from tidelog.broker.requests.request import Answer, RequestContext
 
 _NONE: Final = -1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.cluster.config_changes import ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.timing.slices import in_slices
 from tidelog.wire.messages.list_config_resources import (
@@ -19,8 +19,8 @@ from tidelog.wire.messages.list_config_resources import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 _FIRST_VERSION_WITH_TYPES = 1
 

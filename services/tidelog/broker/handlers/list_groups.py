@@ -16,7 +16,7 @@ from tidelog.wire.messages.list_groups import ListGroupsResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
 
 
 class ListGroupsHandler:

@@ -30,8 +30,8 @@ from tidelog.wire.messages.list_offsets import (
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import RequestContext
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -13,7 +13,7 @@ from tidelog.wire.messages.list_transactions import ListTransactionsResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
 
 
 class ListTransactionsHandler:

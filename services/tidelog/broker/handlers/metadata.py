@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final, cast
 
-from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from tidelog.broker.coordination.internal_topics import internal_topic
-from tidelog.broker.request import EncodedBody
+from tidelog.broker.requests.request import EncodedBody
+from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
@@ -32,10 +32,10 @@ from tidelog.wire.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.controller_connection import ControllerConnection
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.requests.request import RequestContext
 
 _FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1

@@ -23,8 +23,8 @@ from tidelog.wire.messages.offset_for_leader_epoch import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import RequestContext
 
 
 class OffsetForLeaderEpochHandler:

@@ -23,25 +23,24 @@ from concurrent.futures import Executor
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
-from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.connection import ClosedByProtocolError
-from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.handlers.transaction_verification import (
     TransactionalBatch,
     TransactionCoordinator,
     TransactionVerification,
     transactional_header,
 )
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Appended, Replica
+from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.partition.batch_validation import (
     WALK_ON_LOOP_BYTES,
     LongWalkError,
     RecordValidationError,
 )
 from tidelog.broker.partition.producer_state import NO_TRANSACTIONAL_ID
-from tidelog.broker.replica import Appended, Replica
-from tidelog.broker.request import (
+from tidelog.broker.requests.request import (
     NO_REPLY,
     PARKED,
     Answer,
@@ -50,7 +49,8 @@ from tidelog.broker.request import (
     Reply,
     RequestContext,
 )
-from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.request import PARKED, Unanswered
+from tidelog.broker.requests.request import PARKED, Unanswered
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
 from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -20,7 +20,7 @@ from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHands
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
-    from tidelog.broker.request import Authentication, RequestContext
+    from tidelog.broker.requests.request import Authentication, RequestContext
 
 _NO_SASL: Final = "This listener does not authenticate connections with SASL"
 _NOT_NOW: Final = "SaslHandshake must come before SaslAuthenticate"

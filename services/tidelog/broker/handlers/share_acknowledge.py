@@ -13,7 +13,7 @@ from tidelog.broker.handlers.share_requests import (
     ShareRequestParts,
     session_key,
 )
-from tidelog.broker.request import PARKED, Answer, Reply, RequestContext
+from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.timing.slices import run_in_slices

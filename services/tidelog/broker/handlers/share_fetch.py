@@ -23,8 +23,9 @@ from tidelog.broker.handlers.share_requests import (
     ShareRequestParts,
     session_key,
 )
-from tidelog.broker.replica import Replica
-from tidelog.broker.request import PARKED, Answer, DelayedRequest, Reply, RequestContext
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.net.socket_io import release_files
+from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, Reply, RequestContext
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import AcquireMode, Wanted
 from tidelog.broker.share.log_reader import AcquiredRead
@@ -36,7 +37,6 @@ from tidelog.broker.share.share_sessions import (
     is_final,
     is_initial,
 )
-from tidelog.broker.socket_io import release_files
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.timing.slices import finish, run_in_slices

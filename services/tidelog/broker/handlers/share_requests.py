@@ -7,17 +7,17 @@ from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.replica import Replica
-from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.requests.request import DelayedRequest, RequestContext, RequestSource
+from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
 from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey
-from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
 from tidelog.broker.coordination.coordination import asker
-from tidelog.broker.error_responses import error_response
+from tidelog.broker.requests.error_responses import error_response
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -31,10 +31,10 @@ from tidelog.wire.messages.streams_group_heartbeat import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.authorization.authorizer import Authorizer
-    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
+    from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.settings.group_settings import GroupSettingsView
     from tidelog.timing.clock import Clock
 

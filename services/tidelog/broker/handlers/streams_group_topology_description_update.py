@@ -15,7 +15,7 @@ from tidelog.wire.messages.streams_group_topology_description_update import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.requests.request import RequestContext
 
 
 def streams_group_topology_description_update(

@@ -16,9 +16,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD, UNGUARDED
-from tidelog.broker.replica import Replica
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition

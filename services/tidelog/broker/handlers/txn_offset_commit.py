@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import client_call, forward_body
-from tidelog.broker.error_responses import error_response
-from tidelog.broker.request import PARKED
+from tidelog.broker.requests.error_responses import error_response
+from tidelog.broker.requests.request import PARKED
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.current_settings import CurrentSettings
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.metadata_view import MetadataView
-    from tidelog.broker.request import Answer, RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 FIRST_VERSION_WITH_ABORTABLE: Final = 4

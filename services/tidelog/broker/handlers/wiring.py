@@ -8,28 +8,28 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tidelog.broker.request import DecoderOfVersion, Handler, Handling
+from tidelog.broker.requests.request import DecoderOfVersion, Handler, Handling
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor
 
-    from tidelog.broker.authorization.authorizer import Authorizer
-    from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
-    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.handlers.acls import AclHandlers
     from tidelog.broker.handlers.share_requests import ShareRequestParts
-    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
     from tidelog.broker.replication.throttle import LeaderThrottle
+    from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.requests.waiting_requests import WaitingRequests
+    from tidelog.broker.security.authorization.authorizer import Authorizer
     from tidelog.broker.share.share_partitions import SharePartitions
-    from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.settings.group_settings import GroupSettingsView
     from tidelog.timing.clock import Clock

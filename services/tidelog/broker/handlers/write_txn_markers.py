@@ -33,8 +33,8 @@ from tidelog.wire.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.coordination.markers import Errors
-    from tidelog.broker.hosted_partitions import HostedPartitions
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+    from tidelog.broker.requests.request import RequestContext
     from tidelog.settings.broker_settings import BrokerSettings
 
 _log = structlog.get_logger(__name__)

@@ -1,10 +1,10 @@
 """The decisions of one replica: which batches are appended and where, how far readers see, who is in sync,
 what must be cut off.
 
-`step(event) -> effects`. The shell (`broker/replica.py`) carries the effects out and reports the outcome as
-further events, so the same core runs in the broker and in the simulator. The rest of the leader's state is
-in `leader_role.py`; the follower's rule for truncation is in `follower_role.py`. Sources: KIP-98, KIP-101,
-KIP-279, KIP-320, KIP-497, KIP-890, KIP-903, KIP-966; Kafka's `Partition` and `UnifiedLog`.
+`step(event) -> effects`. The shell (`broker/hosting/replica.py`) carries the effects out and reports the
+outcome as further events, so the same core runs in the broker and in the simulator. The rest of the leader's
+state is in `leader_role.py`; the follower's rule for truncation is in `follower_role.py`. Sources: KIP-98,
+KIP-101, KIP-279, KIP-320, KIP-497, KIP-890, KIP-903, KIP-966; Kafka's `Partition` and `UnifiedLog`.
 """
 
 from __future__ import annotations

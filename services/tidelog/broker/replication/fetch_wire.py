@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, cast
 
+from tidelog.broker.net.socket_io import Chunk
 from tidelog.broker.partition.core import NO_EPOCH
-from tidelog.broker.socket_io import Chunk
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.malformed import MalformedMessageError

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
-    from tidelog.broker.replica import Replica
+    from tidelog.broker.hosting.replica import Replica
     from tidelog.settings.broker_settings import BrokerSettings
     from tidelog.timing.timer import Timer
 

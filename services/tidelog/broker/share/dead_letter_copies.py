@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share.dead_letter_reader import read_letters
 from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of
 from tidelog.broker.share.dead_letter_turns import CopyTurns

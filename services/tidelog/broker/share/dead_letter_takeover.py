@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import RETRIABLE, SharePartitionKey, ShareState
 from tidelog.model.topics import TopicPartition

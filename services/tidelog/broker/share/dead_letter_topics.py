@@ -12,8 +12,8 @@ from typing import Final, cast
 
 import structlog
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import TopicState
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest

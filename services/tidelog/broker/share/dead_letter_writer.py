@@ -13,14 +13,14 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Final
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import LongWalkError
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, LeaderLink, Question
 from tidelog.broker.replication.follower.leader_connector import LeaderConnector
-from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs

@@ -13,12 +13,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.partition.core import READ_COMMITTED
-from tidelog.broker.replica import Replica
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.model.instants import MonotonicMs

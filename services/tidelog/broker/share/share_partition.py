@@ -15,8 +15,8 @@ from uuid import UUID
 
 import structlog
 
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.core import READ_COMMITTED
-from tidelog.broker.replica import Replica
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.backoff import RetryBackoff
 from tidelog.broker.share.breaker import BreakerRules, BreakerState

@@ -9,8 +9,9 @@ from concurrent.futures import Executor
 from itertools import repeat
 from typing import Final
 
-from tidelog.broker.hosted_partitions import HostedPartitions
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.requests.waiting_requests import WaitingRequests
 from tidelog.broker.share.breaker import BreakerState
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic, WriteBatch
 from tidelog.broker.share.dead_letter_takeover import DeadLetterTakeover
@@ -25,7 +26,6 @@ from tidelog.broker.share.share_partition import (
     ShareState,
 )
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
-from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock

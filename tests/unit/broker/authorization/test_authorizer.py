@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from tidelog.broker.authorization.acl_index import AclIndex, Address
-from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.request import RequestContext
-from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.requests.request import RequestContext
+from tidelog.broker.security.authorization.acl_index import AclIndex, Address
+from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import AclEntry, DelegationTokenEntry, ScramCredentialEntry, SecurityEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.principal import Principal, user_principal

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from fuzz.mutation import RequestSource
-from tidelog.broker.apis import APIS
-from tidelog.broker.authorization.judging import Judgement
-from tidelog.broker.authorization.rules import hide_topologies, judge_describe_share_group_offsets
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.security.authorization.judging import Judgement
+from tidelog.broker.security.authorization.rules import hide_topologies, judge_describe_share_group_offsets
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode

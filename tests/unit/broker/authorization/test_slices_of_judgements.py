@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
-from tidelog.broker.authorization.acl_index import AclIndex, Address
-from tidelog.broker.authorization.judging import Judgement
-from tidelog.broker.authorization.rules import _shown_topics
+from tidelog.broker.security.authorization.acl_index import AclIndex, Address
+from tidelog.broker.security.authorization.judging import Judgement
+from tidelog.broker.security.authorization.rules import _shown_topics
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode

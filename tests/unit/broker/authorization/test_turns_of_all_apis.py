@@ -9,15 +9,15 @@ from typing import Any, Final, cast
 
 import pytest
 
-from tidelog.broker.apis import APIS
-from tidelog.broker.authorization.acl_index import AclIndex, Address
-from tidelog.broker.authorization.authorizer import Authorizer
-from tidelog.broker.authorization.gate import guarded
-from tidelog.broker.authorization.judging import By, Each, Shown
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.coordination.coordination import NamedRequest
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.request import Handling, RequestContext, RequestSource, Route
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.request import Handling, RequestContext, RequestSource, Route
+from tidelog.broker.security.authorization.acl_index import AclIndex, Address
+from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.authorization.gate import guarded
+from tidelog.broker.security.authorization.judging import By, Each, Shown
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.principal import Principal, user_principal

@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker import authentication
-from tidelog.broker.authentication import Authenticator, ConnectionAuthentication, Phase, Step
-from tidelog.broker.connection import CLOSED_GATE
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.net import authentication
+from tidelog.broker.net.authentication import Authenticator, ConnectionAuthentication, Phase, Step
+from tidelog.broker.net.connection import CLOSED_GATE
+from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import DelegationTokenEntry, ScramCredentialEntry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, user_principal

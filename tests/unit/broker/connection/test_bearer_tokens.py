@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerlab.identity_provider import AUDIENCE, IdentityProvider
-from tidelog.broker.bearer_tokens import BearerTokens
+from tidelog.broker.net.bearer_tokens import BearerTokens
 from tidelog.model.instants import WallMs
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.oauthbearer import BearerMessage

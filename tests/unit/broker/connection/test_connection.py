@@ -23,8 +23,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tidelog.broker import connection as connection_module
-from tidelog.broker.connection import (
+from tidelog.broker.log.segment import FileRange, Segment
+from tidelog.broker.net import connection as connection_module
+from tidelog.broker.net.connection import (
     CLIENT_LOG,
     LARGE_ANSWER_ROOM_BYTES,
     MAX_CLIENT_LINES_PER_SECOND,
@@ -32,10 +33,9 @@ from tidelog.broker.connection import (
     ClosedByProtocolError,
     Connection,
 )
-from tidelog.broker.listener import Listener
-from tidelog.broker.log.segment import FileRange, Segment
-from tidelog.broker.request import PARKED, EncodedBody, Handling, RequestContext, Route
-from tidelog.broker.socket_io import BufferPool, Chunk, Outbox, Turn
+from tidelog.broker.net.listener import Listener
+from tidelog.broker.net.socket_io import BufferPool, Chunk, Outbox, Turn
+from tidelog.broker.requests.request import PARKED, EncodedBody, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import RequestMetrics, Telemetry
 from tidelog.model.fair_budget import FairBudget
 from tidelog.model.principal import Principal

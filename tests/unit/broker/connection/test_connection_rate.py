@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.connection_rate import ConnectionRate, WaitingConnections
+from tidelog.broker.net.listener import ConnectionRate, WaitingConnections
 
 Connection = tuple[str, int]
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker import socket_io
-from tidelog.broker.socket_io import BufferPool, FrameReader, InvalidFrameSizeError
+from tidelog.broker.net import socket_io
+from tidelog.broker.net.socket_io import BufferPool, FrameReader, InvalidFrameSizeError
 
 MAX_FRAME_BYTES = 4 * 1024 * 1024
 

@@ -15,13 +15,13 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from tidelog.broker import connection as connection_module
-from tidelog.broker import listener as listener_module
-from tidelog.broker.connection import Connection
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.listener import MAX_EXCESS_S, ConnectionLimits, Listener
-from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
-from tidelog.broker.request import RequestContext
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.net import connection as connection_module
+from tidelog.broker.net import listener as listener_module
+from tidelog.broker.net.connection import Connection
+from tidelog.broker.net.listener import MAX_EXCESS_S, ConnectionLimits, Listener
+from tidelog.broker.requests.request import RequestContext
+from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import Endpoint
@@ -342,7 +342,7 @@ def test_another_address_does_not_wait_for_an_attackers(lab: Lab) -> None:
 
 
 def test_the_rates_of_addresses_are_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.broker.listener.MAX_HOST_RATES", 8)
+    monkeypatch.setattr("tidelog.broker.net.listener.MAX_HOST_RATES", 8)
     every = ClientQuotaEntry(QuotaEntity((("ip", None),)), {"connection_creation_rate": 1.0})
     lab.quotas.update({every.key: every})
     for number in range(100):

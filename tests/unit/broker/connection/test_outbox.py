@@ -19,8 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerlab.open_file import FILE_BYTES, OpenFile
-from tidelog.broker import socket_io
-from tidelog.broker.socket_io import SENDFILE_BYTES_PER_TURN, Chunk, Outbox
+from tidelog.broker.net import socket_io
+from tidelog.broker.net.socket_io import SENDFILE_BYTES_PER_TURN, Chunk, Outbox
 
 MOST_READS = 1_000
 """The limit of pieces in which the reader reads everything. Byte by byte, an example would take a minute."""

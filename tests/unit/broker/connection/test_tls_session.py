@@ -18,9 +18,16 @@ from hypothesis import strategies as st
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.open_file import FILE_BYTES, OpenFile
-from tidelog.broker import tls
-from tidelog.broker.socket_io import TLS_PIECE_BYTES, BufferPool, Chunk, FrameReader, TlsOutbox, TlsSession
-from tidelog.broker.tls import TlsTransport, shake_hands
+from tidelog.broker.net import tls
+from tidelog.broker.net.socket_io import (
+    TLS_PIECE_BYTES,
+    BufferPool,
+    Chunk,
+    FrameReader,
+    TlsOutbox,
+    TlsSession,
+)
+from tidelog.broker.net.tls import TlsTransport, shake_hands
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 DATA = FILE_BYTES[: 1 << 20]

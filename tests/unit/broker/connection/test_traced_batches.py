@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.tracing import MAX_SEARCHED_HEADERS, error_codes, first_traceparent
+from tidelog.broker.requests.tracing import MAX_SEARCHED_HEADERS, error_codes, first_traceparent
 from tidelog.records.batch import BATCH_HEADER_BYTES, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

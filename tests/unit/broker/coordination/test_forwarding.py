@@ -11,12 +11,12 @@ import pytest
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, decoded, shard_partitions
-from tidelog.broker.apis import APIS
 from tidelog.broker.coordination import coordination
 from tidelog.broker.coordination.batched import WholeRequest, named_items, without_repetitions
-from tidelog.broker.error_responses import item_error, refusal
-from tidelog.broker.hosted_partitions import Role
+from tidelog.broker.hosting.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.error_responses import item_error, refusal
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs

@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.broker.client_fetch_sessions import (
+from tidelog.broker.requests.client_fetch_sessions import (
     MIN_EVICTION_MS,
     ClientFetchPosition,
     ClientFetchSessions,

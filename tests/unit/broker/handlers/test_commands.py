@@ -13,11 +13,11 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.broker.commands import FAILED_RETRY_MS
-from tidelog.broker.hosting_state import HostingState
+from tidelog.broker.hosting.commands import FAILED_RETRY_MS
+from tidelog.broker.hosting.hosting_state import HostingState
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.replica import Replica
 from tidelog.metadata.entries import AclEntry, GroupConfigEntry, SecurityEntry
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -16,8 +16,14 @@ import structlog
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.broker.config_changes import APPEND, DELETE, SET
-from tidelog.broker.config_resources import PART_LOGGERS, ResourceType, current_level
+from tidelog.broker.cluster.config_changes import (
+    APPEND,
+    DELETE,
+    PART_LOGGERS,
+    SET,
+    ResourceType,
+    current_level,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BrokerSettings

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
-from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.cluster.config_changes import ResourceType
 from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
-from tidelog.broker.request import RequestContext
+from tidelog.broker.requests.request import RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.setting import SettingType
 from tidelog.settings.setting_description import ConfigSource, describe_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.apis import APIS
+from tidelog.broker.requests.apis import APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import DEFAULT_FEATURES, SUPPORTED_FEATURES, FinalizedFeatures
 from tidelog.wire import codec

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker import waiting_requests
-from tidelog.broker.client_fetch_sessions import ClientFetchPosition
 from tidelog.broker.handlers import fetch
 from tidelog.broker.handlers.fetch import Fetch
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.replica import Replica
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.requests import waiting_requests
+from tidelog.broker.requests.client_fetch_sessions import ClientFetchPosition
+from tidelog.broker.requests.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition

@@ -13,7 +13,7 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, parts
-from tidelog.broker.request import RequestContext
+from tidelog.broker.requests.request import RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_records import (

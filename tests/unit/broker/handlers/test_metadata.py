@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
-from tidelog.broker.request import EncodedBody, RequestContext
+from tidelog.broker.requests.request import EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import ANONYMOUS
 from tidelog.rpc.broker_commands import PartitionState, TopicState

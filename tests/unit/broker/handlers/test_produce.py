@@ -11,10 +11,10 @@ import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.replicating_brokers import until
-from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
+from tidelog.broker.net.connection import ClosedByProtocolError
+from tidelog.broker.requests.request import NO_REPLY, PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression

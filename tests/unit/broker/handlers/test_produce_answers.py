@@ -11,13 +11,13 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
-from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.handlers import produce
 from tidelog.broker.handlers.produce import OneBatch
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segmented_log import SegmentedLog
-from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, RequestContext
+from tidelog.broker.net.connection import ClosedByProtocolError
+from tidelog.broker.requests.request import NO_REPLY, PARKED, EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.records.builder import build_batch

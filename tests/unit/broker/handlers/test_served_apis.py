@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.apis import APIS
-from tidelog.broker.chain import RequestChain
+from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.chain import RequestChain
 from tidelog.wire.api_keys import ApiKey, api_spec
 
 

@@ -13,7 +13,7 @@ from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroke
 from tidelog.broker.handlers import fetch as fetch_module
 from tidelog.broker.handlers.transaction_verification import refusal_for
 from tidelog.broker.partition.events import FollowerFetched
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.requests.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers

@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.broker.hosted_partitions import HostedPartitions, Role
-from tidelog.broker.hosting_state import (
+from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
+from tidelog.broker.hosting.hosting_state import (
     TRANSITIONS,
     HostingState,
     HostingStateMachine,
     IllegalTransitionError,
 )
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata

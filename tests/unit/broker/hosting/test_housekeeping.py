@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock
 

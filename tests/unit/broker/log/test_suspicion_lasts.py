@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from tidelog.broker import life as life_module
-from tidelog.broker.controller_connection import ControllerConnection
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.identity import BrokerIdentity
-from tidelog.broker.life import BrokerLife
+from tidelog.broker.cluster.controller_connection import ControllerConnection
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import BrokerIdentity
+from tidelog.broker.hosting import life as life_module
+from tidelog.broker.hosting.life import BrokerLife
 from tidelog.broker.log import log_directory as log_directory_module
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.metadata.entries import BrokerEntry, decode_entry

@@ -9,7 +9,7 @@ import pytest
 
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.quotas.rates import MAX_THROTTLE_MS
+from tidelog.broker.security.quotas.rates import MAX_THROTTLE_MS
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.quotas import client_quotas
-from tidelog.broker.quotas.charge import RequestQuotas
-from tidelog.broker.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
-from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.broker.security.quotas import client_quotas
+from tidelog.broker.security.quotas.charge import RequestQuotas
+from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
+from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, QuotaEntity
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import user_principal

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.replication.follower import leader_connection
 from tidelog.broker.replication.follower.leader_connection import (
     ConnectionLostError,
     LeaderConnection,
     open_connection,
 )
-from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 
 LEADER = Endpoint("REPLICATION", "broker-1.brokers", 9093)

@@ -11,14 +11,14 @@ import pytest
 import uvloop
 
 from brokerlab.certificates import new_authority, put_identity
+from tidelog.broker.net.socket_io import BufferPool
+from tidelog.broker.net.tls import TlsFileError, client_context, server_context
 from tidelog.broker.replication.follower.leader_connection import (
     ConnectionLostError,
     LeaderConnection,
     Question,
     open_connection,
 )
-from tidelog.broker.socket_io import BufferPool
-from tidelog.broker.tls import TlsFileError, client_context, server_context
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError

@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 from brokerlab.asking import until
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.replication.follower.leader_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     ConnectionLostError,
@@ -18,7 +19,6 @@ from tidelog.broker.replication.follower.leader_connection import (
     Question,
     open_connection,
 )
-from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_request_header

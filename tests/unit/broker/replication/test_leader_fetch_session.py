@@ -7,9 +7,9 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.broker.client_fetch_sessions import ClientFetchSessions
 from tidelog.broker.replication.fetch_wire import FETCH_VERSION, FollowerRequest, encode_request
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchPosition, LeaderFetchSession
+from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
 from tidelog.model.errors import KafkaError
 from tidelog.wire import codec
 from tidelog.wire.messages.fetch import FetchRequest

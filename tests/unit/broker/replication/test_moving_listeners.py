@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.handlers.fetch import FetchHandler
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.model.brokers import BrokerRegistration, Endpoint

@@ -7,9 +7,8 @@ import uuid
 from typing import Any, cast
 
 from brokerlab.replicating_brokers import until
-from tidelog.broker.identity import BrokerIdentity
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.readiness import BrokerReadiness
+from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.hosting.readiness import BrokerReadiness
 from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.metadata.store import KeyValue, MetadataStore, StoreUnavailableError
 from tidelog.model.brokers import BrokerRegistration

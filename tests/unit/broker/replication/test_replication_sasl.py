@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from brokerlab.replicating_brokers import ReplicatingCluster, append_to, until
-from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.model.topics import TopicPartition
 from tidelog.sasl.scram import MECHANISM_BY_NAME, new_credential

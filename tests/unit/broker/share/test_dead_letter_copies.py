@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.core import READ_COMMITTED
-from tidelog.broker.replica import Replica
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, DeadLetterLoad
 from tidelog.broker.share.deliveries import DeliveryLimits, LogBatch, StateRange, Wanted

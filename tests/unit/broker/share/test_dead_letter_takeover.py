@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from tidelog.broker.replica import Replica
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import dead_letter_takeover
 from tidelog.broker.share.dead_letter_takeover import MAX_READS, NO_EPOCH, DeadLetterTakeover
 from tidelog.broker.share.record_ranges import DeliveryState

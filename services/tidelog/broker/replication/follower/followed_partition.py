@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.identity import BrokerIdentity
-from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchPosition
 from tidelog.broker.replication.throttle import is_throttled
 from tidelog.model.errors import ErrorCode

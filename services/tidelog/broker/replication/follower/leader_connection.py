@@ -18,7 +18,7 @@ from typing import Any, Final, cast
 
 import structlog
 
-from tidelog.broker.socket_io import (
+from tidelog.broker.net.socket_io import (
     BufferPool,
     FrameReader,
     InvalidFrameSizeError,
@@ -26,8 +26,8 @@ from tidelog.broker.socket_io import (
     TlsOutbox,
     TlsSession,
 )
-from tidelog.broker.socket_protocol import SocketProtocol
-from tidelog.broker.tls import TlsTransport, shake_hands
+from tidelog.broker.net.socket_protocol import SocketProtocol
+from tidelog.broker.net.tls import TlsTransport, shake_hands
 from tidelog.model.brokers import Endpoint
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header

@@ -7,7 +7,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 
-from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.net.socket_io import BufferPool
+from tidelog.broker.net.tls import TlsFileError, client_context
 from tidelog.broker.replication.follower.leader_connection import (
     CONNECT_TIMEOUT_MS,
     ConnectionLostError,
@@ -16,8 +18,6 @@ from tidelog.broker.replication.follower.leader_connection import (
     open_connection,
 )
 from tidelog.broker.replication.follower.leader_login import keep_logged_in, log_in
-from tidelog.broker.socket_io import BufferPool
-from tidelog.broker.tls import TlsFileError, client_context
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.sasl_settings import inter_broker_login
 from tidelog.settings.setting import SettingError

@@ -18,10 +18,11 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import received_headers
 from tidelog.broker.partition.events import EpochDiverged
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
     FollowerAnswer,
@@ -45,7 +46,6 @@ from tidelog.broker.replication.follower.leader_connection import (
 from tidelog.broker.replication.follower.leader_connector import LeaderConnector
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchSession
 from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
-from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs

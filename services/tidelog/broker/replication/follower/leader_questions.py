@@ -14,9 +14,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import AskEpochEnd, EpochEndReceived, FetchedOutOfRange
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import (
     EXPECTED_WHILE_ROLES_CHANGE,
     FIRST_BACKOFF_MS,

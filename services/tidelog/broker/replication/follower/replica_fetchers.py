@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from tidelog.broker.hosting.recovery_point_checkpoint import RecoveryPointCheckpoint
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.recovery_point_checkpoint import RecoveryPointCheckpoint
-from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import (
     FetcherKey,
     FollowedPartition,
@@ -25,7 +26,6 @@ from tidelog.broker.replication.follower.followed_partition import (
 )
 from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
-from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import MonotonicMs

@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.current_settings import CurrentSettings
-from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.partition.events import IsrCheckDue, ProposeIsr
 from tidelog.broker.partition.isr_propagation import PROPAGATION_CHECK_INTERVAL_MS, IsrPropagation
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica

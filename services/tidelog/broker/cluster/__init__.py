@@ -1,0 +1,1 @@
+"""The broker's view of the cluster: metadata, settings, its identity, the connection to the controller."""

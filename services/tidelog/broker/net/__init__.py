@@ -1,0 +1,1 @@
+"""The connections of clients: listeners, sockets, TLS, logins, and the order of requests."""
