@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import structlog
 
 from tidelog.broker.cluster.controller_connection import ControllerConnection
-from tidelog.broker.cluster.current_settings import CurrentSettings, warn_of_settings_without_effect
+from tidelog.broker.cluster.current_settings import (
+    CurrentSettings,
+    log_config,
+    warn_of_settings_without_effect,
+)
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
-from tidelog.broker.cluster.topic_rules import log_config
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.hosting.commands import CommandReceiver
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions

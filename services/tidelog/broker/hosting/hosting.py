@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.current_settings import CurrentSettings, log_config
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
-from tidelog.broker.cluster.topic_rules import log_config
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.log_cleaner import LogCleaner
