@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter, SizedMembers
+from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
@@ -100,6 +100,37 @@ class ModernMember(ABC):
 
 
 M = TypeVar("M", bound=ModernMember)
+
+
+class SizedMembers(dict[str, M]):
+    """The members of a group by their ids, and about how many bytes they take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory_bytes = 0
+        self._bytes_of: dict[str, int] = {}
+
+    def bytes_of(self, member_id: str) -> int:
+        return self._bytes_of.get(member_id, 0)
+
+    def __setitem__(self, member_id: str, member: M) -> None:
+        size_bytes = member.memory_bytes
+        self.memory_bytes += size_bytes - self.bytes_of(member_id)
+        self._bytes_of[member_id] = size_bytes
+        super().__setitem__(member_id, member)
+
+    def __delitem__(self, member_id: str) -> None:
+        super().__delitem__(member_id)
+        self.memory_bytes -= self._bytes_of.pop(member_id)
+
+    def remove(self, member_id: str) -> M | None:
+        """Removes a member and returns it, None if there is no such member."""
+        member = self.get(member_id)
+        if member is not None:
+            del self[member_id]
+        return member
+
+
 T = TypeVar("T")
 """The target assignment of a member."""
 

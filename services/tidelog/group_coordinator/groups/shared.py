@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from tidelog.group_coordinator.shard_core import (
@@ -166,47 +166,6 @@ def memory_of_member(texts: Iterable[str | None]) -> int:
     """Returns about how many bytes a member with these texts takes."""
     lengths = [len(text) for text in texts if text]
     return MEMBER_BYTES + TEXT_BYTES * len(lengths) + sum(lengths)
-
-
-class SizedMember(Protocol):
-    """A member of a group with heartbeats of its own."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """About how many bytes the member takes, without its assignment."""
-        ...
-
-
-M = TypeVar("M", bound=SizedMember)
-
-
-class SizedMembers(dict[str, M]):
-    """The members of a group by their ids, and about how many bytes they take."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory_bytes = 0
-        self._bytes_of: dict[str, int] = {}
-
-    def bytes_of(self, member_id: str) -> int:
-        return self._bytes_of.get(member_id, 0)
-
-    def __setitem__(self, member_id: str, member: M) -> None:
-        size_bytes = member.memory_bytes
-        self.memory_bytes += size_bytes - self.bytes_of(member_id)
-        self._bytes_of[member_id] = size_bytes
-        super().__setitem__(member_id, member)
-
-    def __delitem__(self, member_id: str) -> None:
-        super().__delitem__(member_id)
-        self.memory_bytes -= self._bytes_of.pop(member_id)
-
-    def remove(self, member_id: str) -> M | None:
-        """Removes a member and returns it, None if there is no such member."""
-        member = self.get(member_id)
-        if member is not None:
-            del self[member_id]
-        return member
 
 
 def may_assign(last_assignment_ms: WallMs, interval_ms: int, now_ms: WallMs) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -29,29 +29,28 @@ from tidelog.group_coordinator.share_states.share_log import (
     FIRST_EPOCH,
     NO_COUNT,
     NO_EPOCH,
+    NO_OFFSET,
     SharePartitionKey,
     SharePartitionState,
     ShareUpdate,
     batches_of,
+    combine,
     read_record,
     snapshot_record,
     tombstone,
     update_record,
     updated,
 )
-from tidelog.group_coordinator.share_states.state_batches import NO_OFFSET, combine
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID
 from tidelog.settings.share_settings import ShareSettings
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages import (
-    delete_share_group_state,
-    initialize_share_group_state,
-    read_share_group_state,
-    read_share_group_state_summary,
-    write_share_group_state,
-)
+from tidelog.wire.messages import delete_share_group_state as deleting
+from tidelog.wire.messages import initialize_share_group_state as initializing
+from tidelog.wire.messages import read_share_group_state as reading
+from tidelog.wire.messages import read_share_group_state_summary as summarizing
+from tidelog.wire.messages import write_share_group_state as writing
 
 MAX_STATE_BATCHES: Final = 10_000
 """The most batches of one share partition in a request: a batch for each of the most records in flight."""
@@ -59,6 +58,7 @@ MIN_TRIM_RECORDS: Final = 1_000
 """The least number of records that are deleted at once. A log that is shorter is left alone."""
 _TIDYING: Final = "tidying"
 _NO_IMAGE: Final = ClusterImage(0, {}, {})
+Records: TypeAlias = list[CoordinatorRecord]
 
 
 class ShareStateCore:
@@ -72,12 +72,26 @@ class ShareStateCore:
         """The offset of the last snapshot of each share partition."""
         self._next_offset = 0
         self._trimmed_to = 0
-        self._handlers: dict[int, _Handler] = {
-            ApiKey.INITIALIZE_SHARE_GROUP_STATE: self._initialize,
-            ApiKey.READ_SHARE_GROUP_STATE: self._read,
-            ApiKey.WRITE_SHARE_GROUP_STATE: self._write,
-            ApiKey.DELETE_SHARE_GROUP_STATE: self._delete,
-            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: self._summarize,
+        self._apis: dict[int, _Api] = {
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE: _Api(
+                initializing.InitializeShareGroupStateResponse,
+                initializing.InitializeStateResult,
+                self._initialize,
+            ),
+            ApiKey.READ_SHARE_GROUP_STATE: _Api(
+                reading.ReadShareGroupStateResponse, reading.ReadStateResult, self._read
+            ),
+            ApiKey.WRITE_SHARE_GROUP_STATE: _Api(
+                writing.WriteShareGroupStateResponse, writing.WriteStateResult, self._write
+            ),
+            ApiKey.DELETE_SHARE_GROUP_STATE: _Api(
+                deleting.DeleteShareGroupStateResponse, deleting.DeleteStateResult, self._delete
+            ),
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _Api(
+                summarizing.ReadShareGroupStateSummaryResponse,
+                summarizing.ReadStateSummaryResult,
+                self._summarize,
+            ),
         }
 
     def replay(self, record: ReplayedRecord, offset: int) -> None:
@@ -106,8 +120,24 @@ class ShareStateCore:
     def log_ends_at(self, offset: int) -> None:
         self._next_offset = offset
 
-    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
-        decision = self._handlers[request.api_key](request, now_ms)
+    def handle(self, request: ShardRequest[Any], now_ms: WallMs) -> ShardDecision:
+        api, message, records = self._apis[request.api_key], request.message, Records()
+        results = [
+            api.topic_result(
+                topic.topic_id,
+                [
+                    api.decide(
+                        SharePartitionKey(message.group_id, topic.topic_id, wanted.partition),
+                        wanted,
+                        records,
+                        now_ms,
+                    )
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic in message.topics
+        ]
+        decision = ShardDecision(records=records, replies=[Reply(request.reply_to, api.response(results))])
         self._next_offset += len(decision.records)
         return decision
 
@@ -127,7 +157,7 @@ class ShareStateCore:
     def _next_tidying(self) -> SetTimer:
         return SetTimer(_TIDYING, self._settings.share_coordinator_state_topic_prune_interval_ms)
 
-    def _delete_orphans(self, records: list[CoordinatorRecord]) -> None:
+    def _delete_orphans(self, records: Records) -> None:
         """Deletes the states of topics that do not exist. An image may be older than a new topic, but by less
         than the interval of this timer.
         """
@@ -136,7 +166,7 @@ class ShareStateCore:
             del self._snapshots_at[key]
             records.append(tombstone(key))
 
-    def _snapshot_cold(self, records: list[CoordinatorRecord], now_ms: WallMs) -> None:
+    def _snapshot_cold(self, records: Records, now_ms: WallMs) -> None:
         """Writes snapshots of states whose last snapshot is old and holds up the trimming of a long log."""
         if self._next_offset - self._trimmed_to < MIN_TRIM_RECORDS + 2 * len(self.states):
             return
@@ -161,179 +191,106 @@ class ShareStateCore:
 
     def deactivate(self) -> list[Reply]:
         """Returns nothing, because no request waits."""
-        self._handlers.clear()
+        self._apis.clear()
         return []
 
     def _initialize(
-        self,
-        request: ShardRequest[initialize_share_group_state.InitializeShareGroupStateRequest],
-        now_ms: WallMs,
-    ) -> ShardDecision:
+        self, key: SharePartitionKey, wanted: initializing.PartitionData, records: Records, now_ms: WallMs
+    ) -> initializing.PartitionResult:
         """Sets the start offset and the state epoch of share partitions, and forgets deliveries."""
-
-        def one(
-            key: SharePartitionKey,
-            wanted: initialize_share_group_state.PartitionData,
-            records: list[CoordinatorRecord],
-        ) -> initialize_share_group_state.PartitionResult:
-            known = self.states.get(key)
-            error = _malformed(key)
-            if not error and known is not None and NO_EPOCH < wanted.state_epoch < known.state_epoch:
-                error = ErrorCode.FENCED_STATE_EPOCH
-            error = error or self._unknown_partition(key)
-            # The group coordinator repeats a request that was not answered. Its state epoch is the same.
-            if not error and (known is None or known.state_epoch != wanted.state_epoch):
-                state = SharePartitionState(
-                    snapshot_epoch=FIRST_EPOCH if known is None else known.snapshot_epoch + 1,
-                    state_epoch=wanted.state_epoch,
-                    leader_epoch=FIRST_EPOCH,
-                    start_offset=wanted.start_offset,
-                    delivery_complete_count=NO_COUNT if wanted.start_offset == NO_OFFSET else 0,
-                    create_timestamp_ms=now_ms,
-                    write_timestamp_ms=now_ms,
-                )
-                self._put_snapshot(key, state, records)
-            return initialize_share_group_state.PartitionResult(key.partition, error, _text(error))
-
-        return _each(
-            request,
-            initialize_share_group_state.InitializeShareGroupStateResponse,
-            initialize_share_group_state.InitializeStateResult,
-            one,
-        )
+        known = self.states.get(key)
+        error = _malformed(key)
+        if not error and known is not None and NO_EPOCH < wanted.state_epoch < known.state_epoch:
+            error = ErrorCode.FENCED_STATE_EPOCH
+        error = error or self._unknown_partition(key)
+        # The group coordinator repeats a request that was not answered. Its state epoch is the same.
+        if not error and (known is None or known.state_epoch != wanted.state_epoch):
+            state = SharePartitionState(
+                snapshot_epoch=FIRST_EPOCH if known is None else known.snapshot_epoch + 1,
+                state_epoch=wanted.state_epoch,
+                leader_epoch=FIRST_EPOCH,
+                start_offset=wanted.start_offset,
+                delivery_complete_count=NO_COUNT if wanted.start_offset == NO_OFFSET else 0,
+                create_timestamp_ms=now_ms,
+                write_timestamp_ms=now_ms,
+            )
+            self._put_snapshot(key, state, records)
+        return initializing.PartitionResult(key.partition, error, _text(error))
 
     def _read(
-        self, request: ShardRequest[read_share_group_state.ReadShareGroupStateRequest], now_ms: WallMs
-    ) -> ShardDecision:
+        self, key: SharePartitionKey, wanted: reading.PartitionData, records: Records, now_ms: WallMs
+    ) -> reading.PartitionResult:
         """Returns states, and fences the leaders of older leader epochs."""
-
-        def one(
-            key: SharePartitionKey,
-            wanted: read_share_group_state.PartitionData,
-            records: list[CoordinatorRecord],
-        ) -> read_share_group_state.PartitionResult:
-            known = self.states.get(key)
-            error = _malformed(key) or _refused(known, wanted.leader_epoch) or self._unknown_partition(key)
-            if error or known is None:
-                return read_share_group_state.PartitionResult(key.partition, error, _text(error))
-            if wanted.leader_epoch not in (NO_EPOCH, known.leader_epoch):
-                update = ShareUpdate(
-                    known.snapshot_epoch,
-                    wanted.leader_epoch,
-                    known.start_offset,
-                    known.delivery_complete_count,
-                    (),
-                    known.paused_until_ms,
-                )
-                self._put_update(key, known, update, now_ms, records)
-            return read_share_group_state.PartitionResult(
-                key.partition,
-                state_epoch=known.state_epoch,
-                start_offset=known.start_offset,
-                state_batches=[read_share_group_state.StateBatch(*batch) for batch in known.batches],
-                paused_until=known.paused_until_ms,
+        known = self.states.get(key)
+        error = _malformed(key) or _refused(known, wanted.leader_epoch) or self._unknown_partition(key)
+        if error or known is None:
+            return reading.PartitionResult(key.partition, error, _text(error))
+        if wanted.leader_epoch not in (NO_EPOCH, known.leader_epoch):
+            update = ShareUpdate(
+                known.snapshot_epoch,
+                wanted.leader_epoch,
+                known.start_offset,
+                known.delivery_complete_count,
+                (),
+                known.paused_until_ms,
             )
-
-        return _each(
-            request,
-            read_share_group_state.ReadShareGroupStateResponse,
-            read_share_group_state.ReadStateResult,
-            one,
+            self._put_update(key, known, update, now_ms, records)
+        return reading.PartitionResult(
+            key.partition,
+            state_epoch=known.state_epoch,
+            start_offset=known.start_offset,
+            state_batches=[reading.StateBatch(*batch) for batch in known.batches],
+            paused_until=known.paused_until_ms,
         )
 
     def _write(
-        self, request: ShardRequest[write_share_group_state.WriteShareGroupStateRequest], now_ms: WallMs
-    ) -> ShardDecision:
+        self, key: SharePartitionKey, wanted: writing.PartitionData, records: Records, now_ms: WallMs
+    ) -> writing.PartitionResult:
         """Adds the deliveries of a leader, and moves start offsets."""
-
-        def one(
-            key: SharePartitionKey,
-            wanted: write_share_group_state.PartitionData,
-            records: list[CoordinatorRecord],
-        ) -> write_share_group_state.PartitionResult:
-            known = self.states.get(key)
-            error = _malformed(key) or _refused(known, wanted.leader_epoch, wanted.state_epoch)
-            if not error and len(wanted.state_batches) > MAX_STATE_BATCHES:
-                error = ErrorCode.INVALID_REQUEST
-            error = error or self._unknown_partition(key)
-            if not error and known is not None:
-                update = ShareUpdate(
-                    known.snapshot_epoch,
-                    known.leader_epoch,
-                    wanted.start_offset,
-                    wanted.delivery_complete_count,
-                    combine(batches_of(wanted.state_batches), wanted.start_offset),
-                    wanted.paused_until,
-                )
-                self._put_update(key, known, update, now_ms, records)
-            return write_share_group_state.PartitionResult(key.partition, error, _text(error))
-
-        return _each(
-            request,
-            write_share_group_state.WriteShareGroupStateResponse,
-            write_share_group_state.WriteStateResult,
-            one,
-        )
+        known = self.states.get(key)
+        error = _malformed(key) or _refused(known, wanted.leader_epoch, wanted.state_epoch)
+        if not error and len(wanted.state_batches) > MAX_STATE_BATCHES:
+            error = ErrorCode.INVALID_REQUEST
+        error = error or self._unknown_partition(key)
+        if not error and known is not None:
+            update = ShareUpdate(
+                known.snapshot_epoch,
+                known.leader_epoch,
+                wanted.start_offset,
+                wanted.delivery_complete_count,
+                combine(batches_of(wanted.state_batches), wanted.start_offset),
+                wanted.paused_until,
+            )
+            self._put_update(key, known, update, now_ms, records)
+        return writing.PartitionResult(key.partition, error, _text(error))
 
     def _delete(
-        self, request: ShardRequest[delete_share_group_state.DeleteShareGroupStateRequest], now_ms: WallMs
-    ) -> ShardDecision:
+        self, key: SharePartitionKey, wanted: deleting.PartitionData, records: Records, now_ms: WallMs
+    ) -> deleting.PartitionResult:
         """Deletes states, also of topics that are deleted. The deletion of an absent state succeeds."""
-
-        def one(
-            key: SharePartitionKey,
-            wanted: delete_share_group_state.PartitionData,
-            records: list[CoordinatorRecord],
-        ) -> delete_share_group_state.PartitionResult:
-            error = _malformed(key)
-            if not error and self.states.pop(key, None) is not None:
-                del self._snapshots_at[key]
-                records.append(tombstone(key))
-            return delete_share_group_state.PartitionResult(key.partition, error, _text(error))
-
-        return _each(
-            request,
-            delete_share_group_state.DeleteShareGroupStateResponse,
-            delete_share_group_state.DeleteStateResult,
-            one,
-        )
+        error = _malformed(key)
+        if not error and self.states.pop(key, None) is not None:
+            del self._snapshots_at[key]
+            records.append(tombstone(key))
+        return deleting.PartitionResult(key.partition, error, _text(error))
 
     def _summarize(
-        self,
-        request: ShardRequest[read_share_group_state_summary.ReadShareGroupStateSummaryRequest],
-        now_ms: WallMs,
-    ) -> ShardDecision:
+        self, key: SharePartitionKey, wanted: summarizing.PartitionData, records: Records, now_ms: WallMs
+    ) -> summarizing.PartitionResult:
         """Returns states without deliveries. An absent state has the start offset -1."""
-
-        def one(
-            key: SharePartitionKey,
-            wanted: read_share_group_state_summary.PartitionData,
-            records: list[CoordinatorRecord],
-        ) -> read_share_group_state_summary.PartitionResult:
-            error = _malformed(key) or self._unknown_partition(key)
-            known = None if error else self.states.get(key)
-            if known is None:
-                return read_share_group_state_summary.PartitionResult(
-                    key.partition, error, _text(error), start_offset=NO_OFFSET
-                )
-            return read_share_group_state_summary.PartitionResult(
-                key.partition,
-                state_epoch=known.state_epoch,
-                leader_epoch=known.leader_epoch,
-                start_offset=known.start_offset,
-                delivery_complete_count=known.delivery_complete_count,
-            )
-
-        return _each(
-            request,
-            read_share_group_state_summary.ReadShareGroupStateSummaryResponse,
-            read_share_group_state_summary.ReadStateSummaryResult,
-            one,
+        error = _malformed(key) or self._unknown_partition(key)
+        known = None if error else self.states.get(key)
+        if known is None:
+            return summarizing.PartitionResult(key.partition, error, _text(error), start_offset=NO_OFFSET)
+        return summarizing.PartitionResult(
+            key.partition,
+            state_epoch=known.state_epoch,
+            leader_epoch=known.leader_epoch,
+            start_offset=known.start_offset,
+            delivery_complete_count=known.delivery_complete_count,
         )
 
-    def _put_snapshot(
-        self, key: SharePartitionKey, state: SharePartitionState, records: list[CoordinatorRecord]
-    ) -> None:
+    def _put_snapshot(self, key: SharePartitionKey, state: SharePartitionState, records: Records) -> None:
         self.states[key] = state
         self._snapshots_at[key] = self._next_offset + len(records)
         records.append(snapshot_record(key, state))
@@ -344,7 +301,7 @@ class ShareStateCore:
         known: SharePartitionState,
         update: ShareUpdate,
         now_ms: WallMs,
-        records: list[CoordinatorRecord],
+        records: Records,
     ) -> None:
         """Applies an update. It becomes a snapshot if enough updates follow the last one."""
         after = updated(known, update)
@@ -370,32 +327,15 @@ class ShareStateCore:
         return ErrorCode.NONE
 
 
-_Handler = Callable[[ShardRequest[Any], WallMs], ShardDecision]
-"""The handler of one API. The request's type depends on the API."""
+class _Api(NamedTuple):
+    """One of the five APIs, whose messages have the same form."""
 
-
-def _each(
-    request: ShardRequest[Any],
-    response: Any,
-    topic_result: Any,
-    one: Callable[[SharePartitionKey, Any, list[CoordinatorRecord]], Any],
-) -> ShardDecision:
-    """Returns the decision on a request of one of the five APIs, whose messages have the same form. `one`
-    decides on one share partition, adds its record, and returns the result.
+    response: Callable[..., object]
+    topic_result: Callable[..., object]
+    decide: Callable[[SharePartitionKey, Any, Records, WallMs], object]
+    """Decides on one share partition, adds its record, and returns the result. The type of the partition in
+    the request depends on the API.
     """
-    records: list[CoordinatorRecord] = []
-    group_id = request.message.group_id
-    results = [
-        topic_result(
-            topic.topic_id,
-            [
-                one(SharePartitionKey(group_id, topic.topic_id, wanted.partition), wanted, records)
-                for wanted in topic.partitions
-            ],
-        )
-        for topic in request.message.topics
-    ]
-    return ShardDecision(records=records, replies=[Reply(request.reply_to, response(results))])
 
 
 def _malformed(key: SharePartitionKey) -> ErrorCode:

@@ -23,11 +23,11 @@ from tidelog.group_coordinator.share_states.share_log import (
     SharePartitionKey,
     SharePartitionState,
     ShareUpdate,
+    StateBatch,
     snapshot_record,
     update_record,
 )
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
-from tidelog.group_coordinator.share_states.state_batches import StateBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers

@@ -7,8 +7,14 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.share_states.share_log import SharePartitionState, ShareUpdate, updated
-from tidelog.group_coordinator.share_states.state_batches import StateBatch, combine, with_changes
+from tidelog.group_coordinator.share_states.share_log import (
+    SharePartitionState,
+    ShareUpdate,
+    StateBatch,
+    combine,
+    updated,
+    with_changes,
+)
 from tidelog.model.instants import WallMs
 
 OFFSETS = st.integers(0, 30)

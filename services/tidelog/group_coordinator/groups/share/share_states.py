@@ -19,17 +19,15 @@ from tidelog.group_coordinator.groups.share.share_group import (
     Shares,
     TopicShare,
 )
-from tidelog.group_coordinator.groups.shared import Groups
+from tidelog.group_coordinator.groups.shared import Groups, merge
 from tidelog.group_coordinator.shard_core import AskEndOffsets, AskShareStates, Reply, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages import (
-    delete_share_group_state,
-    initialize_share_group_state,
-    read_share_group_state_summary,
-)
+from tidelog.wire.messages import delete_share_group_state as deleting
+from tidelog.wire.messages import initialize_share_group_state as initializing
+from tidelog.wire.messages import read_share_group_state_summary as summarizing
 
 FIRST_RETRY_MS: Final = 500
 NO_OFFSET: Final = -1
@@ -114,23 +112,11 @@ class ShareStates:
         if not wanted:
             return
         group.asked_about |= wanted.keys()
-        request = initialize_share_group_state.InitializeShareGroupStateRequest(
-            group.group_id,
-            [
-                initialize_share_group_state.InitializeStateData(
-                    topic_id,
-                    [
-                        initialize_share_group_state.PartitionData(partition, group.epoch, NO_OFFSET)
-                        for partition in sorted(topic.partitions)
-                    ],
-                )
-                for topic_id, topic in sorted(wanted.items())
-            ],
-        )
+        offsets = {topic_id: dict.fromkeys(topic.partitions, NO_OFFSET) for topic_id, topic in wanted.items()}
         self._ask(
             changes.decision,
             ApiKey.INITIALIZE_SHARE_GROUP_STATE,
-            request,
+            _initialization(group, offsets),
             lambda results, now_ms: self._initialized(group, wanted, results, now_ms),
         )
 
@@ -169,12 +155,12 @@ class ShareStates:
             partitions[topic_id] = known | frozenset(range(count))
         changes.put_partitions(group.partitions.with_deleting(partitions))
         group.asked_about |= partitions.keys()
-        request = delete_share_group_state.DeleteShareGroupStateRequest(
+        request = deleting.DeleteShareGroupStateRequest(
             group.group_id,
             [
-                delete_share_group_state.DeleteStateData(
+                deleting.DeleteStateData(
                     topic_id,
-                    [delete_share_group_state.PartitionData(partition) for partition in sorted(numbers)],
+                    [deleting.PartitionData(partition) for partition in sorted(numbers)],
                 )
                 for topic_id, numbers in sorted(partitions.items())
             ],
@@ -193,11 +179,7 @@ class ShareStates:
                 later.put_partitions(group.partitions.without(gone))
                 group.states_are_due = True
                 self._retry_later(later, is_complete=gone == partitions.keys())
-            more = answered(results, now_ms)
-            decision.records += more.records
-            decision.replies += more.replies
-            decision.timers += more.timers
-            decision.effects += more.effects
+            merge(decision, answered(results, now_ms))
             return decision
 
         self._ask(changes.decision, ApiKey.DELETE_SHARE_GROUP_STATE, request, deleted, refuse)
@@ -239,25 +221,13 @@ class ShareStates:
         }
         changes.put_partitions(group.partitions.with_initializing(group.partitions.missing(wanted)))
         group.asked_about |= wanted.keys()
-        request = initialize_share_group_state.InitializeShareGroupStateRequest(
-            group.group_id,
-            [
-                initialize_share_group_state.InitializeStateData(
-                    topic_id,
-                    [
-                        initialize_share_group_state.PartitionData(partition, group.epoch, offset)
-                        for partition, offset in sorted(numbers.items())
-                    ],
-                )
-                for topic_id, numbers in sorted(offsets.items())
-            ],
-        )
 
         def done(results: Results, now_ms: WallMs) -> ShardDecision:
             decision = self._initialized(group, wanted, results, now_ms)
             decision.replies += answered(results, now_ms).replies
             return decision
 
+        request = _initialization(group, offsets)
         self._ask(changes.decision, ApiKey.INITIALIZE_SHARE_GROUP_STATE, request, done, refuse)
 
     def summarize(
@@ -269,13 +239,13 @@ class ShareStates:
         refuse: Callable[[], list[Reply]],
     ) -> None:
         """Reads the start offsets of share partitions and calls `answered`."""
-        request = read_share_group_state_summary.ReadShareGroupStateSummaryRequest(
+        request = summarizing.ReadShareGroupStateSummaryRequest(
             group.group_id,
             [
-                read_share_group_state_summary.ReadStateSummaryData(
+                summarizing.ReadStateSummaryData(
                     topic_id,
                     [
-                        read_share_group_state_summary.PartitionData(partition, _ANY_LEADER_EPOCH)
+                        summarizing.PartitionData(partition, _ANY_LEADER_EPOCH)
                         for partition in sorted(numbers)
                     ],
                 )
@@ -300,6 +270,25 @@ class ShareStates:
 _ANY_LEADER_EPOCH: Final = -1
 _INITIALIZED: Final = (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH)
 """The results after which a state exists. A newer state epoch is that of a later reset."""
+
+
+def _initialization(
+    group: ShareGroup, offsets: Mapping[UUID, Mapping[int, int]]
+) -> initializing.InitializeShareGroupStateRequest:
+    """Returns the request to create states that begin at these offsets, in the group epoch."""
+    return initializing.InitializeShareGroupStateRequest(
+        group.group_id,
+        [
+            initializing.InitializeStateData(
+                topic_id,
+                [
+                    initializing.PartitionData(number, group.epoch, offset)
+                    for number, offset in sorted(numbers.items())
+                ],
+            )
+            for topic_id, numbers in sorted(offsets.items())
+        ],
+    )
 
 
 def error_of(results: Results, topic_id: UUID, partition: int) -> ErrorCode:

@@ -1,8 +1,11 @@
-"""The state of one streams group (KIP-1071), and its changes."""
+"""The state of one streams group (KIP-1071), its changes, and its description.
+
+StreamsGroupDescribe v0 and v1 contain no descriptions of topologies (KIP-1331).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -24,16 +27,20 @@ from tidelog.group_coordinator.groups.streams.streams_member import (
     StreamsMember,
     StreamsMemberState,
     reconcile,
+    to_message,
 )
 from tidelog.group_coordinator.groups.streams.topology import (
     ConfiguredTopology,
+    InternalTopic,
     StreamsStatus,
+    TopicInfo,
     Topology,
     record_of,
     topology_of_record,
 )
 from tidelog.group_coordinator.shard_core import CoordinatorRecord
 from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages.records.streams_group_metadata import LastAssignmentConfig
 from tidelog.wire.messages.streams_group_heartbeat import Status
 
@@ -425,3 +432,80 @@ def _no_tasks() -> Generator[None, None, dict[str, TaskAssignment]]:
 
 def _delayed(reason: str) -> Status:
     return Status(StreamsStatus.ASSIGNMENT_DELAYED, f"Assignment delayed due to {reason}.")
+
+
+def described_topology(group: StreamsGroup) -> describing.Topology | None:
+    """Returns the topology with the decided numbers of partitions, or as the client defined it if they are
+    not known.
+    """
+    topology, configured = group.topology, group.configured
+    if topology is None:
+        return None
+    found = topology.subtopologies
+    decided = None if configured is None or not configured.is_ready else configured.subtopologies
+    return describing.Topology(
+        topology.epoch,
+        [
+            describing.Subtopology(
+                name,
+                sorted(found[name].source_topics),
+                sorted(found[name].repartition_sink_topics),
+                _topics(
+                    found[name].state_changelog_topics
+                    if decided is None
+                    else decided[name].state_changelog_topics.values()
+                ),
+                _topics(
+                    found[name].repartition_source_topics
+                    if decided is None
+                    else decided[name].repartition_source_topics.values()
+                ),
+            )
+            for name in sorted(found)
+        ],
+    )
+
+
+def _topics(topics: Iterable[TopicInfo | InternalTopic]) -> list[describing.TopicInfo]:
+    return [
+        describing.TopicInfo(
+            topic.name,
+            topic.partitions,
+            max(topic.replication_factor, 0),
+            [describing.KeyValue(name, value) for name, value in sorted(topic.configs)],
+        )
+        for topic in sorted(topics, key=lambda topic: topic.name)
+    ]
+
+
+def described_member(member: StreamsMember, target: TaskAssignment) -> describing.Member:
+    endpoint = member.user_endpoint
+    return describing.Member(
+        member_id=member.member_id,
+        member_epoch=member.member_epoch,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topology_epoch=member.topology_epoch,
+        process_id=member.process_id,
+        user_endpoint=None if endpoint is None else describing.Endpoint(*endpoint),
+        client_tags=[describing.KeyValue(key, value) for key, value in member.client_tags],
+        assignment=_assignment(member.owned.active, member.owned.standby, member.owned.warmup),
+        target_assignment=_target(target),
+    )
+
+
+def _target(target: TaskAssignment) -> describing.Assignment:
+    return _assignment(target.active_tasks, target.standby_tasks, target.warmup_tasks)
+
+
+def _assignment(
+    active: Mapping[str, Iterable[int]],
+    standby: Mapping[str, Iterable[int]],
+    warmup: Mapping[str, Iterable[int]],
+) -> describing.Assignment:
+    task_ids = describing.TaskIds
+    return describing.Assignment(
+        to_message(task_ids, active), to_message(task_ids, standby), to_message(task_ids, warmup)
+    )

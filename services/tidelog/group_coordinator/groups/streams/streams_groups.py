@@ -37,13 +37,14 @@ from tidelog.group_coordinator.groups.modern_groups import (
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey
 from tidelog.group_coordinator.groups.streams.assignor import STICKY, TaskAssignment
-from tidelog.group_coordinator.groups.streams.streams_describe import described_member, described_topology
 from tidelog.group_coordinator.groups.streams.streams_group import (
     ASSIGNMENT_TIMER,
     FIRST_ASSIGNMENT_TIMER,
     AppliedTopology,
     StreamsChanges,
     StreamsGroup,
+    described_member,
+    described_topology,
 )
 from tidelog.group_coordinator.groups.streams.streams_member import (
     STREAMS_FORMAT,
