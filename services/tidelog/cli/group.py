@@ -28,9 +28,10 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.client.group_lag import beyond_end_count, lag_of, total_of, uncommitted_count
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.share_groups import describe_share_offsets
+from tidelog.observe.cluster_reader import uncommitted_count
+from tidelog.observe.lag import beyond_end_count, lag_of, total_of
 from tidelog.process.command_help import SuggestingGroup
 
 _STATES = click.option(

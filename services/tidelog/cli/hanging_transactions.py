@@ -20,7 +20,6 @@ from tidelog.cli.tool_command import (
     topic_option,
 )
 from tidelog.client.answers import topic_error_of
-from tidelog.client.availability import named
 from tidelog.client.cluster import Cluster
 from tidelog.client.hanging_transactions import (
     HangingSearch,
@@ -31,6 +30,7 @@ from tidelog.client.hanging_transactions import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import named
 from tidelog.settings.setting import INT_MAX, LONG_MAX
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15

@@ -2,28 +2,216 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.availability import PartitionView, named
-from tidelog.client.change_plan import (
-    ChangePlan,
-    ClusterState,
-    plan_add,
-    plan_drain,
-    plan_kill,
-    plan_remove,
-    plan_restart,
-)
 from tidelog.client.cluster import Cluster
-from tidelog.client.cluster_look import look_at_cluster
 from tidelog.client.log_dirs import UNKNOWN_BYTES, describe_log_dirs, partition_bytes
 from tidelog.client.reassignments import standing_of
+from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, plan_moves
+from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import (
+    PartitionView,
+    endangered,
+    interrupted,
+    leaderless,
+    look_at_cluster,
+    named,
+    needed_reason,
+    out_of_sync,
+)
 from tidelog.process.command_help import SuggestingGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The live state of a cluster.
+
+    `racks` maps the live brokers to their racks. `replica_bytes` has the size of each partition, and
+    `usable_bytes` the free bytes of each broker that reports them. `under_way` are running moves.
+    """
+
+    racks: Mapping[int, str | None]
+    partitions: Sequence[PartitionView]
+    replica_bytes: Mapping[PartitionKey, int]
+    usable_bytes: Mapping[int, int]
+    assignment: Assignment
+    under_way: Collection[PartitionKey] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a plan.
+
+    `tightest` is the partition that the step leaves with the fewest in-sync replicas above its minimum, None
+    without partitions. `unavailable` can't be written during the step.
+    """
+
+    action: str
+    tightest: PartitionView | None
+    unavailable: tuple[PartitionView, ...] = ()
+    moved_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A reason why a plan is not safe. It names the first `partitions`."""
+
+    reason: str
+    partitions: tuple[PartitionView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """The steps, and the reasons against them. The plan is safe if there are none."""
+
+    steps: tuple[Step, ...]
+    refusals: tuple[Refusal, ...] = ()
+    moves: tuple[Move, ...] = ()
+
+    @property
+    def is_safe(self) -> bool:
+        return not self.refusals
+
+
+def plan_kill(state: ClusterState, broker_id: int) -> ChangePlan:
+    """Plans that a broker stops and may stay away."""
+    if broker_id not in state.racks:
+        return ChangePlan((), (_unknown(state, broker_id),))
+    refusals: list[Refusal] = []
+    waiting = interrupted(state.partitions, broker_id)
+    if waiting:
+        reason = (
+            f"partitions without a spare replica can't be written while broker {broker_id} is away: "
+            f"{named(waiting)}"
+        )
+        refusals.append(Refusal(reason, tuple(waiting)))
+    return ChangePlan((_stop(state.partitions, broker_id),), (*refusals, *_needed(state, broker_id)))
+
+
+def plan_restart(state: ClusterState, broker_ids: Sequence[int] | None = None) -> ChangePlan:
+    """Plans that brokers, by default all of them, restart one after the other as in the chart's roll."""
+    chosen = sorted(state.racks) if broker_ids is None else broker_ids
+    unknown = [each for each in chosen if each not in state.racks]
+    if unknown:
+        return ChangePlan((), tuple(_unknown(state, each) for each in unknown))
+    refusals: list[Refusal] = []
+    steps: list[Step] = []
+    lacking = out_of_sync(state.partitions)
+    if lacking:
+        refusals.append(Refusal(f"replicas out of sync: {named(lacking)}", tuple(lacking)))
+    unled = leaderless(state.partitions)
+    if unled:
+        refusals.append(Refusal(f"partitions without a leader: {named(unled)}", tuple(unled)))
+    for broker_id in chosen:
+        refusals += _needed(state, broker_id)
+        steps.append(replace(_stop(state.partitions, broker_id), action=f"restart broker {broker_id}"))
+    return ChangePlan(tuple(steps), tuple(refusals))
+
+
+def plan_drain(state: ClusterState, broker_id: int) -> ChangePlan:
+    """Plans that all replicas of a broker move to the others. New replicas are in sync before old ones go."""
+    is_held = any(broker_id in replicas for replicas in state.assignment.values())
+    if not is_held and broker_id not in state.racks:
+        return ChangePlan((), (_unknown(state, broker_id),))
+    return _plan_moves(state, state.racks, (broker_id,), f"move the replicas of broker {broker_id}")
+
+
+def plan_remove(state: ClusterState, broker_id: int) -> ChangePlan:
+    """Plans that a broker is drained and then stops for ever."""
+    drained = plan_drain(state, broker_id)
+    if not drained.is_safe:
+        return drained
+    after = {(move.topic, move.partition): move.after for move in drained.moves}
+    partitions = [
+        replace(p, replicas=after[p.topic, p.index], isr=frozenset(after[p.topic, p.index]))
+        if (p.topic, p.index) in after
+        else p
+        for p in state.partitions
+    ]
+    stop = replace(_stop(partitions, broker_id), action=f"stop broker {broker_id} and remove it")
+    return replace(drained, steps=(*drained.steps, stop))
+
+
+def plan_add(state: ClusterState, count: int) -> ChangePlan:
+    """Plans that new brokers get their share of the replicas. They have the ids after the highest one."""
+    first = max((*state.racks, *(b for held in state.assignment.values() for b in held)), default=0) + 1
+    added = range(first, first + count)
+    new = ("broker " if count == 1 else "brokers ") + ", ".join(map(str, added))
+    start = Step(f"start {new}", _tightest(state.partitions))
+    racks = {**state.racks, **dict.fromkeys(added)}
+    moved = _plan_moves(state, racks, (), f"move replicas to {new}")
+    return replace(moved, steps=(start, *moved.steps))
+
+
+def _plan_moves(
+    state: ClusterState, racks: Mapping[int, str | None], leaving: Collection[int], action: str
+) -> ChangePlan:
+    if state.under_way:
+        moving = named([TopicPartition(*key) for key in sorted(state.under_way)])
+        partitions = counted(len(state.under_way), "partition", "is", "are")
+        return ChangePlan((), (Refusal(f"{partitions} already moving: {moving}"),))
+    try:
+        moves = plan_moves(state.assignment, racks, leaving, evens_out=not leaving)
+    except PlanError as error:
+        return ChangePlan((), (Refusal(str(error)),))
+    copied = {(move.topic, move.partition): len(move.adding) for move in moves if move.adding}
+    refusals: list[Refusal] = []
+    lost = [p for p in leaderless(state.partitions) if (p.topic, p.index) in copied]
+    if lost:
+        reason = f"partitions without a leader can't be copied: {named(lost)}"
+        refusals.append(Refusal(reason, tuple(lost)))
+    incoming: Counter[int] = Counter()
+    for move in moves:
+        for broker_id in move.adding:
+            incoming[broker_id] += state.replica_bytes.get((move.topic, move.partition), 0)
+    for broker_id, size in sorted(incoming.items()):
+        usable = state.usable_bytes.get(broker_id)
+        if usable is not None and size > usable:
+            of_it = tuple(
+                p
+                for p in state.partitions
+                if any((m.topic, m.partition) == (p.topic, p.index) and broker_id in m.adding for m in moves)
+            )
+            reason = f"broker {broker_id} would receive {size} bytes of {named(of_it)}, and has {usable} free"
+            refusals.append(Refusal(reason, of_it))
+    replicas = sum(copied.values())
+    under_min = tuple(p for p in state.partitions if p.is_under_min_isr)
+    step = Step(
+        f"{action}: {counted(replicas, 'replica')}",
+        _tightest(state.partitions),
+        under_min,
+        sum(incoming.values()),
+    )
+    return ChangePlan((step,), tuple(refusals), tuple(moves))
+
+
+def _unknown(state: ClusterState, broker_id: int) -> Refusal:
+    known = ", ".join(map(str, sorted(state.racks)))
+    return Refusal(f"broker {broker_id} is not registered; the live brokers are {known}")
+
+
+def _needed(state: ClusterState, broker_id: int) -> list[Refusal]:
+    needing = endangered(state.partitions, broker_id)
+    return [Refusal(needed_reason(broker_id, needing), tuple(needing))] if needing else []
+
+
+def _stop(partitions: Iterable[PartitionView], broker_id: int) -> Step:
+    """Returns the step in which a broker is away."""
+    left = [replace(p, isr=p.isr - {broker_id}) for p in partitions]
+    unavailable = tuple(p for p in left if p.is_under_min_isr)
+    return Step(f"stop broker {broker_id}", _tightest(left), unavailable)
+
+
+def _tightest(partitions: Iterable[PartitionView]) -> PartitionView | None:
+    return min(partitions, key=lambda p: (len(p.isr) - p.needed_isr, len(p.isr), str(p)), default=None)
+
 
 _BROKER = click.argument("broker_id", metavar="BROKER", type=click.IntRange(min=0))
 

@@ -12,8 +12,8 @@ import click
 from tidelog.cli.output import note, print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.cli.top_texts import summary_text
-from tidelog.client.cluster_rates import ClusterRates
-from tidelog.client.cluster_snapshot import rates_now
+from tidelog.observe.cluster_reader import rates_now
+from tidelog.observe.rates import ClusterRates
 from tidelog.process.build import install_command
 
 DEFAULT_INTERVAL_S: Final = 2.0

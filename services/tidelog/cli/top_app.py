@@ -17,11 +17,11 @@ from textual.worker import get_current_worker
 from tidelog.cli.tool_command import sentence_of
 from tidelog.cli.top_texts import duration_text, short, summary_text
 from tidelog.client.cluster import Cluster
-from tidelog.client.cluster_rates import ClusterRates
-from tidelog.client.cluster_snapshot import rates_now
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.printable import printable
+from tidelog.observe.cluster_reader import rates_now
+from tidelog.observe.rates import ClusterRates
 
 _COLUMNS: Final = {
     "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),

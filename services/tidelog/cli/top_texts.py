@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidelog.cli.output import counted
-from tidelog.client.cluster_rates import ClusterSummary
+from tidelog.observe.rates import ClusterSummary
 
 
 def summary_text(found: ClusterSummary) -> str:

@@ -16,7 +16,6 @@ from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.quorum import Quorum, describe_quorum
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
 from tidelog.console.core.permissions import unless_denied
-from tidelog.console.core.rates import EndOffsets, records_per_second
 from tidelog.console.readings import (
     BrokerLoad,
     Overview,
@@ -30,6 +29,7 @@ from tidelog.console.silent_brokers import SilentBrokers, ask_one
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition, topic_id_text
+from tidelog.observe.rates import EndOffsets, records_per_second
 
 MAX_PROBLEMS: Final = 100
 """The most partitions with missing replicas that the overview lists."""

@@ -24,13 +24,11 @@ from tidelog.client.coordinators import (
     list_transactions,
 )
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.group_lag import beyond_end_count, lag_of, total_of, uncommitted_count
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.client.share_groups import ShareOffset, describe_share_offsets, start_offsets
 from tidelog.console.cluster_reader import leader_sizes
-from tidelog.console.core.lag import NO_LIMIT, Observation, Retention, forecast
 from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (
     GroupList,
@@ -44,6 +42,16 @@ from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.cluster_reader import uncommitted_count
+from tidelog.observe.lag import (
+    NO_LIMIT,
+    Observation,
+    Retention,
+    beyond_end_count,
+    forecast,
+    lag_of,
+    total_of,
+)
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
 

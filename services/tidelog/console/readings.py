@@ -9,9 +9,9 @@ from tidelog.client.configs import ConfigEntry
 from tidelog.client.coordinators import Group, ListedGroup, Transaction
 from tidelog.client.quorum import Quorum
 from tidelog.console.core.isr_history import Change, IsrSample, Row
-from tidelog.console.core.lag import Forecast, Observation, urgency
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.lag import Forecast, Observation, urgency
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def test_a_refused_record_is_an_error_and_is_not_counted(cluster: Cluster) -> No
         sender.send([Record(0, NOW_MS, None, b"a")], NOW_MS)
         sender.flush()
         with pytest.raises(KafkaError) as raised:
-            for _ in range(10_000):
+            for _ in range(100_000):  # more than the buffer holds, so that it waits for the first answers
                 sender.send([Record(0, NOW_MS, None, b"x" * 3_000)], NOW_MS)
     assert raised.value.code is ErrorCode.MESSAGE_TOO_LARGE
     assert sender.sent_records == 1

@@ -14,10 +14,10 @@ from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.cli.top import command
 from tidelog.cli.top_app import TopApp, _cell
 from tidelog.cli.top_texts import duration_text, short, summary_text
-from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.errors import UnreachableError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 T0 = TopicPartition("flights[x]", 0)  # brackets are markup in Textual
 

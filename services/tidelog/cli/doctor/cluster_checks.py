@@ -18,12 +18,12 @@ from tidelog.cli.doctor.facts import (
     ServiceMetrics,
 )
 from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
-from tidelog.client.availability import PartitionView, leaderless, named, out_of_sync
 from tidelog.client.coordinators import ONGOING, SHARE, STREAMS, Transaction
 from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.error_meanings import meaning_of
+from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
 
 AGEING: Final = 0.8
 """The part of the retention after which a record that a group has not read counts as endangered."""

@@ -33,9 +33,7 @@ from tidelog.client.admin import (
     UNKNOWN_OFFSET,
     OffsetAt,
 )
-from tidelog.client.availability import PartitionView, named
 from tidelog.client.cluster import Broker, Cluster, Topic
-from tidelog.client.cluster_look import MIN_ISR, merge_views
 from tidelog.client.configs import (
     ConfigResource,
     ResourceType,
@@ -69,6 +67,7 @@ from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.client.share_groups import describe_share_offsets, start_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import MIN_ISR, PartitionView, merge_views, named
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.listeners import is_loopback_host
 

@@ -62,9 +62,9 @@ from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, Lea
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.findings import Finding, State
-from tidelog.client.availability import named
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import named
 from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader, crc_matches, parse_header
 from tidelog.records.record import end_transaction_marker
 

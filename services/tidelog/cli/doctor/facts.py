@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.cli.doctor.findings import Unseen
-from tidelog.client.availability import PartitionView
 from tidelog.client.hanging_transactions import PartitionProducer
 from tidelog.client.log_dirs import LogDir
 from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.observe.availability import PartitionView
 
 
 @dataclass(frozen=True, slots=True)

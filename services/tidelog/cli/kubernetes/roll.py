@@ -22,10 +22,10 @@ from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes
 from tidelog.cli.output import add_facts, counted, say
 from tidelog.cli.output import progress as say_progress
 from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
-from tidelog.client.cluster_look import look_at_cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.reassignments import elect_preferred_leaders
 from tidelog.model.errors import KafkaError
+from tidelog.observe.availability import look_at_cluster
 
 LOOK_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 5.0

@@ -1,7 +1,7 @@
 """Decides which broker's pod to replace next, from one reading of the release. No I/O.
 
 Brokers are replaced one at a time, and only if every partition that has a spare replica keeps its minimum
-of in-sync replicas (`tidelog.client.availability`). Before the next broker, all replicas must be in sync
+of in-sync replicas (`tidelog.observe.availability`). Before the next broker, all replicas must be in sync
 again. An outdated pod that is not ready is replaced first, because the update may repair it.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tidelog.cli.output import counted
-from tidelog.client.availability import (
+from tidelog.observe.availability import (
     PartitionView,
     endangered,
     interrupted,

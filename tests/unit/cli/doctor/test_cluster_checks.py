@@ -41,12 +41,12 @@ from tidelog.cli.doctor.findings import (
     exit_code,
     shortened,
 )
-from tidelog.client.availability import PartitionView
 from tidelog.client.coordinators import Transaction
 from tidelog.client.hanging_transactions import NO_TRANSACTION, PartitionProducer
 from tidelog.client.log_dirs import LogDir, ReplicaSize
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import PartitionView
 
 GIB = 1024**3
 KEY = ("t", 0)

@@ -14,7 +14,7 @@ from tidelog.cli.kubernetes.roll_order import (
     Wait,
     next_step,
 )
-from tidelog.client.availability import PartitionView
+from tidelog.observe.availability import PartitionView
 
 LIVE = frozenset({0, 1, 2})
 

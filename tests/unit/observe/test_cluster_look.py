@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.cluster_look import merge_views
+from tidelog.observe.availability import merge_views
 
 
 def seen(isr: tuple[int, ...], epoch: int = 1, leader: int = 0) -> dict[str, Topic]:

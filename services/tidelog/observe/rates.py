@@ -1,13 +1,14 @@
-"""Computes what a cluster does from two snapshots: rates, missing replicas and lag. No I/O."""
+"""The changes of a cluster between two readings of it: rates, missing replicas and lag. It does no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tidelog.client.group_lag import PartitionLag, beyond_end_count, total_of
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.lag import PartitionLag, beyond_end_count, total_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +271,26 @@ def catch_up_s(lag: int | None, consumed_per_s: float | None, produced_per_s: fl
         return 0.0
     gained = (consumed_per_s or 0) - (produced_per_s or 0)
     return lag / gained if gained > 0 else None
+
+
+class EndOffsets(NamedTuple):
+    """The end offsets of partitions at one time."""
+
+    at_ms: MonotonicMs
+    ends: Mapping[TopicPartition, int]
+
+
+def records_per_second(before: EndOffsets | None, now: EndOffsets) -> dict[str, float]:
+    """Returns the rate of each topic, from the partitions that both readings know.
+
+    A partition whose end went back belongs to a topic that was created again, and counts as 0.
+    """
+    if before is None or now.at_ms <= before.at_ms:
+        return {}
+    grown: dict[str, int] = {}
+    for partition, end in now.ends.items():
+        if partition in before.ends:
+            more = max(0, end - before.ends[partition])
+            grown[partition.topic] = grown.get(partition.topic, 0) + more
+    seconds = (now.at_ms - before.at_ms) / 1000
+    return {topic: count / seconds for topic, count in grown.items()}

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.cluster_rates import (
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+from tidelog.observe.rates import (
     BrokerFacts,
     ClusterRates,
     GroupFacts,
@@ -17,8 +19,6 @@ from tidelog.client.cluster_rates import (
     catch_up_s,
     per_second,
 )
-from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 BEFORE = Snapshot(

@@ -1,4 +1,4 @@
-"""The rule that decides whether a broker may stop without making a partition unavailable. No I/O.
+"""The rule that decides whether a broker may stop without making a partition unavailable.
 
 The chart's roll, `tidelog plan` and `tidelog doctor` use it. A partition can be written with acks=all while
 at least `min.insync.replicas` of its replicas are in sync, or all of them if it has fewer. A partition has a
@@ -8,10 +8,14 @@ If it has none, its clients have to wait whenever one of its brokers is away.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.configs import describe_topics_setting
+from tidelog.client.reassignments import list_reassignments
+from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.topics import effective_min_in_sync_replicas
 
 NAMED_PARTITIONS: Final = 3
@@ -91,3 +95,54 @@ def named(partitions: Collection[object]) -> str:
     shown = ", ".join(str(partition) for partition in list(partitions)[:NAMED_PARTITIONS])
     more = len(partitions) - NAMED_PARTITIONS
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+MIN_ISR = "min.insync.replicas"
+
+
+def look_at_cluster(cluster: Cluster) -> tuple[frozenset[int], list[PartitionView]]:
+    """Returns the live brokers and the partitions.
+
+    Raises KafkaError, ClientError if one of the brokers does not answer.
+    """
+    live = frozenset(broker.broker_id for broker in cluster.describe().brokers)
+    views = [cluster.topics(seen_by=broker_id) for broker_id in sorted(live)]
+    names = {name for view in views for name in view}
+    min_isr = describe_topics_setting(cluster, names, MIN_ISR) if names else {}
+    adding = {key: move.adding for key, move in list_reassignments(cluster).items()}
+    return live, merge_views(views, {name: int(value or 1) for name, value in min_isr.items()}, adding)
+
+
+def merge_views(
+    views: Sequence[Mapping[str, Topic]],
+    min_isr: Mapping[str, int],
+    adding: Mapping[PartitionKey, tuple[int, ...]],
+) -> list[PartitionView]:
+    """Returns each partition's state with the newest leader epoch and, among those, the smallest ISR.
+
+    Brokers learn of a change one after the other. Topics without a `min_isr` are being deleted.
+    """
+    newest: dict[PartitionKey, Partition] = {}
+    isr: dict[PartitionKey, frozenset[int]] = {}
+    for view in views:
+        for topic in view.values():
+            for partition in topic.partitions:
+                key = (topic.name, partition.index)
+                known = newest.get(key)
+                if known is None or partition.leader_epoch > known.leader_epoch:
+                    newest[key], isr[key] = partition, frozenset(partition.isr)
+                elif partition.leader_epoch == known.leader_epoch:
+                    isr[key] &= frozenset(partition.isr)
+    return [
+        PartitionView(
+            key[0],
+            key[1],
+            partition.leader,
+            partition.replicas,
+            isr[key],
+            min_isr[key[0]],
+            adding.get(key, ()),
+        )
+        for key, partition in sorted(newest.items())
+        if key[0] in min_isr
+    ]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.kubernetes.roll_order import BrokerPod, ReleaseView, Replace, Wait, next_step
-from tidelog.client.availability import PartitionView
-from tidelog.client.change_plan import (
+from tidelog.cli.plan import (
     ChangePlan,
     ClusterState,
     plan_add,
@@ -18,6 +17,7 @@ from tidelog.client.change_plan import (
     plan_remove,
     plan_restart,
 )
+from tidelog.observe.availability import PartitionView
 
 PLENTY = 10**15
 

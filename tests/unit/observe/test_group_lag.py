@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.group_lag import PartitionLag, lag_of, total_of, uncommitted_count
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.observe.cluster_reader import uncommitted_count
+from tidelog.observe.lag import PartitionLag, lag_of, total_of
 
 PLACE = TopicPartition("t", 0)
 OFFSETS = st.none() | st.integers(0, 100)

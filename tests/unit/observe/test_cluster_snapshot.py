@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.client import cluster_snapshot
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.cluster_rates import ClusterRates, GroupFacts
 from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.client.quorum import Quorum
 from tidelog.client.share_groups import ShareOffset
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.observe import cluster_reader as cluster_snapshot
+from tidelog.observe.rates import ClusterRates, GroupFacts
 
 PLACE = TopicPartition("flights", 0)
 EMPTY = cast(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast, urgency
 from tidelog.model.instants import WallMs
+from tidelog.observe.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast, urgency
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

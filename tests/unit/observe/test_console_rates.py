@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tidelog.console.core.rates import EndOffsets, records_per_second
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.rates import EndOffsets, records_per_second
 
 
 def ends(at_ms: int, **offsets: int) -> EndOffsets:

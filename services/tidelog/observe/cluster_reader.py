@@ -8,10 +8,8 @@ from typing import Final
 
 from tidelog.client.admin import LATEST_TIMESTAMP
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.cluster_rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, list_groups
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.client.group_lag import uncommitted_count
 from tidelog.client.log_dirs import describe_log_dirs
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.quorum import describe_quorum
@@ -19,6 +17,7 @@ from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 MAX_GROUPS: Final = 100
 """The number of groups of a snapshot. Each needs two requests."""
@@ -69,6 +68,22 @@ def rates_now(cluster: Cluster, topics: Collection[str], before: ClusterRates | 
     now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
     snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
     return ClusterRates(None if before is None else before.current, snapshot)
+
+
+def uncommitted_count(
+    topics: Mapping[str, Topic],
+    committed: Collection[TopicPartition],
+    owned: Collection[TopicPartition] = (),
+) -> int:
+    """Returns the number of partitions without a committed offset in the topics of a group: those of `topics`
+    in which it has committed an offset, or has a partition that a member owns. Their records are in no lag.
+    """
+    names = {place.topic for place in (*committed, *owned)}
+    return sum(
+        TopicPartition(name, partition.index) not in committed
+        for name in names & topics.keys()
+        for partition in topics[name].partitions
+    )
 
 
 def _sizes(
