@@ -18,7 +18,7 @@ from brokerlab.command_line import InProcessTools
 from brokerlab.raw_client import RawClient
 from tidelog.client import Producer
 from tidelog.client.admin import list_offsets
-from tidelog.client.cluster import NO_LEADER
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.testing import Cluster

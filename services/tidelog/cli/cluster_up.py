@@ -20,6 +20,7 @@ from tidelog.cli.local_cluster.plan import (
 )
 from tidelog.cli.output import add_facts, note, progress, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
+from tidelog.model.brokers import MAX_PORT
 from tidelog.model.json_object import JsonObject
 from tidelog.process.private_files import keep_files_private
 from tidelog.settings.broker_settings import BrokerSettings
@@ -29,7 +30,6 @@ FIRST_INTERNAL_PORT: Final = 20
 """The distance from the base port at which the search for free ports for etcd and the brokers' own listeners
 starts.
 """
-MAX_PORT: Final = 65_535
 
 
 @click.command(

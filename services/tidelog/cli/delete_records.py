@@ -21,18 +21,16 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.admin import (
+from tidelog.client.admin import delete_records, list_offsets, places_by_leader
+from tidelog.client.cluster import Cluster
+from tidelog.model.error_meanings import meaning_of
+from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     UP_TO_HIGH_WATERMARK,
-    delete_records,
-    list_offsets,
-    places_by_leader,
 )
-from tidelog.client.cluster import Cluster
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.setting import INT_MAX, LONG_MAX
 

@@ -14,7 +14,6 @@ from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
-from tidelog.client.admin import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
     GROUP_TYPES,
@@ -30,6 +29,7 @@ from tidelog.client.coordinators import (
 )
 from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.client.share_groups import describe_share_offsets
+from tidelog.model.protocol_values import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.observe.cluster_reader import uncommitted_count
 from tidelog.observe.lag import beyond_end_count, lag_of, total_of
 from tidelog.process.command_help import SuggestingGroup

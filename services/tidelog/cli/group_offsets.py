@@ -27,7 +27,7 @@ from tidelog.cli.tool_command import (
     connect,
     group_options,
 )
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET, list_offsets
+from tidelog.client.admin import list_offsets
 from tidelog.client.answers import topic_error_of
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import (
@@ -57,6 +57,7 @@ from tidelog.client.share_groups import (
 )
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 
 EMPTY: Final = "Empty"

@@ -29,12 +29,12 @@ from tidelog.client.hanging_transactions import (
     find_hanging,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MINUTE_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
 from tidelog.settings.setting import INT_MAX, LONG_MAX
 
 DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15
-_MINUTE_MS: Final = 60_000
 _NS_PER_MS: Final = 1_000_000
 
 
@@ -114,7 +114,7 @@ def find_them(
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         places, leaderless = _places(cluster, broker_id, topic, partition)
         found = find_hanging(
-            cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * _MINUTE_MS
+            cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * MINUTE_MS
         )
     print_table(
         (
@@ -129,7 +129,7 @@ def find_them(
                 producer.coordinator_epoch,
                 producer.start_offset,
                 time_text(producer.last_timestamp_ms),
-                (now_ms - producer.last_timestamp_ms) // _MINUTE_MS,
+                (now_ms - producer.last_timestamp_ms) // MINUTE_MS,
             )
             for producer in found.hanging
         ],

@@ -12,17 +12,17 @@ import click
 
 from tidelog.cli.output import OutputFormat, output_format, print_table
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.admin import (
+from tidelog.client.admin import list_offsets
+from tidelog.client.cluster import Topic
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
     LATEST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     UNKNOWN_OFFSET,
-    list_offsets,
 )
-from tidelog.client.cluster import Topic
-from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.setting import LONG_MAX
 
 SPECIAL_TIMES: Final[Mapping[str, int]] = {

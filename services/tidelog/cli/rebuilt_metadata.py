@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.embedded.found_settings import found_topic_settings
-from tidelog.embedded.log_survey import NO_EPOCH, FoundReplica
+from tidelog.embedded.log_survey import FoundReplica
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 
 NO_CONTROLLER_EPOCH: Final = 0
 
@@ -109,7 +110,7 @@ def _rotated(broker_ids: Sequence[int], index: int) -> tuple[int, ...]:
 def _state(
     topic: str, index: int, replicas: Mapping[int, FoundReplica], assignment: tuple[int, ...]
 ) -> PartitionStateEntry:
-    latest_epoch = max((replica.latest_epoch for replica in replicas.values()), default=NO_EPOCH)
+    latest_epoch = max((replica.latest_epoch for replica in replicas.values()), default=UNKNOWN_EPOCH)
     furthest = max((replica.end for replica in replicas.values()), default=None)
     in_sync = tuple(b for b in assignment if b not in replicas or replicas[b].end == furthest)
     return PartitionStateEntry(

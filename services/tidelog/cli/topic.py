@@ -29,7 +29,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.cli.topic_sizes import TOPIC_SIZE_COLUMNS, topic_size_rows
 from tidelog.client.admin import BROKER_DEFAULT, create_partitions, create_topic, delete_topic
-from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
+from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.configs import (
     ConfigChange,
     ConfigOperation,
@@ -42,6 +42,7 @@ from tidelog.client.configs import (
 )
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidelog.client.errors import BadAddressError
-from tidelog.model.brokers import host_and_port
-
-MAX_PORT: Final = 65535
+from tidelog.model.brokers import MAX_PORT, host_and_port
 
 
 class Address(NamedTuple):

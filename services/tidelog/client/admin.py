@@ -8,10 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.answers import raise_on_topic_error
-from tidelog.client.cluster import NO_LEADER, RETRY_BACKOFF_S, Cluster, Topic
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.core.delivery_errors import LeaderNotAvailableError, UnknownTopicError, request_error
 from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import (
+    CONSUMER_REPLICA_ID,
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    MAX_TIMESTAMP,
+    NO_LEADER,
+    READ_UNCOMMITTED,
+)
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -41,20 +50,8 @@ from tidelog.wire.messages.list_offsets import (
 )
 
 BROKER_DEFAULT: Final = -1
-LATEST_TIMESTAMP: Final = -1
-EARLIEST_TIMESTAMP: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL_TIMESTAMP: Final = -4
-LATEST_TIERED_TIMESTAMP: Final = -5
-EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
-UNKNOWN_OFFSET: Final = -1
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
-UP_TO_HIGH_WATERMARK: Final = -1
-"""The offset with which `delete_records` deletes all records."""
 
-_CONSUMER: Final = -1
 _LIST_OFFSETS_SINCE: Final[Mapping[int, int]] = {
     MAX_TIMESTAMP: 7,  # KIP-734
     EARLIEST_LOCAL_TIMESTAMP: 8,  # KIP-405
@@ -204,7 +201,9 @@ def _ask_offsets(
 ) -> list[ListOffsetsPartitionResponse]:
     rows = [ListOffsetsPartition(index, timestamp=timestamp) for index in indexes]
     timeout_ms = int(cluster.timeout_s * 1000)
-    request = ListOffsetsRequest(_CONSUMER, isolation_level, [ListOffsetsTopic(topic, rows)], timeout_ms)
+    request = ListOffsetsRequest(
+        CONSUMER_REPLICA_ID, isolation_level, [ListOffsetsTopic(topic, rows)], timeout_ms
+    )
     since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
     answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
     return answer.topics[0].partitions

@@ -23,6 +23,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -30,7 +31,6 @@ from tidelog.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-NO_LEADER: Final = -1
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_WAIT_S: Final = 3.0
 

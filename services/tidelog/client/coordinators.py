@@ -15,6 +15,7 @@ from tidelog.client.connection import BrokerConnection
 from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import (
@@ -62,7 +63,6 @@ from tidelog.wire.messages.streams_group_describe import (
 GROUP: Final = 0
 TRANSACTION: Final = 1
 """The types of coordinators in FindCoordinator."""
-NO_OFFSET: Final = -1
 ONGOING: Final = "Ongoing"
 OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
 """The states of transactions that have begun and not ended."""
@@ -390,7 +390,7 @@ def _offsets_of(found: OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
         TopicPartition(topic.name, partition.partition_index): partition.committed_offset
         for topic in found.topics
         for partition in topic.partitions
-        if not partition.error_code and partition.committed_offset != NO_OFFSET
+        if not partition.error_code and partition.committed_offset != UNKNOWN_OFFSET
     }
 
 

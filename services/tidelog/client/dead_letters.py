@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
+from tidelog.client.admin import list_offsets
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
@@ -20,6 +20,7 @@ from tidelog.client.threads.producer import Producer
 from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record
 from tidelog.records.record_writer import Header

@@ -22,6 +22,7 @@ from tidelog.client.errors import (
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.login import ClientLogin, ClientTokens
+from tidelog.sasl.scram import NONCE_BYTES
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.codec import MalformedMessageError, response_decoder
 from tidelog.wire.headers import decode_response_header
@@ -32,7 +33,6 @@ from tidelog.wire.schema import Message
 
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
 CLIENT_SOFTWARE_VERSION: Final[str] = __version__
-NONCE_BYTES: Final = 24
 RENEWED_AT: Final = 0.85
 """The part of a session's lifetime after which the client authenticates again (KIP-368)."""
 _ERROR_CODE: Final = struct.Struct(">h")

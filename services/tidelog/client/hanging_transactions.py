@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.admin import places_by_leader
 from tidelog.client.answers import raise_on_error
-from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.coordinators import ANY_DURATION, Transaction, describe_transaction, list_transactions
 from tidelog.client.core.delivery_errors import request_error
@@ -19,6 +19,7 @@ from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.wire.messages.describe_producers import (
     DescribeProducersRequest,

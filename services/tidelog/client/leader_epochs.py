@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition
 from tidelog.client.core.delivery_errors import UnknownTopicError, request_error
 from tidelog.client.core.request_parts import in_parts
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -19,9 +20,6 @@ from tidelog.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-
-CONSUMER: Final = -1
-UNKNOWN_EPOCH: Final = -1
 
 
 class OffsetRange(NamedTuple):
@@ -140,7 +138,7 @@ def _ask(
             OffsetForLeaderPartition(place.partition, leader_epoch=epoch)
         )
     request = OffsetForLeaderEpochRequest(
-        CONSUMER, [OffsetForLeaderTopic(name, rows) for name, rows in topics.items()]
+        CONSUMER_REPLICA_ID, [OffsetForLeaderTopic(name, rows) for name, rows in topics.items()]
     )
     answer = cluster.broker(leader).call(request, OffsetForLeaderEpochResponse, at_least=2)
     return [

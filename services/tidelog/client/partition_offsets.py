@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tidelog.client.admin import READ_UNCOMMITTED, OffsetAt
-from tidelog.client.cluster import NO_LEADER, Cluster, Topic
+from tidelog.client.admin import OffsetAt
+from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.request_parts import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -25,7 +26,6 @@ from tidelog.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 
-_CONSUMER: Final = -1
 _WITH_TIMESTAMPS: Final = 1
 _WITH_ISOLATION: Final = 2
 """The first versions whose response has a timestamp, and whose request has an isolation level."""
@@ -58,7 +58,7 @@ def offsets_at(
                 row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
                 topics.setdefault(topic, []).append(row)
             asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
-            request = ListOffsetsRequest(_CONSUMER, isolation_level, asked, timeout_ms)
+            request = ListOffsetsRequest(CONSUMER_REPLICA_ID, isolation_level, asked, timeout_ms)
             if silent is not None and leader in silent:
                 break
             try:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.answers import raise_on_error
-from tidelog.client.cluster import NO_LEADER, Cluster
+from tidelog.client.cluster import Cluster
 from tidelog.client.errors import NoAnswerError, UnsupportedApiError
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.wire.messages.describe_quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,

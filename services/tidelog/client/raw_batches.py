@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.admin import READ_COMMITTED
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
 from tidelog.client.core.delivery_errors import request_error
 from tidelog.client.errors import ConnectionLostError, UnreachableError
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, READ_COMMITTED
 from tidelog.model.topics import ZERO_TOPIC_ID
 from tidelog.wire.messages.fetch import (
     FetchPartition,
@@ -23,7 +23,6 @@ from tidelog.wire.messages.fetch import (
 
 DEFAULT_MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_WAIT_MS: Final = 500
-_CONSUMER: Final = -1
 _FETCH_SINCE: Final = 4  # magic 2 and isolation levels
 _LAST_BY_NAME: Final = 12
 _SESSIONLESS_EPOCH: Final = -1
@@ -70,7 +69,7 @@ def _fetch(
     leader = next((each.leader for each in topic.partitions if each.index == partition), -1)
     row = FetchPartition(partition, fetch_offset=offset, partition_max_bytes=max_bytes)
     request = FetchRequest(
-        replica_id=_CONSUMER,
+        replica_id=CONSUMER_REPLICA_ID,
         max_wait_ms=_MAX_WAIT_MS,
         min_bytes=1,
         max_bytes=max_bytes,

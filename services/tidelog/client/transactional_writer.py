@@ -9,6 +9,7 @@ from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.coordinators import TRANSACTION, coordinator_of, until_loaded
+from tidelog.model.protocol_values import ACKS_ALL
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.wire.messages.add_partitions_to_txn import (
@@ -31,7 +32,6 @@ _LAST_ADD_OF_CLIENTS: Final = 3
 _LAST_END_OF_V1: Final = 4
 _LAST_PRODUCE_OF_V1: Final = 11
 """The last versions before KIP-890's second part, in which the produce request adds the partitions."""
-_ACKS_ALL: Final = -1
 
 
 class TransactionalWriter:
@@ -99,7 +99,7 @@ class TransactionalWriter:
         timeout_ms = int(self._cluster.timeout_s * 1000)
         rows = [PartitionProduceData(partition, batch)]
         topic = TopicProduceData(place.name, place.topic_id, rows)
-        request = ProduceRequest(self._id, _ACKS_ALL, timeout_ms, [topic])
+        request = ProduceRequest(self._id, ACKS_ALL, timeout_ms, [topic])
         leader = next(p.leader for p in self._cluster.topic(place.name).partitions if p.index == partition)
         answer = self._cluster.broker(leader).call(
             request, ProduceResponse, at_least=3, at_most=_LAST_PRODUCE_OF_V1, wait_ms=timeout_ms

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
-from tidelog.client.cluster import NO_LEADER, Broker, Cluster, ClusterView, Topic, holders
+from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.client.log_dirs import LogDir, describe_log_dirs
@@ -28,6 +27,7 @@ from tidelog.console.readings import (
 from tidelog.console.silent_brokers import SilentBrokers, ask_one
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER, READ_COMMITTED
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.observe.rates import EndOffsets, records_per_second
 

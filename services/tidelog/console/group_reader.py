@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
 from tidelog.client.coordinators import (
@@ -41,6 +40,7 @@ from tidelog.console.readings import (
 from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.cluster_reader import uncommitted_count
 from tidelog.observe.lag import (

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import CorruptFetchError, NoAnswerError
 from tidelog.client.partition_offsets import offsets_of_topics
@@ -19,6 +18,12 @@ from tidelog.console.core.record_scan import RecordScan, record_order
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+)
 
 FETCH_BYTES: Final = MIB
 """The bytes of a fetch. A broker sends the first batch even if it is larger."""

@@ -15,13 +15,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tidelog.client.configs import CONFIG_SOURCES
 from tidelog.console.core.visible_text import visible
+from tidelog.model.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.model.plurals import counted
 
 HERE: Final = Path(__file__).parent
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 60 * _MINUTE_MS
-_DAY_MS: Final = 24 * _HOUR_MS
 UNKNOWN: Final = "–"  # noqa: RUF001 -- an en dash, as in printed tables
 _LAST_SECOND_MS: Final = 253_402_300_799_000  # 9999-12-31, the last day of datetime
 
@@ -53,13 +51,13 @@ def duration_text(duration_ms: int | None) -> str:
         return UNKNOWN
     if duration_ms < 1_000:
         return f"{duration_ms} ms"
-    if duration_ms < _MINUTE_MS:
+    if duration_ms < MINUTE_MS:
         return f"{duration_ms / 1000:.1f} s"
-    if duration_ms < _HOUR_MS:
-        return f"{duration_ms // _MINUTE_MS} min {duration_ms % _MINUTE_MS // 1000} s"
-    if duration_ms < _DAY_MS:
-        return f"{duration_ms // _HOUR_MS} h {duration_ms % _HOUR_MS // _MINUTE_MS} min"
-    return f"{duration_ms // _DAY_MS:,} d {duration_ms % _DAY_MS // _HOUR_MS} h"
+    if duration_ms < HOUR_MS:
+        return f"{duration_ms // MINUTE_MS} min {duration_ms % MINUTE_MS // 1000} s"
+    if duration_ms < DAY_MS:
+        return f"{duration_ms // HOUR_MS} h {duration_ms % HOUR_MS // MINUTE_MS} min"
+    return f"{duration_ms // DAY_MS:,} d {duration_ms % DAY_MS // HOUR_MS} h"
 
 
 def time_text(at_ms: int | None) -> str:

@@ -44,8 +44,9 @@ from tidelog.metadata.entries import (
 from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, NO_LEADER, CommandResult, LeaderAndIsr
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT

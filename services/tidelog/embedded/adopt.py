@@ -22,7 +22,6 @@ from tidelog.broker.log.previous_life import was_used_by_tidelog
 from tidelog.embedded.found_settings import found_broker_settings, found_topic_settings
 from tidelog.embedded.kafka_metadata import METADATA_LOG
 from tidelog.embedded.log_survey import (
-    NO_EPOCH,
     broker_settings_of,
     greatest_producer_id,
     latest_leader_epoch,
@@ -41,6 +40,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.file_store import JOURNAL_NAME
 from tidelog.metadata.store import MAX_TXN_OPERATIONS, Compare, MetadataStore, Put, StoreError
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.settings.topic_settings import are_confirmed
 
 METADATA_DIRECTORY: Final = "metadata"
@@ -189,4 +189,4 @@ async def write_topic(
 
 def next_epoch(directory: Path | None) -> int:
     """Returns the first leader epoch that no batch of a partition has. Raises CorruptFileError, OSError."""
-    return (NO_EPOCH if directory is None else latest_leader_epoch(directory)) + 1
+    return (UNKNOWN_EPOCH if directory is None else latest_leader_epoch(directory)) + 1

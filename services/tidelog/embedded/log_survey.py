@@ -30,10 +30,9 @@ from tidelog.broker.log.settings_copies import (
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.topic_settings import validate_overrides
-
-NO_EPOCH = -1
 
 _log = structlog.get_logger(__name__)
 
@@ -80,7 +79,7 @@ def survey(topic_partition: TopicPartition, directory: Path) -> FoundReplica:
         latest_epoch = latest_leader_epoch(directory)
     except CorruptFileError as error:
         _log.warning("leader epochs are taken from the log", reason=str(error))
-        latest_epoch = NO_EPOCH
+        latest_epoch = UNKNOWN_EPOCH
     latest_epoch = max(end.leader_epoch, latest_epoch)
     return FoundReplica(
         topic_partition, read_topic_id(directory), end, latest_epoch, topic_settings_of(directory)
@@ -114,7 +113,7 @@ def log_end(directory: Path) -> LogEnd:
     """Returns the end of the log that recovery would leave: after the last valid batch. Raises OSError."""
     place = PartitionDirectory(os.fspath(directory))
     bases = place.offsets_of(LOG_SUFFIX)
-    offset, leader_epoch = (bases[-1] if bases else 0), NO_EPOCH
+    offset, leader_epoch = (bases[-1] if bases else 0), UNKNOWN_EPOCH
     for base_offset in reversed(bases):  # the last segment may still be empty
         with Path(place.file(base_offset, LOG_SUFFIX)).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -123,13 +122,13 @@ def log_end(directory: Path) -> LogEnd:
                     leader_epoch, offset = header.partition_leader_epoch, header.last_offset + 1
             except TornLogError as error:
                 _log.warning("the log ends in a torn batch", file=file.name, reason=str(error))
-        if leader_epoch != NO_EPOCH:
+        if leader_epoch != UNKNOWN_EPOCH:
             return LogEnd(leader_epoch, offset)
-    return LogEnd(NO_EPOCH, offset)
+    return LogEnd(UNKNOWN_EPOCH, offset)
 
 
 def latest_leader_epoch(directory: Path) -> int:
-    """Returns the newest epoch of the leader-epoch checkpoint; NO_EPOCH if the file does not exist.
+    """Returns the newest epoch of the leader-epoch checkpoint; UNKNOWN_EPOCH if the file does not exist.
 
     Raises CorruptFileError, OSError.
     """
@@ -137,7 +136,7 @@ def latest_leader_epoch(directory: Path) -> int:
     try:
         return LeaderEpochs.decode(path.read_bytes()).latest_epoch
     except FileNotFoundError:
-        return NO_EPOCH
+        return UNKNOWN_EPOCH
     except CorruptLeaderEpochsError as error:
         raise CorruptFileError(f"{path}: {error}") from error
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tidelog.metrics.container_memory import ContainerMemory, read_container_memory
 from tidelog.metrics.loop_watch import LoopWatch
+from tidelog.model.brokers import MAX_PORT
 from tidelog.process.build import tidelog_version
 from tidelog.settings.setting import SettingError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _METRICS_LISTENER: Final = "tidelog.metrics.listener"
 _PROBES_LISTENER: Final = "tidelog.probes.listener"
-_MAX_PORT: Final = 65_535
 
 
 class Identity(NamedTuple):
@@ -171,6 +171,6 @@ def _add_lease(families: Families, lease: LeaseView, now_s: float) -> None:
 
 def _parse_address(setting: str, address: str) -> tuple[str, int]:
     host, separator, port = address.strip().rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
+    if not separator or not port.isdecimal() or int(port) > MAX_PORT:
         raise SettingError(setting, f"{setting}: {address} is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from tidelog.model.topics import TopicPartition
 
 MAX_BROKER_ID: Final = 2**31 - 1
+MAX_PORT: Final = 65_535
 MAX_SHOWN_NAME_CHARS: Final = 100
 """The part of an invalid name that an error message shows."""
 _DECIMAL_ID: Final = re.compile(r"0|[1-9][0-9]{0,9}")

@@ -7,13 +7,17 @@ expected.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Final, NewType
 
 WallMs = NewType("WallMs", int)
 """Milliseconds since 1970-01-01 UTC on the wall clock: record timestamps and retention."""
 
 MonotonicMs = NewType("MonotonicMs", int)
 """Milliseconds on a clock that never goes back and has an arbitrary origin: deadlines and intervals."""
+
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
 
 
 def is_over(since_ms: WallMs | int, duration_ms: int, now_ms: WallMs) -> bool:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from tidelog.client.admin import LATEST_TIMESTAMP
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, list_groups
 from tidelog.client.errors import UnsupportedApiError
@@ -16,6 +15,7 @@ from tidelog.client.quorum import describe_quorum
 from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 

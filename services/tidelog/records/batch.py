@@ -20,6 +20,8 @@ from tidelog.model.instants import WallMs
 
 LOG_OVERHEAD_BYTES: Final = 12
 BATCH_HEADER_BYTES: Final = 61
+MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
+"""The least value of the field `batch_length`."""
 MAGIC_OFFSET: Final = 16
 CRC_OFFSET: Final = 17
 CRC_COVERS_FROM: Final = 21

@@ -35,7 +35,6 @@ __all__ = [
     "UpdateMetadata",
 ]
 
-NO_LEADER = -1
 # The name of the cluster-wide default among the broker configs, as in Kafka's config resources.
 DEFAULT_BROKER_ENTITY = ""
 

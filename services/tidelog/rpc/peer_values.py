@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from tidelog.model.brokers import MAX_PORT
 from tidelog.model.topics import TopicPartition, topic_name_problem
 
-MAX_PORT: Final = 65_535
 MAX_PROBLEM_CHARS: Final = 400
 """Length of a reported problem, which contains the name."""
 

@@ -26,6 +26,8 @@ MAX_TOKEN_BYTES: Final = 16_384
 """A message of an exchange has far less; names and nonces are short."""
 SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 SALT_BYTES: Final = 26
+NONCE_BYTES: Final = 24
+"""The random bytes of a nonce, before their encoding as base64."""
 """Kafka's tools create salts of 25 or 26 of these characters (130 random bits in base 36). All of tidelog's
 salts look like them, so the salt of an unknown user does not stand out.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.model.brokers import MAX_PORT
 from tidelog.settings.setting import (
     HIGH,
     LOW,
@@ -24,7 +25,6 @@ from tidelog.settings.setting import (
 )
 from tidelog.settings.tls_settings import TlsSettings
 
-MAX_PORT = 65_535
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
 
 

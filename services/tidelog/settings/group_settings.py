@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import DAY_MS
 from tidelog.model.topics import topic_name_problem
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.other_kafka_settings import nearest_name
@@ -44,7 +45,6 @@ _DURATION: Final = re.compile(
 )
 MAX_DURATION_CHARS: Final = 64
 BY_KEY: Final = "key"
-DAY_MS: Final = 86_400_000
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 

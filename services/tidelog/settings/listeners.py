@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from tidelog.model.brokers import Endpoint
+from tidelog.model.brokers import MAX_PORT, Endpoint
 from tidelog.settings.network_settings import SECURITY_PROTOCOLS, NetworkSettings
 from tidelog.settings.setting import MAX_INTEGER_CHARS, MAX_SHOWN_CHARS, SettingError
 
-MAX_PORT = 65_535
 _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9]+)")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.model.instants import HOUR_MS, MINUTE_MS
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -35,8 +36,6 @@ CLEANUP_POLICIES = ("compact", "delete")
 MIN_SEGMENT_BYTES = 1024 * 1024
 MAX_DOUBLE = 1.7976931348623157e308
 MAX_MESSAGE_BYTES_DEFAULT = 1024 * 1024 + 12
-HOUR_MS = 3_600_000
-MINUTE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)

@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.log_settings import (
     CLEANUP_POLICIES,
     COMPRESSION_TYPES,
-    HOUR_MS,
     MAX_MESSAGE_BYTES_DEFAULT,
     MIN_SEGMENT_BYTES,
-    MINUTE_MS,
     TIMESTAMP_TYPES,
 )
 from tidelog.settings.other_kafka_settings import nearest_name, problem_of_value
@@ -45,7 +44,6 @@ from tidelog.settings.setting import (
     strings,
 )
 
-DAY_MS = 24 * HOUR_MS
 SETTINGS_CONFIRMED = "tidelog.settings.confirmed"
 """The setting that marks topics whose settings were lost (ADR 0067)."""
 NOT_CONFIRMED: Mapping[str, str] = {SETTINGS_CONFIRMED: "false"}

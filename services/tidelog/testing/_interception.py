@@ -20,7 +20,7 @@ from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.request import NO_REPLY, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode
-from tidelog.model.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
+from tidelog.model.protocol_values import FINAL_EPOCH, INITIAL_EPOCH
 from tidelog.testing.error_responses import error_response
 from tidelog.testing.faults import Fault
 from tidelog.wire.api_keys import ApiKey

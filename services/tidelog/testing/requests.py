@@ -15,6 +15,7 @@ from tidelog.client.handshake import api_key_of
 from tidelog.client.partitioner import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, TidelogError
+from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record as BatchRecord
@@ -50,7 +51,6 @@ RETRY_S: Final = 0.02
 MAX_BATCH_BYTES: Final = 512 * 1024
 FETCH_BYTES: Final = 8 * 1024 * 1024
 CLIENT_ID: Final = "tidelog.testing"
-_READ_COMMITTED: Final = 1
 _EARLIEST, _LATEST = -2, -1
 _HIGH_WATERMARK: Final = -1
 _BROKER: Final = 4
@@ -322,7 +322,7 @@ class Requests:
             row = fetch.FetchPartition(partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
             request = fetch.FetchRequest(
                 max_bytes=FETCH_BYTES,
-                isolation_level=_READ_COMMITTED,
+                isolation_level=READ_COMMITTED,
                 topics=[fetch.FetchTopic(topic, partitions=[row])],
             )
             answer = await self._ask_leader(
@@ -345,7 +345,7 @@ class Requests:
     async def _offset(self, topic: str, partition: int, leader: int, timestamp: int) -> int:
         row = list_offsets.ListOffsetsPartition(partition, timestamp=timestamp)
         request = list_offsets.ListOffsetsRequest(
-            -1, _READ_COMMITTED, [list_offsets.ListOffsetsTopic(topic, [row])]
+            -1, READ_COMMITTED, [list_offsets.ListOffsetsTopic(topic, [row])]
         )
         answer = await self._ask_leader(
             topic,

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from tidelog.cli import hanging_transactions as command
 from tidelog.cli.main import main
 from tidelog.client.address import Address
-from tidelog.client.cluster import NO_LEADER, Broker, ClusterView, Partition, Topic
+from tidelog.client.cluster import Broker, ClusterView, Partition, Topic
 from tidelog.client.coordinators import Transaction
 from tidelog.client.errors import NoAnswerError
 from tidelog.client.hanging_transactions import (
@@ -25,6 +25,7 @@ from tidelog.client.hanging_transactions import (
 from tidelog.client.hanging_transactions import describe_producers as find_producers
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog.wire.messages import (
     describe_producers,

@@ -6,7 +6,7 @@ import asyncio
 import uuid
 from typing import Any
 
-from tidelog.model.fetch_session import FINAL_EPOCH, INITIAL_EPOCH
+from tidelog.model.protocol_values import FINAL_EPOCH, INITIAL_EPOCH
 from tidelog.testing._interception import Faults, FetchWatch
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.broker.partition.core import UP_TO_HIGH_WATERMARK
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import UP_TO_HIGH_WATERMARK
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.timing.purgatory import DelayedOperation
 from tidelog.wire.messages.delete_records import (

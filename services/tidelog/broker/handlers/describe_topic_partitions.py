@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.security.authorization.judging import TOPIC_OPERATIONS
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS, topic_name_problem
-from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.wire.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,

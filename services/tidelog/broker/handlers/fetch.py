@@ -42,8 +42,8 @@ from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import FIRST_VERSION_WITH_TOPIC_IDS, NO_REPLICA, NO_SESSION, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
 from tidelog.wire import codec
@@ -60,8 +60,6 @@ from tidelog.wire.messages.fetch import (
 )
 
 READ: Final = AclOperation.READ
-UNKNOWN_OFFSET: Final = -1
-NO_REPLICA: Final = -1
 FIRST_VERSION_FROM_FOLLOWERS: Final = 11
 FIRST_VERSION_WITH_LEADERS: Final = 16
 """The first version whose responses name the leader to a client that asked another broker (KIP-951)."""

@@ -29,7 +29,6 @@ from tidelog.broker.handlers.fetch import (
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.partition.core import NO_EPOCH
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
@@ -46,8 +45,8 @@ from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, Route
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fetch_session import FIRST_INCREMENTAL_EPOCH
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.timing.clock import Clock
 from tidelog.timing.timer import Timer
 from tidelog.wire.messages.fetch import EpochEndOffset as DivergingEpoch
@@ -61,7 +60,6 @@ SWEEPS_PER_LAG_TIME: Final = 20
 """The number of times that the leader looks at a whole session in `replica.lag.time.max.ms`. A dead follower
 may count as a lagging one earlier by at most that fraction of the time.
 """
-UNKNOWN_OFFSET: Final = -1
 
 
 class FollowerFetches:
@@ -103,9 +101,9 @@ class FollowerFetches:
     def handle(self, request: FollowerRequest, context: RequestContext) -> Answer:
         """Returns the response, or PARKED until there is news for the follower."""
         registered = self.metadata.brokers.get(request.replica_id)
-        newest_epoch = NO_EPOCH if registered is None else registered.broker_epoch
+        newest_epoch = UNKNOWN_EPOCH if registered is None else registered.broker_epoch
         broker_epoch = request.broker_epoch
-        if broker_epoch == NO_EPOCH:
+        if broker_epoch == UNKNOWN_EPOCH:
             broker_epoch = newest_epoch  # before v15, a follower does not send its broker epoch
         is_stale = broker_epoch < newest_epoch
         self._count_apart(context)
@@ -115,7 +113,7 @@ class FollowerFetches:
             session = self.sessions.open(
                 request,
                 context.api_version,
-                NO_EPOCH if registered is None or is_stale else broker_epoch,
+                UNKNOWN_EPOCH if registered is None or is_stale else broker_epoch,
                 now_ms,
                 sweep_interval_ms,
             )
@@ -303,7 +301,7 @@ class FollowerFetch:
         if error:
             raise KafkaError(error)
         if session.replica_id not in core.replicas:
-            has_epoch = partition.current_leader_epoch != NO_EPOCH
+            has_epoch = partition.current_leader_epoch != UNKNOWN_EPOCH
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )

@@ -17,6 +17,14 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import (
+    EARLIEST_LOCAL_TIMESTAMP,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
+    EARLIEST_TIMESTAMP,
+    LATEST_TIERED_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+)
 from tidelog.timing.slices import in_slices
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.list_offsets import (
@@ -33,20 +41,14 @@ if TYPE_CHECKING:
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.requests.request import RequestContext
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-EARLIEST_PENDING_UPLOAD: Final = -6
 DEBUGGING_REPLICA_ID: Final = -2
 """Followers also answer requests with this replica id."""
 _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _FIRST_VERSION_OF: Final = {
     MAX_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_TIERED: 9,
-    EARLIEST_PENDING_UPLOAD: 11,
+    EARLIEST_LOCAL_TIMESTAMP: 8,
+    LATEST_TIERED_TIMESTAMP: 9,
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
 
 
@@ -106,7 +108,7 @@ class ListOffsetsHandler:
         self, topic: str, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
     ) -> ListOffsetsPartitionResponse:
         timestamp = asked.timestamp
-        if timestamp < EARLIEST_PENDING_UPLOAD or version < _FIRST_VERSION_OF.get(timestamp, 0):
+        if timestamp < EARLIEST_PENDING_UPLOAD_TIMESTAMP or version < _FIRST_VERSION_OF.get(timestamp, 0):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         replica = self._hosted.replica(topic, asked.partition_index)
         core, log = replica.core, replica.log
@@ -118,14 +120,14 @@ class ListOffsetsHandler:
         is_follower = request.replica_id >= 0
         limit = core.log_end_offset if is_follower else core.read_limit(request.isolation_level)
         is_limit_known = is_follower or core.is_high_watermark_known
-        if timestamp == LATEST:
+        if timestamp == LATEST_TIMESTAMP:
             if not is_limit_known:
                 raise _not_available(version)
             answer.offset, answer.leader_epoch = limit, core.leader_epochs.epoch_for_offset(limit)
-        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             answer.offset = core.log_start_offset
             answer.leader_epoch = core.leader_epochs.epoch_for_offset(answer.offset)
-        elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        elif timestamp not in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
             found = (
                 log.max_timestamp_offset()
                 if timestamp == MAX_TIMESTAMP

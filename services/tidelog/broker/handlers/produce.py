@@ -55,6 +55,7 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.protocol_values import ACKS_ALL
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.timing.clock import JUMP_MS, Clock
 from tidelog.timing.slices import run_in_slices
@@ -74,7 +75,6 @@ from tidelog.wire.messages.produce import (
 from tidelog.wire.primitives import MAX_UVARINT_BYTES, read_long_uvarint
 
 WRITE: Final = AclOperation.WRITE
-ACKS_ALL: Final = -1
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
 """A replica, the offset that its high watermark must reach, and the response that waits for it."""
 MAX_WALK_WITHOUT_ACKS_BYTES: Final = 1024 * 1024

@@ -68,6 +68,7 @@ from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
     LOG_OVERHEAD_BYTES,
@@ -79,7 +80,7 @@ from tidelog.records.batch import (
 )
 from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker
-from tidelog.rpc.broker_commands import NO_LEADER, PartitionState
+from tidelog.rpc.broker_commands import PartitionState
 from tidelog.settings.topic_settings import TopicSettings
 
 WalkedBatch: TypeAlias = tuple[memoryview, BatchHeader]

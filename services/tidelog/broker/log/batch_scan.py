@@ -16,6 +16,7 @@ from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
     LOG_OVERHEAD_BYTES,
+    MIN_BATCH_LENGTH,
     BatchHeader,
     crc_matches,
     parse_header,
@@ -27,7 +28,6 @@ HEADER_CHUNK_BYTES: Final = 16 * 1024
 CRC_CHUNK_BYTES: Final = 1024 * 1024
 
 _PLACE = struct.Struct(">qi11xi")  # base offset, batch length, ..., last offset delta
-_MIN_BATCH_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
@@ -47,7 +47,7 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
             if len(chunk) < BATCH_HEADER_BYTES:
                 raise _less_than_a_header(position, len(chunk))
         base_offset, length, last_offset_delta = _PLACE.unpack_from(chunk, at)
-        if length < _MIN_BATCH_LENGTH:
+        if length < MIN_BATCH_LENGTH:
             raise TornLogError(position, f"batch length {length}")
         yield position, base_offset, base_offset + last_offset_delta, length + LOG_OVERHEAD_BYTES
         position += length + LOG_OVERHEAD_BYTES
@@ -100,7 +100,7 @@ def _less_than_a_header(position: int, left_bytes: int) -> TornLogError:
 
 
 def _header_problem(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
-    if header.batch_length < _MIN_BATCH_LENGTH:
+    if header.batch_length < MIN_BATCH_LENGTH:
         return f"batch length {header.batch_length}"
     if header.magic != CURRENT_MAGIC:
         return f"magic {header.magic} instead of {CURRENT_MAGIC}"

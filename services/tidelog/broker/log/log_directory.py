@@ -42,7 +42,6 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.partition_log import NEVER_CLEANED, OpenedLog, PartitionLog
 from tidelog.broker.log.previous_life import (
-    UNKNOWN_EPOCH,
     Life,
     has_listed_segments,
     is_log_suspect,
@@ -57,6 +56,7 @@ from tidelog.broker.log.previous_life import (
 from tidelog.broker.log.segment import OpenSegments
 from tidelog.broker.log.settings_copies import keep_broker_settings
 from tidelog.model.instants import WallMs, is_over
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 
 NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.log.meta_properties import MetaProperties
 from tidelog.broker.log.partition_directory import write_atomically
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -26,7 +27,6 @@ _SEGMENTS_CHECKPOINT_EPOCH: Final = "tidelog.segments.checkpoint.epoch"
 # topic:partition, separated by commas; topic names contain neither character
 _LOST_TAILS: Final = "tidelog.lost.tails"
 NO_LEASE: Final = 0
-UNKNOWN_EPOCH: Final = -1
 UNKNOWN_BOOT: Final = ""
 _NEVER: Final = -2
 

@@ -35,6 +35,7 @@ from tidelog.sasl.oauthbearer import BearerMessage
 from tidelog.sasl.plain import PlainLogin, user_of
 from tidelog.sasl.scram import (
     MECHANISM_BY_NAME,
+    NONCE_BYTES,
     ClientFirst,
     ScramCredential,
     ScramMechanism,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from tidelog.settings.broker_settings import BrokerSettings
     from tidelog.timing.clock import Clock
 
-NONCE_BYTES: Final = 24
 MAX_LOGGED_NAME_CHARS: Final = 64
 MAX_TOKEN_CREDENTIALS: Final = 10_000
 """The credentials of delegation tokens that a listener remembers, because each costs milliseconds."""

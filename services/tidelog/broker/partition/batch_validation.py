@@ -34,6 +34,7 @@ from tidelog.records.batch import (
     CURRENT_MAGIC,
     LOG_OVERHEAD_BYTES,
     MAGIC_OFFSET,
+    MIN_BATCH_LENGTH,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
@@ -82,7 +83,6 @@ MAX_WALK_RATIO: Final = 16
 """The decompressed records of a batch may have this many times `max.message.bytes` if they must be walked."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 _LENGTH = struct.Struct(">i")
 _UNUSUAL_ATTRIBUTES: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _LZ4 = Compression.LZ4.value  # a plain int: comparing enum members is slow
@@ -525,7 +525,7 @@ def received_headers(records: memoryview, log_end_offset: int) -> list[BatchHead
         fields = unpack(records, position)
         base_offset, length, _, magic, crc, _, last_offset_delta, *_ = fields
         stop = position + length + LOG_OVERHEAD_BYTES
-        if length < _MIN_BATCH_LENGTH or magic != CURRENT_MAGIC or last_offset_delta < 0:
+        if length < MIN_BATCH_LENGTH or magic != CURRENT_MAGIC or last_offset_delta < 0:
             raise _no_batch(base_offset, length, magic, last_offset_delta)
         if stop > end:
             break

@@ -73,15 +73,16 @@ from tidelog.broker.partition.producer_state import ProducerState, TransactionMa
 from tidelog.broker.partition.refused_batches import RefusedBatches
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.model.protocol_values import (
+    ACKS_ALL,
+    NO_LEADER,
+    READ_COMMITTED,
+    UNKNOWN_EPOCH,
+    UP_TO_HIGH_WATERMARK,
+)
 from tidelog.model.topics import effective_min_in_sync_replicas
 from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 
-NO_EPOCH: Final = -1
-NO_LEADER: Final = -1
-ACKS_ALL: Final = -1
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
-UP_TO_HIGH_WATERMARK: Final = -1
 NO_FLUSH_MESSAGES: Final = (1 << 63) - 1
 NOT_LEADING: Final = "this broker does not lead the partition"
 DEFAULT_REPLICA_LAG_TIME_MAX_MS: Final = 30_000
@@ -152,8 +153,8 @@ class PartitionCore:
         self.replica_lag_max_messages = replica_lag_max_messages
         self.truncates_by_epoch = truncates_by_epoch
         self.leader = NO_LEADER
-        self.leader_epoch = NO_EPOCH
-        self.partition_epoch = NO_EPOCH
+        self.leader_epoch = UNKNOWN_EPOCH
+        self.partition_epoch = UNKNOWN_EPOCH
         self.in_sync_replicas: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.elr: tuple[int, ...] = ()
@@ -250,7 +251,7 @@ class PartitionCore:
 
     def leadership_error(self, current_leader_epoch: int) -> ErrorCode:
         """Returns the error for a request that knows this leader epoch (-1: none), or NONE (KIP-320)."""
-        if current_leader_epoch != NO_EPOCH:
+        if current_leader_epoch != UNKNOWN_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH
             if current_leader_epoch > self.leader_epoch:

@@ -13,10 +13,9 @@ from typing import Final
 
 from tidelog.broker.partition.events import FollowerFetched, ProposeIsr
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 
 JOIN_RETRY_MS: Final = 1000
-UNKNOWN_OFFSET: Final = -1
-UNKNOWN_EPOCH: Final = -1
 NEVER_MS: Final = MonotonicMs(-1)
 
 

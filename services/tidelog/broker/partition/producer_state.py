@@ -15,15 +15,14 @@ from typing import Final, NamedTuple
 from tidelog.broker.partition.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
+from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker
 
 # Kafka's number, and the maximum of requests that an idempotent client has in flight
 MAX_BATCHES_REMEMBERED = 5
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCERS = 50_000  # per partition; Kafka has no limit, so short-lived producers can fill its heap
-NO_SEQUENCE = -1
-NO_OFFSET = -1
 NO_GUARD: Final = 0
 """The coordinator was not asked."""
 UNGUARDED: Final = -1
@@ -166,7 +165,7 @@ class Verifications:
         self._open.clear()
 
 
-_NO_BATCHES = [(NO_SEQUENCE, NO_OFFSET, 0, -1)]
+_NO_BATCHES = [(NO_SEQUENCE, UNKNOWN_OFFSET, 0, -1)]
 """The batches in a snapshot of a producer of whom only a marker is known."""
 
 
@@ -189,7 +188,7 @@ class _Producer:
         self.coordinator_epoch = -1
         self.last_timestamp = -1
         self.seen_ms = -1  # time of the last batch or marker by the broker's clock
-        self.txn_first_offset = NO_OFFSET
+        self.txn_first_offset = UNKNOWN_OFFSET
         self.batches: list[
             tuple[int, int, int, int]
         ] = []  # StoredBatch's fields, as plain tuples, which are created faster
@@ -369,7 +368,7 @@ class ProducerState:
             producer.producer_epoch = epoch
             producer.batches.clear()
         first_offset = producer.txn_first_offset
-        producer.txn_first_offset = NO_OFFSET
+        producer.txn_first_offset = UNKNOWN_OFFSET
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = now_ms

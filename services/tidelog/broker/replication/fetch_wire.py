@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, cast
 
 from tidelog.broker.net.socket_io import Chunk
-from tidelog.broker.partition.core import NO_EPOCH
+from tidelog.model.protocol_values import NO_REPLICA, UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.malformed import MalformedMessageError
@@ -44,8 +44,6 @@ _ANSWER = struct.Struct(">ihi")
 # replica
 _PARTITION = struct.Struct(">ihqqqBi")
 _NULL: Final = 0
-_NO_REPLICA: Final = -1
-_UNKNOWN_OFFSET: Final = -1
 
 _decode_any_request = codec.request_decoder(ApiKey.FETCH, FETCH_VERSION)
 _decode_any_answer = codec.response_decoder(ApiKey.FETCH, FETCH_VERSION)
@@ -148,8 +146,8 @@ class PartitionNews:
         self.topic_id = topic_id
         self.index = index
         self.error_code = 0
-        self.high_watermark = _UNKNOWN_OFFSET
-        self.log_start_offset = _UNKNOWN_OFFSET
+        self.high_watermark = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
         self.diverging: tuple[int, int] | None = None
         self.records: Chunk = b""
 
@@ -294,7 +292,7 @@ def follower_request(request: FetchRequest, *, has_topic_ids: bool) -> FollowerR
     ]
     return FollowerRequest(
         request.replica_id if state is None else state.replica_id,
-        NO_EPOCH if state is None else state.replica_epoch,
+        UNKNOWN_EPOCH if state is None else state.replica_epoch,
         request.max_wait_ms,
         request.min_bytes,
         request.max_bytes,
@@ -325,10 +323,10 @@ def encode_answer(session_id: int, partitions: Sequence[PartitionNews]) -> list[
                     news.index,
                     news.error_code,
                     news.high_watermark,
-                    _UNKNOWN_OFFSET,
+                    UNKNOWN_OFFSET,
                     news.log_start_offset,
                     _NULL,
-                    _NO_REPLICA,
+                    NO_REPLICA,
                 )
             )
             parts.append(uvarint(len(records) + 1))

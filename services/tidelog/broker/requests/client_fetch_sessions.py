@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import FairBudget, Holding
-from tidelog.model.fetch_session import (
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import (
     FINAL_EPOCH,
     FIRST_INCREMENTAL_EPOCH,
     FIRST_VERSION_WITH_TOPIC_IDS,
     INITIAL_EPOCH,
     NO_SESSION,
+    UNKNOWN_OFFSET,
     next_epoch,
 )
-from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, ForgottenTopic
 
 MIN_EVICTION_MS: Final = 120_000
 """A session that was used within this time is evicted only if its client has more than its fair share."""
-UNKNOWN_OFFSET: Final = -1
 DEFAULT_MAX_PARTITIONS: Final = 200_000
 """The default of `tidelog.max.fetch.session.partitions`. A partition takes 250 bytes."""
 

@@ -15,10 +15,10 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
-from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.share.dead_letter_records import DeadLetter, letters_of_batch, letters_without_records
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.log_reader import AbortedByProducer
+from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import BatchHeader, CorruptBatchError, crc_matches, iterate_headers
 
 MAX_ABORTED_TRANSACTIONS: Final = 5_000

@@ -17,6 +17,7 @@ from uuid import UUID
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import RETRIABLE, SharePartitionKey, ShareState
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.read_share_group_state import (
     PartitionData,
@@ -27,8 +28,6 @@ from tidelog.wire.messages.read_share_group_state import (
 
 MAX_READS: Final = 100
 """The most states that are read at a time. Each has at most 10,000 batches."""
-NO_EPOCH: Final = -1
-"""The leader epoch of a read that does not change the epoch of the state."""
 
 
 class _Known(NamedTuple):
@@ -87,7 +86,7 @@ class DeadLetterTakeover:
     async def _read(self, group: str, states: list[_Unread]) -> None:
         partitions: defaultdict[UUID, list[PartitionData]] = defaultdict(list)
         for found in states:
-            partitions[found.key.topic_id].append(PartitionData(found.key.partition, NO_EPOCH))
+            partitions[found.key.topic_id].append(PartitionData(found.key.partition, UNKNOWN_EPOCH))
         topics = [ReadStateData(topic_id, wanted) for topic_id, wanted in partitions.items()]
         response = await self._state.read(ReadShareGroupStateRequest(group, topics))
         results = {

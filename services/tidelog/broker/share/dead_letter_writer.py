@@ -24,8 +24,8 @@ from tidelog.broker.replication.follower.leader_connector import LeaderConnector
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import ACKS_ALL, NO_LEADER
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.broker_commands import NO_LEADER
 from tidelog.timing.clock import Clock
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
 from tidelog.timing.timer import Timer
@@ -37,7 +37,6 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
 )
 
-ACKS_ALL: Final = -1
 PRODUCE_VERSION: Final = 12
 """The last version that names topics. A topic that was deleted and created again is still the right one."""
 PRODUCE: Final = Question(ApiKey.PRODUCE, PRODUCE_VERSION)

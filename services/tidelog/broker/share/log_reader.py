@@ -18,10 +18,10 @@ from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
-from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import BatchHeader
 
 MAX_BATCHES: Final = 1_000

@@ -16,7 +16,6 @@ from uuid import UUID
 import structlog
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.backoff import RetryBackoff
 from tidelog.broker.share.breaker import BreakerRules, BreakerState
@@ -36,6 +35,7 @@ from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.records.batch import CorruptBatchError
 from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, duration_ms
 from tidelog.timing.clock import Clock
@@ -62,7 +62,6 @@ limit.
 """
 UNINITIALIZED_OFFSET: Final = -1
 """The start offset of a state that was never written."""
-READ_UNCOMMITTED: Final = 0
 RETRIABLE: Final = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
-from tidelog.model.fetch_session import FINAL_EPOCH, FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, next_epoch
+from tidelog.model.protocol_values import FINAL_EPOCH, FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, next_epoch
 
 MAX_PARTITIONS: Final = 50_000
 """The most partitions of all share sessions of a broker. One takes up to 3 KB if no

@@ -23,6 +23,7 @@ from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_co
 from tidelog.client.log_dirs import LogDir, partition_bytes
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.error_meanings import meaning_of
+from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
 
 AGEING: Final = 0.8
@@ -30,8 +31,6 @@ AGEING: Final = 0.8
 LEAST_FREE: Final = 0.05
 LITTLE_FREE: Final = 0.15
 """The parts of a volume below which its free space is a failure and a warning."""
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 24 * HOUR_MS
 FORECAST_MS: Final = 30 * DAY_MS
 """A disk that becomes full later than this is not reported: the last hour says little about next month."""
 LEAST_RECENT_MS: Final = 60_000

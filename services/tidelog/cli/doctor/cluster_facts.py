@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidelog.cli.doctor.cluster_checks import AGEING, HOUR_MS, hanging_transactions
+from tidelog.cli.doctor.cluster_checks import AGEING, hanging_transactions
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
     EtcdMember,
@@ -26,13 +26,7 @@ from tidelog.cli.doctor.service_facts import (
     refusing_etcd,
 )
 from tidelog.cli.local_cluster.cluster import LocalCluster
-from tidelog.client.admin import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_COMMITTED,
-    UNKNOWN_OFFSET,
-    OffsetAt,
-)
+from tidelog.client.admin import OffsetAt
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.configs import (
     ConfigResource,
@@ -66,6 +60,13 @@ from tidelog.client.reassignments import list_reassignments
 from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.client.share_groups import describe_share_offsets, start_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import HOUR_MS
+from tidelog.model.protocol_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    UNKNOWN_OFFSET,
+)
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import MIN_ISR, PartitionView, merge_views, named
 from tidelog.settings.broker_settings import BrokerSettings

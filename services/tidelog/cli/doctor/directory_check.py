@@ -44,7 +44,7 @@ from tidelog.broker.log.partition_directory import (
     parse_partition_directory_name,
     read_topic_id,
 )
-from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, UNKNOWN_EPOCH, life_of
+from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, life_of
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET
 from tidelog.broker.log.segment_indexes import (
     AbortedTransaction,
@@ -63,6 +63,7 @@ from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, dec
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.findings import Finding, State
 from tidelog.model.instants import WallMs
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
 from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader, crc_matches, parse_header

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-
-NO_LEADER: Final = -1
-NO_LEADER_EPOCH: Final = -1
 
 
 class Node(NamedTuple):
@@ -26,7 +24,7 @@ class PartitionLeader(NamedTuple):
     """The leader of a partition, -1 if there is none."""
 
     leader: int
-    leader_epoch: int = NO_LEADER_EPOCH
+    leader_epoch: int = UNKNOWN_EPOCH
 
 
 class TopicView(NamedTuple):

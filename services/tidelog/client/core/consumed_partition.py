@@ -13,10 +13,10 @@ from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.client.core.record_reader import RECORDS_A_CHUNK, BatchReader, read_batch
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 
-UNKNOWN_EPOCH: Final = -1
 MAX_BUFFERED_FETCHES: Final = 2
 """The most fetches of a partition whose records wait: one that is read, and the next one."""
 

@@ -19,7 +19,7 @@ from tidelog.client.core.classic_membership import (
     JoinAnswered,
     SyncAnswered,
 )
-from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived
+from tidelog.client.core.cluster_view import ClusterView, MetadataReceived
 from tidelog.client.core.consumed_partition import (
     ConsumedPartition,
     FetchedBatches,
@@ -73,13 +73,12 @@ from tidelog.client.core.metadata_schedule import MetadataSchedule
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.client.core.topic_problems import TopicProblems
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import iterate_headers
 
 T = TypeVar("T")
 
-LATEST_TIMESTAMP: Final = -1
-EARLIEST_TIMESTAMP: Final = -2
 FULL_POLL_EACH_MS: Final = 50
 """A consumer that always finds records reconciles its assignment and fetches at least this often."""
 ERROR_ATTEMPTS: Final = 2

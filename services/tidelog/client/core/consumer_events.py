@@ -17,7 +17,7 @@ from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.fetch_session import SessionRequest
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.model.errors import KafkaError
-from tidelog.model.fetch_session import NO_SESSION
+from tidelog.model.protocol_values import NO_SESSION
 from tidelog.model.topics import TopicPartition
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidelog.client.core.assignors import CLASSES, STRATEGIES
 from tidelog.client.core.producer_settings import ConnectionSettings
 from tidelog.client.core.properties import Properties, SettingsError, parse_settings
+from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.settings.setting import (
     HIGH,
     LOW,
@@ -27,8 +28,6 @@ from tidelog.settings.setting import (
 
 CLASSIC_ONLY = ("partition.assignment.strategy", "session.timeout.ms", "heartbeat.interval.ms")
 """The settings that need `group.protocol=classic`, as in Kafka: otherwise the broker decides."""
-READ_UNCOMMITTED = 0
-READ_COMMITTED = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

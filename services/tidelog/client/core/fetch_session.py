@@ -12,7 +12,7 @@ from uuid import UUID
 
 from tidelog.client.core.request_parts import FETCHED_PARTITIONS
 from tidelog.model.errors import ErrorCode
-from tidelog.model.fetch_session import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
+from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived
+from tidelog.client.core.cluster_view import ClusterView, MetadataReceived
 from tidelog.client.core.delivery_errors import (
     DeliveryTimeoutError,
     NetworkError,
@@ -24,7 +24,7 @@ from tidelog.client.core.delivery_errors import (
     request_error,
 )
 from tidelog.client.core.partition_queue import PartitionQueue
-from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, BatchState, ProducerBatch
+from tidelog.client.core.producer_batch import BatchState, ProducerBatch
 from tidelog.client.core.producer_events import (
     CompleteBatch,
     Effect,
@@ -43,6 +43,7 @@ from tidelog.client.core.producer_settings import ProducerSettings
 from tidelog.client.core.request_parts import PARTITIONS_A_REQUEST
 from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.records.record_writer import MAX_RECORD_OVERHEAD_BYTES, Header, headers_size_bound

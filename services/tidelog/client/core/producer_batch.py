@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
@@ -27,7 +28,6 @@ from tidelog.records.record_writer import (
     counted_headers,
 )
 
-UNKNOWN_OFFSET: Final = -1
 UNKNOWN_TIMESTAMP: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
 

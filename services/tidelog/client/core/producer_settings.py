@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.model.protocol_values import ACKS_ALL
 from tidelog.records.compression import Compression
 from tidelog.settings.setting import (
     HIGH,
@@ -24,7 +25,6 @@ from tidelog.settings.setting import (
     string,
 )
 
-ACKS_ALL = -1
 MAX_IN_FLIGHT_WITH_IDEMPOTENCE = 5
 """A broker remembers this number of batches of each producer, and recognises repetitions of no others."""
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tidelog.client.core.cluster_view import NO_LEADER, ClusterView, MetadataReceived, PartitionLeader
+from tidelog.client.core.cluster_view import ClusterView, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumer_events import (
     GroupRequestFailed,
     LeaveGroup,
@@ -37,6 +37,7 @@ from tidelog.client.core.share_session import (
 from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.client.core.topic_problems import TopicProblems
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
 
 _SESSION_ERRORS: Final = frozenset(

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog.client.core.consumer_record import ConsumerRecord
 from tidelog.client.core.request_parts import FETCHED_PARTITIONS
-from tidelog.model.fetch_session import INITIAL_EPOCH, next_epoch
+from tidelog.model.protocol_values import INITIAL_EPOCH, next_epoch
 from tidelog.model.topics import TopicPartition
 
 

@@ -11,6 +11,7 @@ from tidelog.client.cluster import ClusterView, Topic
 from tidelog.client.configs import ConfigEntry
 from tidelog.client.core.properties import Properties
 from tidelog.client.threads.admin import Admin as ThreadAdmin
+from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 
 
@@ -66,7 +67,7 @@ class Admin:
     async def create_partitions(self, name: str, total_count: int) -> None:
         await asyncio.to_thread(self._admin.create_partitions, name, total_count)
 
-    async def offsets(self, topic: str, timestamp: int = admin.LATEST_TIMESTAMP) -> dict[int, int]:
+    async def offsets(self, topic: str, timestamp: int = LATEST_TIMESTAMP) -> dict[int, int]:
         return await asyncio.to_thread(self._admin.offsets, topic, timestamp)
 
     async def topic_configs(self, topic: str) -> dict[str, ConfigEntry]:

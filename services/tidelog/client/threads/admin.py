@@ -15,6 +15,7 @@ from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.security import parse_security
 from tidelog.client.shell.home_process import HomeProcess
+from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 
 
@@ -113,7 +114,7 @@ class Admin:
         with self._turn():
             admin.create_partitions(self._connected(), name, total_count)
 
-    def offsets(self, topic: str, timestamp: int = admin.LATEST_TIMESTAMP) -> dict[int, int]:
+    def offsets(self, topic: str, timestamp: int = LATEST_TIMESTAMP) -> dict[int, int]:
         """Returns for each partition the first offset at or after a time in milliseconds since 1970.
 
         -1 is the end and -2 the beginning. The offset of a time after the last record is -1.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
+from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_record import ConsumerRecord
@@ -18,6 +18,7 @@ from tidelog.client.core.properties import Properties
 from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetchError, UnreachableError
 from tidelog.client.threads.cluster_clients import consumer_of
 from tidelog.client.threads.consumer import Consumer
+from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record
 

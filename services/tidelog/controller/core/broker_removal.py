@@ -23,7 +23,7 @@ from tidelog.controller.core.decision import (
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, broker_config_key, settled_suspect_key
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.rpc.broker_commands import NO_LEADER
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 

@@ -21,8 +21,8 @@ from tidelog.controller.core.decision import Context, ControllerDecision, Decisi
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition, effective_min_in_sync_replicas
-from tidelog.rpc.broker_commands import NO_LEADER
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,

@@ -18,7 +18,7 @@ from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topic_creation import Room, check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.rpc.broker_commands import NO_LEADER
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,

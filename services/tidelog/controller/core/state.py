@@ -48,8 +48,9 @@ from tidelog.metadata.entries import (
 )
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION, FinalizedFeatures
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition, collision_key
-from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.sasl.delegation_tokens import TokenSecrets
 
 

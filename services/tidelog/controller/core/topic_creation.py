@@ -35,8 +35,8 @@ from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import collision_key, topic_name_problem
-from tidelog.rpc.broker_commands import NO_LEADER
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

@@ -37,6 +37,7 @@ from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
@@ -81,8 +82,6 @@ after SLICE_MS in any case, because a record of a large group takes long.
 DRAIN_TIMEOUT_MS: Final = 1_000
 RELEASE_RETRY_MS: Final = 500
 """The pause after an attempt to release a claim that etcd did not answer."""
-NO_OFFSET: Final = -1
-"""The committed offset in a question about the end of a partition."""
 STORE_TIMEOUT_MS: Final = 500
 """The time that a stop waits for etcd. The lease ends the claims that etcd has not deleted by then."""
 
@@ -661,7 +660,7 @@ class CoordinatorRuntime:
             ends = {partition: found.high_watermark for (partition, _), found in offsets.items()}
             shard.effect_done(core, effect, ends)
 
-        self._offset_questions.ask([(partition, NO_OFFSET) for partition in effect.partitions], found)
+        self._offset_questions.ask([(partition, UNKNOWN_OFFSET) for partition in effect.partitions], found)
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()

@@ -17,8 +17,6 @@ from typing import Final, NamedTuple, TypeAlias
 from tidelog.group_coordinator.transactions.transaction import (
     BUMPING_VERSION,
     LAST_EPOCH,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
     PREPARED,
     Transaction,
     TransactionStatus,
@@ -33,6 +31,7 @@ from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,

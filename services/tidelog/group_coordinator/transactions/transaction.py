@@ -27,6 +27,7 @@ from tidelog.group_coordinator.shard_core import (
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.records.transaction_log import (
     TransactionLogKey,
@@ -34,8 +35,6 @@ from tidelog.wire.messages.records.transaction_log import (
 )
 from tidelog.wire.primitives import uvarint
 
-NO_PRODUCER_ID: Final = -1
-NO_PRODUCER_EPOCH: Final = -1
 LAST_EPOCH: Final = 32_767
 """The epoch that no client receives, so that the coordinator can always fence the previous epoch."""
 BUMPING_VERSION: Final = 2

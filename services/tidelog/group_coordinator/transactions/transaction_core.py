@@ -51,7 +51,6 @@ from tidelog.group_coordinator.transactions.decisions import (
 )
 from tidelog.group_coordinator.transactions.transaction import (
     AT_REST,
-    NO_PRODUCER_EPOCH,
     PREPARED,
     Transaction,
     TransactionStatus,
@@ -67,6 +66,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.name_limits import is_too_long
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.records.batch import NO_PRODUCER_EPOCH
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql import types as t
 
-from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.errors import ClientError
 from tidelog.client.leader_epochs import EpochStart, OffsetRange
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.checkpoint import (
     Binding,

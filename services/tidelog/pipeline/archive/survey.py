@@ -11,19 +11,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidelog.client.admin import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    list_offsets,
-)
+from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
 from tidelog.client.leader_epochs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
 from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.security import parse_security
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    UNKNOWN_EPOCH,
+)
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.pipeline.archive.spec import ArchiveSpec, Offsets
 from tidelog.pipeline.errors import PipelineError
@@ -145,9 +146,6 @@ def check_topics(spec: ArchiveSpec) -> None:
             f"the brokers at {spec.bootstrap} have no topic {' or '.join(spec.topics)}; "
             "'tidelog topic list' shows the existing topics"
         )
-
-
-UNKNOWN_EPOCH: Final = -1
 
 
 def leader_epochs(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, list_offsets
+from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.configs import describe_topics_setting
 from tidelog.client.errors import ClientError
@@ -22,6 +22,7 @@ from tidelog.client.partitioner import partition_for_key
 from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.client.transactional_writer import TransactionalWriter
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.quarantine.headers import Origin, Quarantined, note_of, quarantined_of, replayed_origin
 from tidelog.records.record import Record

@@ -32,7 +32,7 @@ from tidelog.pipeline.segments.storage import FileEntry, Storage
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
-    LOG_OVERHEAD_BYTES,
+    MIN_BATCH_LENGTH,
     BatchHeader,
     parse_header,
 )
@@ -139,7 +139,6 @@ def checkpoint(storage: Storage, directory: LogDirectoryListing, name: str) -> d
 
 LOCAL_CHUNK_BYTES: Final = 32 * 1024
 REMOTE_CHUNK_BYTES: Final = 4 * 1024 * 1024
-_MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 class PlacedBatch(NamedTuple):
@@ -168,7 +167,7 @@ def scan_batches(
         header = parse_header(chunk, at)
         batch = PlacedBatch(position, header)
         if (
-            header.batch_length < _MIN_BATCH_LENGTH
+            header.batch_length < MIN_BATCH_LENGTH
             or header.magic != CURRENT_MAGIC
             or batch.end > end
             or header.base_offset < next_offset

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
@@ -23,11 +24,9 @@ from tidelog.pipeline.segments.layout import (
 from tidelog.pipeline.segments.slices import DEFAULT_SPLIT_BYTES
 from tidelog.records.columns.arrow import COLUMNS
 
-EARLIEST: Final = -2
-LATEST: Final = -1
 STORAGE_PREFIX: Final = "storage."
 
-_NAMED_OFFSETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_NAMED_OFFSETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class OffsetsOption:
 
     def of(self, topic: str, partition: int, earliest: int, latest: int) -> int:
         offset = self.by_partition.get((topic, partition), self.otherwise)
-        return {EARLIEST: earliest, LATEST: latest}.get(offset, offset)
+        return {EARLIEST_TIMESTAMP: earliest, LATEST_TIMESTAMP: latest}.get(offset, offset)
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,8 @@ class SegmentOptions:
     topic_pattern: str | None = None
     columns: tuple[str, ...] = tuple(COLUMNS)
     isolation_level: str = READ_COMMITTED
-    starting_offsets: OffsetsOption = OffsetsOption(EARLIEST)
-    ending_offsets: OffsetsOption = OffsetsOption(LATEST)
+    starting_offsets: OffsetsOption = OffsetsOption(EARLIEST_TIMESTAMP)
+    ending_offsets: OffsetsOption = OffsetsOption(LATEST_TIMESTAMP)
     fail_on_data_loss: bool = True
     check_crcs: bool = True
     split_bytes: int = DEFAULT_SPLIT_BYTES
@@ -91,8 +90,10 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         topic_pattern=pattern,
         columns=_columns(options.get("columns")),
         isolation_level=isolation_level,
-        starting_offsets=_offsets(options.get("startingoffsets", "earliest"), "startingOffsets", EARLIEST),
-        ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets", LATEST),
+        starting_offsets=_offsets(
+            options.get("startingoffsets", "earliest"), "startingOffsets", EARLIEST_TIMESTAMP
+        ),
+        ending_offsets=_offsets(options.get("endingoffsets", "latest"), "endingOffsets", LATEST_TIMESTAMP),
         fail_on_data_loss=_flag(options.get("failondataloss", "true"), "failOnDataLoss"),
         check_crcs=_flag(options.get("checkcrcs", "true"), "checkCrcs"),
         split_bytes=_positive(options.get("splitbytes", str(DEFAULT_SPLIT_BYTES)), "splitBytes"),
@@ -149,7 +150,7 @@ def _offsets(text: str, option: str, otherwise: int) -> OffsetsOption:
             f'{option} must be earliest, latest or JSON like {{"topic": {{"0": 23}}}}, not {text!r}'
         ) from error
     for (topic, partition), offset in by_partition.items():
-        if type(offset) is not int or offset < EARLIEST:
+        if type(offset) is not int or offset < EARLIEST_TIMESTAMP:
             raise PipelineError(f"{option}: {offset!r} is not a valid offset of {topic}-{partition}")
     return OffsetsOption(otherwise, by_partition)
 

@@ -23,7 +23,7 @@ from tidelog.pipeline.segments.storage import Storage, is_local
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
-    LOG_OVERHEAD_BYTES,
+    MIN_BATCH_LENGTH,
     BatchHeader,
     crc_matches,
     may_reach,
@@ -182,7 +182,6 @@ def _length(parts: Sequence[Slice]) -> int:
 
 LOCAL_CHUNK_BYTES: Final = 4 * 1024 * 1024
 REMOTE_CHUNK_BYTES: Final = 16 * 1024 * 1024
-_MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +280,7 @@ class _SliceWalk:
 
     def _is_sound(self, header: BatchHeader) -> bool:
         return (
-            header.batch_length >= _MIN_BATCH_LENGTH
+            header.batch_length >= MIN_BATCH_LENGTH
             and header.magic == CURRENT_MAGIC
             and header.base_offset >= self._next_offset
             and header.last_offset_delta >= 0
@@ -320,7 +319,7 @@ class _SliceWalk:
 
 
 def _fault(header: BatchHeader, next_offset: int) -> str:
-    if header.batch_length < _MIN_BATCH_LENGTH:
+    if header.batch_length < MIN_BATCH_LENGTH:
         return f"a batch of {header.batch_length} bytes"
     if header.magic != CURRENT_MAGIC:
         return f"a batch of format {header.magic}, but only {CURRENT_MAGIC} is supported"

@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.client import admin
-from tidelog.client.admin import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
+from tidelog.client.admin import list_offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.configs import describe_topics_setting
 from tidelog.client.leader_epochs import OffsetRange, epochs_of_ranges
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.client.security import parse_security
+from tidelog.model import protocol_values
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import (
@@ -171,7 +172,7 @@ class BrokerLog:
             for name in existing:
                 topic = cluster.topic(name)
                 starts = list_offsets(
-                    cluster, topic, EARLIEST_TIMESTAMP, isolation_level=admin.READ_UNCOMMITTED
+                    cluster, topic, EARLIEST_TIMESTAMP, isolation_level=protocol_values.READ_UNCOMMITTED
                 )
                 ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, isolation_level=self._isolation_level)
                 is_compacted = "compact" in (policies.get(name) or "")
@@ -183,7 +184,7 @@ class BrokerLog:
 
     @property
     def _isolation_level(self) -> int:
-        return admin.READ_COMMITTED if self.is_committed else admin.READ_UNCOMMITTED
+        return protocol_values.READ_COMMITTED if self.is_committed else protocol_values.READ_UNCOMMITTED
 
     def epochs(self, spans: Mapping[Partition, Span]) -> dict[Partition, Epochs]:
         with Cluster(self.bootstrap, security=parse_security(self.client_settings)) as cluster:

@@ -19,7 +19,7 @@ from tidelog.broker.requests.client_fetch_sessions import (
     FetchPlan,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fetch_session import FINAL_EPOCH, MAX_EPOCH
+from tidelog.model.protocol_values import FINAL_EPOCH, MAX_EPOCH
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 SLOTS = 8

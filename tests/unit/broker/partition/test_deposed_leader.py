@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.partition.core import NO_LEADER, PartitionCore
+from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     FollowerFetched,
     IsrRefused,
@@ -13,6 +13,7 @@ from tidelog.broker.partition.events import (
 )
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.model.protocol_values import NO_LEADER
 
 REPLICAS = (1, 2, 3)
 

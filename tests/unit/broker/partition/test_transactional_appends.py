@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.partition.core import ACKS_ALL, READ_COMMITTED, PartitionCore
+from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     AdvanceHighWatermark,
     AnswerDuplicate,
@@ -37,6 +37,7 @@ from tidelog.broker.partition.producer_state import (
     TransactionMarker,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED
 from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker
 

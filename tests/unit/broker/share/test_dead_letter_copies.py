@@ -12,7 +12,6 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, DeadLetterLoad
 from tidelog.broker.share.deliveries import DeliveryLimits, LogBatch, StateRange, Wanted
@@ -20,6 +19,7 @@ from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.builder import build_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record, iterate_records

@@ -10,10 +10,11 @@ from uuid import UUID
 
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import dead_letter_takeover
-from tidelog.broker.share.dead_letter_takeover import MAX_READS, NO_EPOCH, DeadLetterTakeover
+from tidelog.broker.share.dead_letter_takeover import MAX_READS, DeadLetterTakeover
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.read_share_group_state import (
     PartitionResult,
@@ -47,7 +48,7 @@ class States:
         for topic in request.topics:
             self.most = max(self.most, len(topic.partitions))
             for partition in topic.partitions:
-                assert partition.leader_epoch == NO_EPOCH, "the read must fence nobody"
+                assert partition.leader_epoch == UNKNOWN_EPOCH, "the read must fence nobody"
                 key = (request.group_id, partition.partition)
                 self.reads.append(key)
                 result = PartitionResult(partition.partition)

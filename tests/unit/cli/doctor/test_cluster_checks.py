@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.doctor.cluster_checks import (
-    DAY_MS,
-    HOUR_MS,
     check_answers,
     check_certificates,
     check_clocks,
@@ -45,6 +43,7 @@ from tidelog.client.coordinators import Transaction
 from tidelog.client.hanging_transactions import NO_TRANSACTION, PartitionProducer
 from tidelog.client.log_dirs import LogDir, ReplicaSize
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
 

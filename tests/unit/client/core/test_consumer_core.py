@@ -21,7 +21,7 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import EARLIEST_TIMESTAMP, FULL_POLL_EACH_MS, LATEST_TIMESTAMP, ConsumerCore
+from tidelog.client.core.consumer import FULL_POLL_EACH_MS, ConsumerCore
 from tidelog.client.core.consumer_events import (
     AssignmentDone,
     CheckPositions,
@@ -52,6 +52,7 @@ from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.delivery_errors import LogTruncationError, TopicAuthorizationError
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.control import EndTransactionMarker, encode_end_transaction

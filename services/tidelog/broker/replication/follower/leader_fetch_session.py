@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidelog.broker.replication.fetch_wire import FetchPosition, FetchPositionKey
-from tidelog.model.fetch_session import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
+from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 
 
 class LeaderFetchPosition(FetchPosition):

@@ -15,11 +15,11 @@ from tidelog.broker.replication.follower.leader_connection import (
 )
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.login import SaslLogin
+from tidelog.sasl.scram import NONCE_BYTES
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
-NONCE_BYTES: Final = 24
 RENEWED_AT: Final = 0.85
 """The part of a session's lifetime after which the follower authenticates again (KIP-368)."""
 BUSY_PAUSE_S: Final = 0.01

@@ -26,6 +26,7 @@ from tidelog.broker.replication.follower.followed_partition import (
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, Question
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_offsets import (
@@ -44,9 +45,6 @@ from tidelog.wire.messages.offset_for_leader_epoch import (
 EPOCH_ENDS: Final = Question(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
 OFFSETS: Final = Question(ApiKey.LIST_OFFSETS, 8)
 MAX_PARTITIONS_PER_REQUEST: Final = 2_000
-EARLIEST: Final = -2
-LATEST: Final = -1
-"""A follower that asks for the latest offset receives the log end offset, a client the high watermark."""
 
 _T = TypeVar("_T")
 
@@ -215,8 +213,8 @@ class LeaderQuestions:
         starts: dict[TopicPartition, tuple[int, int]] = {}
         timeout_ms = self._context.settings.broker.replica_socket_timeout_ms
         for timestamp, on_answer in (
-            (EARLIEST, lambda response: starts.update(_offsets(response))),
-            (LATEST, partial(self._on_bounds, starts)),
+            (EARLIEST_TIMESTAMP, lambda response: starts.update(_offsets(response))),
+            (LATEST_TIMESTAMP, partial(self._on_bounds, starts)),
         ):
             request = _offset_request(
                 self._context.identity.broker_id, self._bounds_asked.values(), timestamp

@@ -18,19 +18,19 @@ from typing import Final, Protocol
 
 from tidelog.broker.replication.fetch_wire import FetchPosition, FetchPositionKey, FollowerRequest
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fetch_session import (
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.protocol_values import (
     FINAL_EPOCH,
     FIRST_INCREMENTAL_EPOCH,
     FIRST_VERSION_WITH_TOPIC_IDS,
     INITIAL_EPOCH,
     NO_SESSION,
+    UNKNOWN_EPOCH,
+    UNKNOWN_OFFSET,
     next_epoch,
 )
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
-UNKNOWN_OFFSET: Final = -1
-UNKNOWN_EPOCH: Final = -1
 MAX_SESSIONS_PER_FOLLOWER: Final = 64
 """A follower has one session per fetcher (`num.replica.fetchers`). Above this limit, its least recently used
 session is closed.

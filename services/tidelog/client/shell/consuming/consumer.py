@@ -22,7 +22,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerCore
+from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.consumer_events import (
     AssignmentDone,
@@ -90,6 +90,7 @@ from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.fetch import FetchResponse
 

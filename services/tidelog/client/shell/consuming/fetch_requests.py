@@ -6,8 +6,9 @@ from typing import Final
 
 from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
 from tidelog.client.core.consumer_events import FetchedPartition, SendFetch
-from tidelog.client.core.consumer_settings import READ_COMMITTED, ConsumerSettings
+from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.fetch_session import SessionRequest
+from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.fetch import (
     FetchPartition,

@@ -47,6 +47,7 @@ from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -97,7 +98,6 @@ PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaE
 """The failures of a connection that no repetition cures."""
 NO_MEMBER_EPOCH: Final = -1
 _LAST_BY_NAME: Final = 9
-_CONSUMER: Final = -1
 _EPOCHS_FOR_CONSUMERS_SINCE: Final = 3
 COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _MEMBER_ERRORS: Final = frozenset(
@@ -544,7 +544,7 @@ class GroupCalls:
             )
             for name, indexes in partitions_by_topic(places).items()
         ]
-        request = ListOffsetsRequest(_CONSUMER, self._settings.isolation, topics)
+        request = ListOffsetsRequest(CONSUMER_REPLICA_ID, self._settings.isolation, topics)
         connection = await self._network.broker(node_id, COORDINATOR_LANE)
         answer: ListOffsetsResponse = await connection.call(request, self._network.timeout_s, at_least=1)
         for topic in answer.topics:
@@ -581,7 +581,7 @@ class GroupCalls:
         ]
         connection = await self._network.broker(node_id, COORDINATOR_LANE)
         answer: OffsetForLeaderEpochResponse = await connection.call(
-            OffsetForLeaderEpochRequest(_CONSUMER, topics),
+            OffsetForLeaderEpochRequest(CONSUMER_REPLICA_ID, topics),
             self._network.timeout_s,
             at_least=_EPOCHS_FOR_CONSUMERS_SINCE,
         )

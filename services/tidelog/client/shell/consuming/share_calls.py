@@ -23,7 +23,7 @@ from tidelog.client.shell.consuming.group_calls import (
     heartbeat_answered,
 )
 from tidelog.client.shell.network import Network
-from tidelog.model.fetch_session import FINAL_EPOCH
+from tidelog.model.protocol_values import FINAL_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages import share_acknowledge as acknowledging
 from tidelog.wire.messages import share_fetch as fetching

@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple, NoReturn
 
 from tidelog.client.core.delivery_errors import RequestTimeoutError
-from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
+from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.model.errors import KafkaError
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 
 _NOT_PICKLED: Final = (
     "a delivery belongs to the process of its producer and cannot be pickled: wait for it, and pickle what "

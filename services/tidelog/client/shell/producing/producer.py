@@ -27,7 +27,7 @@ from tidelog.client.core.delivery_errors import (
     request_error,
 )
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import UNKNOWN_OFFSET, ProducerBatch
+from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.producer_events import (
     CompleteBatch,
     Effect,
@@ -59,6 +59,7 @@ from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, Rec
 from tidelog.client.shell.producing.produce_requests import produce_answers, produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record_writer import Header
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

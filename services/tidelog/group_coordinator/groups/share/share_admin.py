@@ -14,7 +14,6 @@ from tidelog.group_coordinator.answer_room import NO_ROOM, AnswerRoom
 from tidelog.group_coordinator.groups.modern_groups import find_group
 from tidelog.group_coordinator.groups.share.share_group import ShareChanges, ShareGroup
 from tidelog.group_coordinator.groups.share.share_states import (
-    NO_OFFSET,
     EndOffsets,
     Result,
     Results,
@@ -25,6 +24,7 @@ from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.timing.steps import Steps
 from tidelog.wire.messages import alter_share_group_offsets as altering
@@ -197,7 +197,9 @@ class ShareAdmin:
                 is_known = number in known
                 error = error_of(results, topic_id, number) if is_known else ErrorCode.NONE
                 if error or not is_known:
-                    partitions.append(_DescribedPartition(number, NO_OFFSET, lag=_NO_LAG, error_code=error))
+                    partitions.append(
+                        _DescribedPartition(number, UNKNOWN_OFFSET, lag=_NO_LAG, error_code=error)
+                    )
                 else:
                     result = results[topic_id, number]
                     lag = _lag(result, ends.get(TopicPartition(name, number)))
