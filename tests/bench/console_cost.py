@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
 
 from brokerlab.broker_process import BrokerProcess, tidelog_command
-from tidelog.client.admin import create_topic
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
+from tidelog.client.admin.topics import create_topic
 from tidelog.client.cluster import Cluster
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch

@@ -23,8 +23,8 @@ from confluent_kafka.admin import (
 )
 
 from brokerlab.broker_process import BrokerProcess, free_port
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.cluster import Cluster as ClusterClient
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 

@@ -17,8 +17,7 @@ from uuid import UUID
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import ProducerBatch
-from tidelog.client.core.producer_events import (
+from tidelog.client.core.producer_batch import (
     CompleteBatch,
     Effect,
     Event,
@@ -26,13 +25,14 @@ from tidelog.client.core.producer_events import (
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
+    ProducerBatch,
     ProducerIdReceived,
     ProducerIdRefused,
     RequestMetadata,
     RequestProducerId,
     SendProduce,
 )
-from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.settings import ProducerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.records.batch import parse_header

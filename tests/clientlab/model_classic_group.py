@@ -24,7 +24,7 @@ from tidelog.client.core.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.consumer_events import GroupRequestFailed
-from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 
 REBALANCE_TIMEOUT_MS = 2_000

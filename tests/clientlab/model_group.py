@@ -40,8 +40,8 @@ from tidelog.client.core.consumer_events import (
     SendFetch,
     SendGroupRequest,
 )
-from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch

@@ -16,14 +16,16 @@ from uuid import UUID
 from clientlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer_events import (
+    AcknowledgedBatch,
+    AcknowledgeType,
     GroupRequestFailed,
     LeaveGroup,
     RecordsReady,
     RequestMetadata,
     SendGroupRequest,
 )
-from tidelog.client.core.delivery_errors import NetworkError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.core.share_consumer import (
     AcknowledgementDone,
     Effect,
@@ -35,8 +37,7 @@ from tidelog.client.core.share_consumer import (
     SharedPartition,
     ShareRequestFailed,
 )
-from tidelog.client.core.share_session import AcknowledgedBatch, AcknowledgeType
-from tidelog.client.core.share_settings import ShareConsumerSettings
+from tidelog.client.errors import NetworkError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch

@@ -9,12 +9,11 @@ from unittest.mock import patch
 
 from tidelog.client.core.consumed_partition import ConsumedPartition, OffsetToCommit
 from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consumer_events import AcknowledgeType, ShareSession
 from tidelog.client.core.membership import ConsumerMembership
-from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.client.core.producer_batch import PartitionQueue, ProducerBatch
 from tidelog.client.core.share_consumer import ShareConsumerCore
-from tidelog.client.core.share_session import AcknowledgeType, ShareSession
 from tidelog.model.topics import TopicPartition
 
 # -- the producer

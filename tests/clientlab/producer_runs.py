@@ -8,10 +8,10 @@ import itertools
 import random
 
 from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster, TopicNaming
-from tidelog.client.core.delivery_errors import OutOfOrderSequenceError
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
-from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import OutOfOrderSequenceError
 
 SETTINGS = ProducerSettings(
     batch_size=200,

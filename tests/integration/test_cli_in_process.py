@@ -12,9 +12,9 @@ from click.shell_completion import BashComplete
 from brokerlab.command_line import InProcessTools
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import sentence_of
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.errors import BrokerGoneError
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.producer import Producer
 from tidelog.model.errors import KafkaError

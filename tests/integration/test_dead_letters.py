@@ -24,11 +24,11 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, connection
 from brokerlab.command_line import Tools
-from tidelog.client import dead_letters
+from tidelog.client.admin import dead_letters
+from tidelog.client.admin.dead_letters import MAX_BATCH_RECORDS, Redrive, summarize
+from tidelog.client.admin.groups import commit_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.client.dead_letters import MAX_BATCH_RECORDS, Redrive, summarize
 from tidelog.client.errors import ClientError
-from tidelog.client.offset_commits import commit_offsets
 from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
 from tidelog.model.dead_letters import HEADERS
 from tidelog.records.record import Record

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from tidelog.cli.main import main
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.cluster import Cluster as Client
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.errors import RETRIABLE_ERRORS, ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster

@@ -18,8 +18,8 @@ from grouplab.mixed_groups import (
     create_groups,
     share_member,
 )
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.cluster import Cluster as Client
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 

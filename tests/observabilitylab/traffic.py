@@ -32,8 +32,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tidelog.client.admin.groups import GROUP, coordinator_of
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import GROUP, coordinator_of
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages import streams_group_heartbeat as beating

@@ -21,7 +21,8 @@ from unittest.mock import patch
 from sim.broker_node import PORT, broker_name
 from sim.loop import PROCESS, SimClock, SimProcess
 from tidelog.client.errors import ClientError
-from tidelog.client.shell import core_tasks, network
+from tidelog.client.shell import network
+from tidelog.client.shell import tasks as core_tasks
 from tidelog.client.shell.consuming import consumer as consumer_shell
 from tidelog.client.shell.consuming import group_calls, share_calls
 from tidelog.client.shell.consuming import share_consumer as share_consumer_shell

@@ -16,9 +16,8 @@ from sim.rpc import SimControllerApi
 from sim.share_members import Backlog, ShareDeliveries, ShareMember
 from sim.store import SimStore
 from tidelog.broker.share.share_partition import SharePartitionKey
-from tidelog.client.configs import ConfigOperation, ResourceType
-from tidelog.client.core.delivery_errors import TransactionAbortableError
-from tidelog.client.errors import ClientError
+from tidelog.client.admin.topics import ConfigOperation, ResourceType
+from tidelog.client.errors import ClientError, TransactionAbortableError
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.producing.delivery import Delivery
 from tidelog.client.shell.producing.producer import Producer

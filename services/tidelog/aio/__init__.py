@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tidelog.aio import exceptions
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
-from tidelog.client.core.share_session import AcknowledgeType
+from tidelog.client.core.consumer_events import AcknowledgeType
+from tidelog.client.core.records import ConsumerRecord, DeserializationError, SharedRecord
 from tidelog.client.shell.admin import Admin
+from tidelog.client.shell.consuming.callbacks import ConsumerHealth
 from tidelog.client.shell.consuming.consumer import Consumer
-from tidelog.client.shell.consuming.consumer_health import ConsumerHealth
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
 from tidelog.client.shell.producing.producer import Producer, ProducerInterceptor

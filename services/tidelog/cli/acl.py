@@ -12,7 +12,7 @@ from tidelog.cli.acl_grants import Resources, grants_of_operations, grants_of_ro
 from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.acls import create_acls, delete_acls, list_acls
+from tidelog.client.admin.access import create_acls, delete_acls, list_acls
 from tidelog.model.acl import (
     WILDCARD,
     AclBinding,

@@ -13,13 +13,12 @@ import click
 
 from tidelog.cli.output import counted, note, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect, sentence_of
-from tidelog.client.admin import create_topic, delete_topic
+from tidelog.client.admin.groups import delete_group
+from tidelog.client.admin.topics import create_topic, delete_topic
+from tidelog.client.admin.transactions import TransactionalWriter
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.coordinators import delete_group
 from tidelog.client.errors import ClientError
-from tidelog.client.threads.cluster_clients import batch_producer_of, consumer_of
-from tidelog.client.threads.topic_reader import reading, sound_records
-from tidelog.client.transactional_writer import TransactionalWriter
+from tidelog.client.threads.topic_reader import batch_producer_of, consumer_of, reading, sound_records
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record

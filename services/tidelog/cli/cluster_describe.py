@@ -6,8 +6,8 @@ import click
 
 from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.client.admin.brokers import describe_quorum
 from tidelog.client.cluster import holders
-from tidelog.client.quorum import describe_quorum
 from tidelog.wire.api_keys import find_api_spec
 
 

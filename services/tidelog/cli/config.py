@@ -10,8 +10,7 @@ import click
 
 from tidelog.cli.output import note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.cluster import Cluster
-from tidelog.client.configs import (
+from tidelog.client.admin.topics import (
     CONFIG_SOURCES,
     ConfigChange,
     ConfigOperation,
@@ -20,6 +19,7 @@ from tidelog.client.configs import (
     alter_configs,
     describe_configs,
 )
+from tidelog.client.cluster import Cluster
 from tidelog.process.command_help import SuggestingGroup
 
 SECRET: Final = "(secret)"

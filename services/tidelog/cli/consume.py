@@ -29,11 +29,15 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
-from tidelog.client.core.consumer_settings import parse_consumer_settings
-from tidelog.client.core.properties import BOOTSTRAP, SECURITY_PREFIXES, Properties, SettingsError
+from tidelog.client.core.settings import (
+    BOOTSTRAP,
+    SECURITY_PREFIXES,
+    Properties,
+    SettingsError,
+    parse_consumer_settings,
+)
 from tidelog.client.threads.topic_reader import reading
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

@@ -21,7 +21,7 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.admin import delete_records, list_offsets, places_by_leader
+from tidelog.client.admin.topics import delete_records, list_offsets, places_by_leader
 from tidelog.client.cluster import Cluster
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode

@@ -8,8 +8,7 @@ import click
 
 from tidelog.cli.output import Shown, add_facts, counted, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.cluster import Cluster
-from tidelog.client.dead_letters import (
+from tidelog.client.admin.dead_letters import (
     REDRIVE_GROUP_PREFIX,
     TOPIC_SETTING,
     MissingRecordError,
@@ -19,6 +18,7 @@ from tidelog.client.dead_letters import (
     dead_letter_topics,
     summarize,
 )
+from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.command_help import SuggestingGroup
 

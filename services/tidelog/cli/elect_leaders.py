@@ -11,7 +11,7 @@ from tidelog.cli.output import counted, note, print_table
 from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.reassignments import PREFERRED, UNCLEAN, Election, elect_leaders
+from tidelog.client.admin.reassignments import PREFERRED, UNCLEAN, Election, elect_leaders
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

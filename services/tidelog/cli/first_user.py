@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 
-from tidelog.client.users import SALT_RANDOM_BYTES
+from tidelog.client.admin.access import SALT_RANDOM_BYTES
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import Compare, MetadataStore, Put
 from tidelog.sasl.scram import MECHANISM_BY_NAME, new_credential, salt_from

@@ -14,8 +14,7 @@ from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
-from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import (
+from tidelog.client.admin.groups import (
     GROUP_TYPES,
     SHARE,
     STREAMS,
@@ -27,8 +26,9 @@ from tidelog.client.coordinators import (
     describe_group,
     list_groups,
 )
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.share_groups import describe_share_offsets
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.share_groups import describe_share_offsets
+from tidelog.client.cluster import Cluster
 from tidelog.model.protocol_values import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.observe.cluster_reader import uncommitted_count
 from tidelog.observe.lag import beyond_end_count, lag_of, total_of

@@ -6,11 +6,10 @@ from tidelog.cli.interruption import noted_interruption
 from tidelog.cli.output import counted, note
 from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.client.cluster import Cluster
-from tidelog.client.core.delivery_errors import StaleMemberError
-from tidelog.client.core.properties import Properties
-from tidelog.client.threads.cluster_clients import consumer_of
+from tidelog.client.core.settings import Properties
+from tidelog.client.errors import StaleMemberError
 from tidelog.client.threads.consumer import Consumer
-from tidelog.client.threads.topic_reader import TopicReader
+from tidelog.client.threads.topic_reader import TopicReader, consumer_of
 from tidelog.model.topics import TopicPartition
 
 

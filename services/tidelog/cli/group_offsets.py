@@ -27,20 +27,18 @@ from tidelog.cli.tool_command import (
     connect,
     group_options,
 )
-from tidelog.client.admin import list_offsets
-from tidelog.client.answers import topic_error_of
-from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import (
+from tidelog.client.admin.groups import (
     CONSUMER_PROTOCOL,
     SHARE,
+    CommittedOffset,
     Group,
+    commit_offsets,
     committed_offsets,
     delete_offsets,
     describe_group,
     list_groups,
 )
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
-from tidelog.client.offset_reset import (
+from tidelog.client.admin.offsets import (
     NEEDS_TIME,
     KnownOffsets,
     NewOffset,
@@ -49,12 +47,14 @@ from tidelog.client.offset_reset import (
     ResetMethod,
     plan_reset,
 )
-from tidelog.client.share_groups import (
+from tidelog.client.admin.share_groups import (
     alter_share_offsets,
     delete_share_offsets,
     describe_share_offsets,
     start_offsets,
 )
+from tidelog.client.admin.topics import list_offsets
+from tidelog.client.cluster import Cluster, topic_error_of
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET

@@ -19,15 +19,14 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.answers import topic_error_of
-from tidelog.client.cluster import Cluster
-from tidelog.client.hanging_transactions import (
+from tidelog.client.admin.transactions import (
     HangingSearch,
     PartitionProducer,
     abort_transaction,
     describe_producers,
     find_hanging,
 )
+from tidelog.client.cluster import Cluster, topic_error_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MINUTE_MS
 from tidelog.model.topics import TopicPartition

@@ -12,8 +12,8 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem
 
+from tidelog.client.admin.groups import list_groups
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import list_groups
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity
 from tidelog.model.errors import KafkaError

@@ -12,7 +12,7 @@ import click
 
 from tidelog.cli.output import OutputFormat, output_format, print_table
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Topic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (

@@ -21,8 +21,7 @@ from tidelog.cli.tool_command import (
     connect,
     topic_option,
 )
-from tidelog.client.threads.cluster_clients import MAX_REQUEST_BYTES, batch_producer_of
-from tidelog.client.threads.topic_reader import reading, sound_records
+from tidelog.client.threads.topic_reader import MAX_REQUEST_BYTES, batch_producer_of, reading, sound_records
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.batch import BATCH_HEADER_BYTES
 from tidelog.settings.setting import INT_MAX

@@ -11,10 +11,16 @@ import click
 
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.admin.brokers import UNKNOWN_BYTES, describe_log_dirs, partition_bytes
+from tidelog.client.admin.reassignments import (
+    Assignment,
+    Move,
+    PartitionKey,
+    PlanError,
+    plan_moves,
+    standing_of,
+)
 from tidelog.client.cluster import Cluster
-from tidelog.client.log_dirs import UNKNOWN_BYTES, describe_log_dirs, partition_bytes
-from tidelog.client.reassignments import standing_of
-from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, plan_moves
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import (
     PartitionView,

@@ -25,7 +25,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
-from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.threads.topic_reader import batch_producer_of
 from tidelog.model.errors import KafkaError
 from tidelog.records.record import Record
 

@@ -15,17 +15,23 @@ from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_te
 from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.rebalance_run import remove_throttle, set_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
-from tidelog.client.reassignment_plan import Progress, progress_of, requested_moves, running_moves
-from tidelog.client.reassignments import Standing, alter_reassignments, list_reassignments, standing_of
-from tidelog.client.rebalance_plan import (
+from tidelog.client.admin.reassignments import (
     Assignment,
     PartitionKey,
     PlanError,
+    Progress,
+    Standing,
     after_moves,
+    alter_reassignments,
     assignment_json,
+    list_reassignments,
     plan_moves,
+    progress_of,
+    requested_moves,
+    running_moves,
+    standing_of,
 )
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
 
 _FILE: Final = "--reassignment-json-file"
 _TOPICS_FILE: Final = "--topics-to-move-json-file"

@@ -11,16 +11,19 @@ import click
 from tidelog.cli.output import add_facts, counted, note, print_table, say
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out, remove_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.cluster import Cluster
-from tidelog.client.reassignments import Standing, alter_reassignments, list_reassignments, standing_of
-from tidelog.client.rebalance_plan import (
+from tidelog.client.admin.reassignments import (
     Move,
     PlanError,
+    Standing,
     after_moves,
+    alter_reassignments,
+    list_reassignments,
     plan_json,
     plan_moves,
     replica_counts,
+    standing_of,
 )
+from tidelog.client.cluster import Cluster
 
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
 

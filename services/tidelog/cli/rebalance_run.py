@@ -9,8 +9,13 @@ from typing import Final, TypeVar
 
 from tidelog.cli.output import counted
 from tidelog.cli.tool_command import ToolError
-from tidelog.client.cluster import Cluster
-from tidelog.client.configs import (
+from tidelog.client.admin.reassignments import (
+    Move,
+    alter_reassignments,
+    elect_preferred_leaders,
+    list_reassignments,
+)
+from tidelog.client.admin.topics import (
     ConfigChange,
     ConfigOperation,
     ConfigResource,
@@ -18,13 +23,8 @@ from tidelog.client.configs import (
     alter_configs,
     describe_configs,
 )
+from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.reassignments import (
-    alter_reassignments,
-    elect_preferred_leaders,
-    list_reassignments,
-)
-from tidelog.client.rebalance_plan import Move
 from tidelog.model.errors import KafkaError
 
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"

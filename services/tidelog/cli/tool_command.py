@@ -15,12 +15,12 @@ from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_na
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.client.cluster import Cluster
-from tidelog.client.core.delivery_errors import RecordTooLargeError
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     BadAddressError,
     BrokerGoneError,
     ClientError,
+    RecordTooLargeError,
     UnreachableError,
 )
 from tidelog.client.security import (

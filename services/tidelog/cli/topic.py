@@ -28,18 +28,21 @@ from tidelog.cli.tool_command import (
     topic_option,
 )
 from tidelog.cli.topic_sizes import TOPIC_SIZE_COLUMNS, topic_size_rows
-from tidelog.client.admin import BROKER_DEFAULT, create_partitions, create_topic, delete_topic
-from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.configs import (
+from tidelog.client.admin.topics import (
+    BROKER_DEFAULT,
     ConfigChange,
     ConfigOperation,
     ConfigResource,
     ResourceType,
     alter_configs,
+    create_partitions,
+    create_topic,
+    delete_topic,
     describe_configs,
     describe_topics_setting,
     unconfirmed_topics,
 )
+from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from tidelog.client.admin.brokers import describe_log_dirs
+from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.cluster import Cluster
-from tidelog.client.log_dirs import describe_log_dirs
-from tidelog.client.partition_offsets import offsets_of_topics
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 TOPIC_SIZE_COLUMNS: Final = ("topic", "#partitions", "#replicas", "#records", "#size", "#on disk")

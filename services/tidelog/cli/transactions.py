@@ -11,7 +11,7 @@ from tidelog.cli.hanging_transactions import abort, describe_them, find_them
 from tidelog.cli.output import print_heading, print_table, say
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.coordinators import (
+from tidelog.client.admin.groups import (
     ANY_DURATION,
     ONGOING,
     TRANSACTION_STATES,

@@ -14,7 +14,7 @@ from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
-from tidelog.client.users import delete_credentials, describe_users, set_password
+from tidelog.client.admin.access import delete_credentials, describe_users, set_password
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.process.command_help import SuggestingGroup

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from tidelog.client.core.consumer_batch import ConsumerBatch
-    from tidelog.client.core.consumer_record import ConsumerRecord, DeserializationError, SharedRecord
-    from tidelog.client.core.share_session import AcknowledgeType
-    from tidelog.client.shell.consuming.consumer_health import ConsumerHealth
+    from tidelog.client.core.consumer_events import AcknowledgeType
+    from tidelog.client.core.records import ConsumerRecord, DeserializationError, SharedRecord
+    from tidelog.client.shell.consuming.callbacks import ConsumerHealth
     from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
     from tidelog.client.threads.consumer import Consumer
@@ -39,20 +39,20 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "AcknowledgeType": "tidelog.client.core.share_session",
+    "AcknowledgeType": "tidelog.client.core.consumer_events",
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
     "ConsumerBatch": "tidelog.client.core.consumer_batch",
-    "ConsumerHealth": "tidelog.client.shell.consuming.consumer_health",
-    "ConsumerRecord": "tidelog.client.core.consumer_record",
+    "ConsumerHealth": "tidelog.client.shell.consuming.callbacks",
+    "ConsumerRecord": "tidelog.client.core.records",
     "BatchDelivery": "tidelog.client.shell.producing.delivery",
     "StoredRange": "tidelog.client.shell.producing.delivery",
     "Delivery": "tidelog.client.shell.producing.delivery",
-    "DeserializationError": "tidelog.client.core.consumer_record",
+    "DeserializationError": "tidelog.client.core.records",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.producing.delivery",
     "ShareConsumer": "tidelog.client.threads.share_consumer",
-    "SharedRecord": "tidelog.client.core.consumer_record",
+    "SharedRecord": "tidelog.client.core.records",
     "TopicPartition": "tidelog.model.topics",
 }
 

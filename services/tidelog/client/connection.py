@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Final, NamedTuple, TypeVar, cast
 
-from tidelog.client.address import Address
+from tidelog.client.address import Address, explained
 from tidelog.client.errors import (
     ClientError,
     ConnectionLostError,
@@ -37,7 +37,6 @@ from tidelog.client.handshake import (
     log_in,
 )
 from tidelog.client.security import NO_SECURITY, ClientSecurity
-from tidelog.client.tls_mismatch import explained
 from tidelog.sasl.login import ClientLogin
 from tidelog.wire.codec import request_encoder
 from tidelog.wire.headers import encode_request_header

@@ -7,20 +7,32 @@ connect. `tidelog.aio.exceptions` has the same names.
 
 from __future__ import annotations
 
-from tidelog.client.core.delivery_errors import (
+from tidelog.client.core.settings import SettingsError
+from tidelog.client.errors import (
+    AdvertisedUnreachableError,
+    AuthenticationFailedError,
+    BadAddressError,
+    BrokerGoneError,
     BufferFullError,
+    ClientError,
     ClosedError,
+    ConnectionLostError,
+    CorruptFetchError,
     DeliveryTimeoutError,
     GroupAuthorizationError,
     InvalidRecordError,
     InvalidTransactionStateError,
     LeaderNotAvailableError,
     LogTruncationError,
+    MechanismRefusedError,
     MetadataTimeoutError,
     NetworkError,
+    NoAnswerError,
     NotControllerError,
     NotEnoughReplicasError,
+    NotKafkaError,
     NotLeaderError,
+    NotTrustedError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -32,20 +44,6 @@ from tidelog.client.core.delivery_errors import (
     TopicExistsError,
     TransactionAbortableError,
     UnknownTopicError,
-)
-from tidelog.client.core.properties import SettingsError
-from tidelog.client.errors import (
-    AdvertisedUnreachableError,
-    AuthenticationFailedError,
-    BadAddressError,
-    BrokerGoneError,
-    ClientError,
-    ConnectionLostError,
-    CorruptFetchError,
-    MechanismRefusedError,
-    NoAnswerError,
-    NotKafkaError,
-    NotTrustedError,
     UnreachableError,
     UnsupportedApiError,
 )

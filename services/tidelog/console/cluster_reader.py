@@ -7,12 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from tidelog.client.admin.brokers import LogDir, Quorum, describe_log_dirs, describe_quorum
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.topics import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
-from tidelog.client.configs import ConfigEntry, ConfigResource, ResourceType, describe_configs
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
-from tidelog.client.log_dirs import LogDir, describe_log_dirs
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.quorum import Quorum, describe_quorum
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
 from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
-from tidelog.client.coordinators import (
+from tidelog.client.admin.brokers import describe_log_dirs
+from tidelog.client.admin.groups import (
     ANY_DURATION,
     OPEN_STATES,
     SHARE,
@@ -22,11 +21,12 @@ from tidelog.client.coordinators import (
     list_groups,
     list_transactions,
 )
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.raw_batches import fetch_batches
+from tidelog.client.admin.share_groups import ShareOffset, describe_share_offsets, start_offsets
+from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs
+from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.log_dirs import describe_log_dirs
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.raw_batches import fetch_batches
-from tidelog.client.share_groups import ShareOffset, describe_share_offsets, start_offsets
 from tidelog.console.cluster_reader import leader_sizes
 from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidelog.client.errors import AuthenticationFailedError, ClientError, MechanismRefusedError
-from tidelog.client.oauth import TokenLogin
+from tidelog.client.security import TokenLogin
 from tidelog.console.cluster_access import ClusterAccess
 from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.failed_logins import FailedLogins

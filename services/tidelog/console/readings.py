@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.client.admin.brokers import Quorum
+from tidelog.client.admin.groups import Group, ListedGroup, Transaction
+from tidelog.client.admin.topics import ConfigEntry
 from tidelog.client.cluster import Broker, Partition
-from tidelog.client.configs import ConfigEntry
-from tidelog.client.coordinators import Group, ListedGroup, Transaction
-from tidelog.client.quorum import Quorum
 from tidelog.console.core.isr_history import Change, IsrSample, Row
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.raw_batches import fetch_batches
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import CorruptFetchError, NoAnswerError
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.raw_batches import fetch_batches
 from tidelog.console.cluster_reader import existing_topic
 from tidelog.console.core.budget import MIB, Budget, Spent
 from tidelog.console.core.decoded import Decode

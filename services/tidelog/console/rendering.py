@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from tidelog.client.configs import CONFIG_SOURCES
+from tidelog.client.admin.topics import CONFIG_SOURCES
 from tidelog.console.core.visible_text import visible
 from tidelog.model.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.model.plurals import counted

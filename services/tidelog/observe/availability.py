@@ -12,10 +12,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
+from tidelog.client.admin.topics import describe_topics_setting
 from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.configs import describe_topics_setting
-from tidelog.client.reassignments import list_reassignments
-from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.model.topics import effective_min_in_sync_replicas
 
 NAMED_PARTITIONS: Final = 3

@@ -6,13 +6,12 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from tidelog.client.admin.brokers import describe_log_dirs, describe_quorum
+from tidelog.client.admin.groups import SHARE, ListedGroup, committed_offsets, list_groups
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.share_groups import describe_share_offsets
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.coordinators import SHARE, ListedGroup, committed_offsets, list_groups
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.client.log_dirs import describe_log_dirs
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.quorum import describe_quorum
-from tidelog.client.share_groups import describe_share_offsets
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import LATEST_TIMESTAMP

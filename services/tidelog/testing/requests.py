@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.broker.requests.apis import APIS
 from tidelog.client.handshake import api_key_of
-from tidelog.client.partitioner import partition_for_key
+from tidelog.client.partitioners import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.protocol_values import READ_COMMITTED

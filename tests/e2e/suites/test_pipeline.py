@@ -20,8 +20,8 @@ from e2e.kubectl import KubectlError, await_none
 from e2e.outcome import Outcome
 from e2e.release import Release
 from e2e.settings import TAG
+from tidelog.client.admin.groups import committed_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import committed_offsets
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition

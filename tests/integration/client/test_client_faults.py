@@ -13,7 +13,7 @@ import pytest
 
 import tidelog.client as threads
 from tidelog.aio import Admin, Consumer, Producer, ShareConsumer, TopicPartition
-from tidelog.client.core.delivery_errors import InvalidTransactionStateError
+from tidelog.client.errors import InvalidTransactionStateError
 from tidelog.model.errors import KafkaError
 from tidelog.testing import Cluster
 

@@ -10,8 +10,7 @@ import pytest
 from brokerlab.secured_broker import CASES, GROUP, TOPIC, Case, SecuredBroker
 from tidelog.aio import Consumer, Producer
 from tidelog.client import Admin
-from tidelog.client.core.delivery_errors import TopicAuthorizationError
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, TopicAuthorizationError
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ import pytest
 from brokerlab.clients import produce_values
 from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.client import Producer as ThreadProducer
-from tidelog.client.core.delivery_errors import InvalidTransactionStateError, ProducerFencedError
+from tidelog.client.errors import InvalidTransactionStateError, ProducerFencedError
 
 pytestmark = pytest.mark.integration
 COMMITTED = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}

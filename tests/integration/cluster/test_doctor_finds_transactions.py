@@ -22,8 +22,8 @@ from brokerlab.clients import CLIENT_TIMEOUT_S, consume_messages, create_topic
 from brokerlab.raw_client import RawClient
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.main import main
+from tidelog.client.admin.transactions import PartitionProducer, describe_producers
 from tidelog.client.cluster import Cluster
-from tidelog.client.hanging_transactions import PartitionProducer, describe_producers
 from tidelog.model.topics import TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]

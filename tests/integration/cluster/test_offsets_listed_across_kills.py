@@ -23,8 +23,8 @@ from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
 from grouplab.group_members import await_true
+from tidelog.client.admin.groups import GROUP, coordinator_id_of, until_loaded
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import GROUP, coordinator_id_of, until_loaded
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -18,9 +18,9 @@ from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.main import main
 from tidelog.cli.rebalance_run import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from tidelog.client.admin.reassignments import list_reassignments
+from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs
 from tidelog.client.cluster import Cluster
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
-from tidelog.client.reassignments import list_reassignments
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 RECORD = b"x" * 1000

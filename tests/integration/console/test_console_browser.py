@@ -16,8 +16,8 @@ import pytest
 
 from brokerlab.console_users import MECHANISM, PASSWORDS, SecuredCluster
 from brokerlab.secured_broker import ALICE, TOPIC, SecuredBroker
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.cluster import Cluster as ClusterClient
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.fair_budget import FairBudget
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster

@@ -14,7 +14,7 @@ from tidelog.cli import cluster_check
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.properties import Properties
+from tidelog.client.core.settings import Properties
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch

@@ -8,8 +8,8 @@ import pytest
 
 from tidelog.cli.line_sender import LineSender
 from tidelog.client.cluster import Cluster as Client
-from tidelog.client.partitioner import partition_for_key
-from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.partitioners import partition_for_key
+from tidelog.client.threads.topic_reader import batch_producer_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.record import Record
 from tidelog.testing import Cluster

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
-from tidelog.client.admin import create_topic
+from tidelog.client.admin.topics import create_topic
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.testing import Cluster
 

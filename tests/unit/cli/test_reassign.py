@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from tidelog.cli.reassign import command, parse_reassignment, parse_topics
 from tidelog.cli.tool_command import ToolError
-from tidelog.client.rebalance_plan import assignment_json
+from tidelog.client.admin.reassignments import assignment_json
 
 
 def test_an_assignment_is_written_and_read() -> None:

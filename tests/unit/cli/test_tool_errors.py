@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError, parse_assignments, sentence_of
-from tidelog.client.core.delivery_errors import RecordTooLargeError
-from tidelog.client.errors import AdvertisedUnreachableError
+from tidelog.client.errors import AdvertisedUnreachableError, RecordTooLargeError
 from tidelog.model.errors import ErrorCode, KafkaError
 
 

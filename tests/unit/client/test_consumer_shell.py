@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.client.core.assignors import encode_assignment
 from tidelog.client.core.classic_membership import (
     GroupHeartbeat,
     GroupHeartbeatAnswered,
@@ -30,8 +31,6 @@ from tidelog.client.core.consumer_events import (
     RevokePartitions,
     SendFetch,
 )
-from tidelog.client.core.consumer_protocol import encode_assignment
-from tidelog.client.core.delivery_errors import StaleMemberError, UnknownTopicError
 from tidelog.client.core.membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -39,7 +38,7 @@ from tidelog.client.core.membership import (
     HeartbeatAnswered,
     MemberState,
 )
-from tidelog.client.errors import ConnectionLostError
+from tidelog.client.errors import ConnectionLostError, StaleMemberError, UnknownTopicError
 from tidelog.client.shell.consuming import consumer as consumer_shell
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer

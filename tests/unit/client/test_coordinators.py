@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.client.coordinators import assigned_partitions, list_groups, list_transactions
+from tidelog.client.admin.groups import assigned_partitions, list_groups, list_transactions
 from tidelog.client.errors import NoAnswerError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse

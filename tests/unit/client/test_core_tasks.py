@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from tidelog.client.shell.core_tasks import CoreTasks
+from tidelog.client.shell.tasks import CoreTasks
 
 
 class Timer:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.dlq import age
-from tidelog.client import dead_letters
-from tidelog.client.dead_letters import MAX_EMPTY_POLLS, parse, without_own_headers
+from tidelog.client.admin import dead_letters
+from tidelog.client.admin.dead_letters import MAX_EMPTY_POLLS, parse, without_own_headers
 from tidelog.model.dead_letters import HEADERS
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Header, Record

@@ -16,7 +16,6 @@ import pytest
 import tidelog
 import tidelog.aio
 from tidelog.client import errors, exceptions
-from tidelog.client.core import delivery_errors
 from tidelog.model.errors import ErrorCode, KafkaError, TidelogError
 
 PACKAGES = ("aio", "client", "model", "records", "sasl", "settings", "testing", "wire")
@@ -35,7 +34,7 @@ def all_kinds() -> list[type[TidelogError]]:
     return sorted(set(subclasses(TidelogError)), key=lambda kind: (kind.__module__, kind.__name__))
 
 
-@pytest.mark.parametrize("module", [errors, delivery_errors])
+@pytest.mark.parametrize("module", [errors])
 def test_every_exception_is_public(module: ModuleType) -> None:
     made = {
         name
@@ -68,19 +67,19 @@ def test_every_exception_survives_another_process(kind: type[TidelogError]) -> N
 
 
 def refuse(divergent_offset: int) -> None:
-    raise delivery_errors.LogTruncationError("the log was truncated", divergent_offset)
+    raise errors.LogTruncationError("the log was truncated", divergent_offset)
 
 
 def test_a_pool_raises_the_exception_of_its_worker() -> None:
     """It waited forever for an exception that could not be unpickled."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         asked = pool.apply_async(refuse, (42,))
-        with pytest.raises(delivery_errors.LogTruncationError, match="the log was truncated") as caught:
+        with pytest.raises(errors.LogTruncationError, match="the log was truncated") as caught:
             asked.get(timeout=60)
     assert (caught.value.divergent_offset, caught.value.code) == (42, ErrorCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_codes_have_the_classes_that_applications_handle() -> None:
-    made = delivery_errors.request_error(ErrorCode.TOPIC_ALREADY_EXISTS, "topic 't'")
+    made = errors.request_error(ErrorCode.TOPIC_ALREADY_EXISTS, "topic 't'")
     assert isinstance(made, exceptions.TopicExistsError)
-    assert type(delivery_errors.request_error(ErrorCode.INVALID_CONFIG, "x")) is KafkaError
+    assert type(errors.request_error(ErrorCode.INVALID_CONFIG, "x")) is KafkaError

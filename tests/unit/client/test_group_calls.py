@@ -6,9 +6,8 @@ import asyncio
 
 import pytest
 
-from tidelog.client.core.delivery_errors import NetworkError, RequestTimeoutError
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.errors import ConnectionLostError
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import ConnectionLostError, NetworkError, RequestTimeoutError
 from tidelog.client.shell.consuming.group_calls import until_answered
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -13,16 +13,16 @@ from click.testing import CliRunner, Result
 from tidelog.cli import hanging_transactions as command
 from tidelog.cli.main import main
 from tidelog.client.address import Address
-from tidelog.client.cluster import Broker, ClusterView, Partition, Topic
-from tidelog.client.coordinators import Transaction
-from tidelog.client.errors import NoAnswerError
-from tidelog.client.hanging_transactions import (
+from tidelog.client.admin.groups import Transaction
+from tidelog.client.admin.transactions import (
     PartitionProducer,
     find_hanging,
     late_producers,
     unknown_to_coordinators,
 )
-from tidelog.client.hanging_transactions import describe_producers as find_producers
+from tidelog.client.admin.transactions import describe_producers as find_producers
+from tidelog.client.cluster import Broker, ClusterView, Partition, Topic
+from tidelog.client.errors import NoAnswerError
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import NO_LEADER

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.leader_epochs import EpochEnd, EpochStart, EpochWalk, OffsetRange
+from tidelog.client.admin.leader_epochs import EpochEnd, EpochStart, EpochWalk, OffsetRange
 
 
 def answer(history: list[EpochStart], log_end: int, asked: int) -> EpochEnd:

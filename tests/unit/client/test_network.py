@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.core.delivery_errors import ClosedError
-from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import ClosedError
 from tidelog.client.shell import network as network_shell
 from tidelog.client.shell.network import Network
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.offset_reset import KnownOffsets, NewOffset, Reset, ResetError, ResetMethod, plan_reset
+from tidelog.client.admin.offsets import KnownOffsets, NewOffset, Reset, ResetError, ResetMethod, plan_reset
 from tidelog.model.topics import TopicPartition
 
 PLACE = TopicPartition("t", 0)

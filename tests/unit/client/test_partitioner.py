@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as oracle_murmur2
 
-from tidelog.client.partitioner import murmur2, partition_for_key
+from tidelog.client.partitioners import murmur2, partition_for_key
 
 
 @given(st.binary(max_size=100))

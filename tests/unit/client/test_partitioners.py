@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.partitioner import partition_for_key
-from tidelog.client.partitioners import HotDataPartitioner, RoundRobin, by_key, sticky
+from tidelog.client.partitioners import HotDataPartitioner, RoundRobin, by_key, partition_for_key, sticky
 
 KEYS = st.binary(max_size=20)
 COUNTS = st.integers(1, 20)

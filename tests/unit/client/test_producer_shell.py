@@ -13,14 +13,14 @@ import pytest
 import tidelog.aio as aio
 import tidelog.client as threads
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.delivery_errors import ClosedError, TopicAuthorizationError, UnknownTopicError
-from tidelog.client.core.producer_events import ProducerIdReceived
+from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.handshake import Reply
-from tidelog.client.shell.core_tasks import now_ms
 from tidelog.client.shell.producing import producer as shell_producer
 from tidelog.client.shell.producing.delivery import BatchDelivery
 from tidelog.client.shell.producing.produce_requests import produce_request
 from tidelog.client.shell.producing.producer import Producer
+from tidelog.client.shell.tasks import now_ms
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

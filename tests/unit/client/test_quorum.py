@@ -6,10 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from tidelog.client.admin.brokers import Quorum, describe_quorum
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerConnection, PendingAnswer
 from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnsupportedApiError
-from tidelog.client.quorum import Quorum, describe_quorum
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.describe_quorum import (
     DescribeQuorumResponse,

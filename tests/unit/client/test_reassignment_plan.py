@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.reassignment_plan import Progress, progress_of, requested_moves, running_moves
-from tidelog.client.reassignments import Reassignment
-from tidelog.client.rebalance_plan import Move, PlanError
+from tidelog.client.admin.reassignments import (
+    Move,
+    PlanError,
+    Progress,
+    Reassignment,
+    progress_of,
+    requested_moves,
+    running_moves,
+)
 
 CURRENT = {("t", 0): (1, 2), ("t", 1): (2, 3)}
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker
-from tidelog.client.cluster import Cluster
-from tidelog.client.configs import describe_topics_setting
-from tidelog.client.reassignments import (
+from tidelog.client.admin.reassignments import (
     Reassignment,
     alter_reassignments,
     elect_preferred_leaders,
     list_reassignments,
     standing_of,
 )
+from tidelog.client.admin.topics import describe_topics_setting
+from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (

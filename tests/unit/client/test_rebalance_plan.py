@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.rebalance_plan import (
+from tidelog.client.admin.reassignments import (
     Assignment,
     Move,
     PlanError,

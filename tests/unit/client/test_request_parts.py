@@ -12,28 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.acls import AclBinding, create_acls
-from tidelog.client.admin import delete_records, list_offsets
+from tidelog.client.admin.access import AclBinding, create_acls
+from tidelog.client.admin.brokers import describe_log_dirs
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets, delete_offsets
+from tidelog.client.admin.leader_epochs import epoch_ends
+from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.reassignments import alter_reassignments, elect_leaders
+from tidelog.client.admin.share_groups import alter_share_offsets, delete_share_offsets
+from tidelog.client.admin.topics import delete_records, describe_topics_setting, list_offsets
 from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.configs import describe_topics_setting
-from tidelog.client.coordinators import delete_offsets
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView, in_parts
 from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_events import PositionCheck, SendFetch
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_events import ProducerIdReceived, SendProduce
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.core.request_parts import in_parts
+from tidelog.client.core.producer_batch import ProducerIdReceived, SendProduce
+from tidelog.client.core.settings import ProducerSettings, ShareConsumerSettings
 from tidelog.client.core.share_consumer import SendShareFetch, ShareAnswered, ShareConsumerCore
-from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.client.leader_epochs import epoch_ends
-from tidelog.client.log_dirs import describe_log_dirs
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
-from tidelog.client.partition_offsets import offsets_of_topics
-from tidelog.client.reassignments import alter_reassignments, elect_leaders
-from tidelog.client.share_groups import alter_share_offsets, delete_share_offsets
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.group_calls import Coordinator, Member
 from tidelog.client.shell.producing.produce_requests import produce_request
@@ -114,8 +110,8 @@ CALLS: dict[str, Callable[[Cluster], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_the_tools(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("coordinators", "offset_commits", "share_groups"):
-        monkeypatch.setattr(f"tidelog.client.{module}.coordinator_of", lambda *asked: Broker())
+    for module in ("groups", "share_groups"):
+        monkeypatch.setattr(f"tidelog.client.admin.{module}.coordinator_of", lambda *asked: Broker())
     with pytest.raises(SentError):
         CALLS[name](ManyTopics())
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker, served_apis
-from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import describe_group
-from tidelog.client.share_groups import (
+from tidelog.client.admin.groups import describe_group
+from tidelog.client.admin.share_groups import (
     ShareOffset,
     alter_share_offsets,
     delete_share_offsets,
     describe_share_offsets,
 )
+from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.core.delivery_errors import RecordTooLargeError
 from tidelog.client.core.producer_batch import BatchState, ProducerBatch
+from tidelog.client.errors import RecordTooLargeError
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, StoredRange
 from tidelog.model.topics import TopicPartition
 from tidelog.records.compression import Compression

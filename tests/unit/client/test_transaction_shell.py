@@ -9,14 +9,14 @@ from typing import Any, cast
 import pytest
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.delivery_errors import (
+from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.core.transaction import TransactionState
+from tidelog.client.errors import (
+    ConnectionLostError,
     InvalidTransactionStateError,
     RecordTooLargeError,
     TransactionAbortableError,
 )
-from tidelog.client.core.producer_events import ProducerIdReceived
-from tidelog.client.core.transaction import TransactionState
-from tidelog.client.errors import ConnectionLostError
 from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

@@ -8,10 +8,10 @@ from unittest.mock import Mock
 import pytest
 
 from tidelog.client.address import Address
+from tidelog.client.admin.brokers import Quorum
+from tidelog.client.admin.topics import ConfigResource
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Partition, Topic
-from tidelog.client.configs import ConfigResource
 from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnreachableError
-from tidelog.client.quorum import Quorum
 from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
 from tidelog.console.core.isr_history import Health

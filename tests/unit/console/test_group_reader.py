@@ -6,10 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
+from tidelog.client.admin.groups import ListedGroup
+from tidelog.client.admin.share_groups import ShareOffset
 from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.client.share_groups import ShareOffset
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
 from tidelog.console.silent_brokers import SilentBrokers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.answers import group_error_of
-from tidelog.client.core.delivery_errors import request_error
+from tidelog.client.cluster import group_error_of
+from tidelog.client.errors import request_error
 from tidelog.console.core.permissions import denial_text, is_denial, unless_denied
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tidelog.client.answers import group_error_of, topic_error_of
-from tidelog.client.core.delivery_errors import request_error
+from tidelog.client.cluster import group_error_of, topic_error_of
+from tidelog.client.errors import request_error
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.client.admin.brokers import Quorum
+from tidelog.client.admin.groups import ListedGroup
+from tidelog.client.admin.share_groups import ShareOffset
 from tidelog.client.cluster import Partition, Topic
-from tidelog.client.coordinators import ListedGroup
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.client.quorum import Quorum
-from tidelog.client.share_groups import ShareOffset
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.observe import cluster_reader as cluster_snapshot

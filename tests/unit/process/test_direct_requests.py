@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tidelog.broker.net.bearer_tokens import _read_url
-from tidelog.client.oauth import OAuthLogin
+from tidelog.client.security import OAuthLogin
 from tidelog.pipeline.analytics.prometheus import Prometheus
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.direct_requests import open_directly

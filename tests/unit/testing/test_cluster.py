@@ -18,11 +18,16 @@ from typing import Any
 import pytest
 
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.client.acls import create_acls, list_acls
+from tidelog.client.admin.access import create_acls, describe_users, list_acls, set_password
+from tidelog.client.admin.topics import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    alter_configs,
+)
 from tidelog.client.cluster import Cluster as BrokerCluster
-from tidelog.client.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType, alter_configs
-from tidelog.client.partitioner import partition_for_key
-from tidelog.client.users import describe_users, set_password
+from tidelog.client.partitioners import partition_for_key
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType
 from tidelog.model.acl import ResourceType as AclResourceType
 from tidelog.model.instants import WallMs

@@ -18,10 +18,10 @@ from tidelog.cli.doctor.facts import (
     ServiceMetrics,
 )
 from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
-from tidelog.client.coordinators import ONGOING, SHARE, STREAMS, Transaction
-from tidelog.client.hanging_transactions import PartitionProducer, unknown_to_coordinators
-from tidelog.client.log_dirs import LogDir, partition_bytes
-from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.client.admin.brokers import LogDir, partition_bytes
+from tidelog.client.admin.groups import ONGOING, SHARE, STREAMS, Transaction
+from tidelog.client.admin.reassignments import PartitionKey
+from tidelog.client.admin.transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync

@@ -26,16 +26,8 @@ from tidelog.cli.doctor.service_facts import (
     refusing_etcd,
 )
 from tidelog.cli.local_cluster.cluster import LocalCluster
-from tidelog.client.admin import OffsetAt
-from tidelog.client.cluster import Broker, Cluster, Topic
-from tidelog.client.configs import (
-    ConfigResource,
-    ResourceType,
-    describe_configs,
-    describe_topics_setting,
-    unconfirmed_topics,
-)
-from tidelog.client.coordinators import (
+from tidelog.client.admin.brokers import LogDir, describe_log_dirs
+from tidelog.client.admin.groups import (
     ANY_DURATION,
     OPEN_STATES,
     SHARE,
@@ -47,18 +39,25 @@ from tidelog.client.coordinators import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.client.hanging_transactions import (
+from tidelog.client.admin.offsets import offsets_at
+from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
+from tidelog.client.admin.share_groups import describe_share_offsets, start_offsets
+from tidelog.client.admin.topics import (
+    ConfigResource,
+    OffsetAt,
+    ResourceType,
+    describe_configs,
+    describe_topics_setting,
+    unconfirmed_topics,
+)
+from tidelog.client.admin.transactions import (
     PartitionProducer,
     describe_producers,
     judged,
     transactions_of,
 )
-from tidelog.client.log_dirs import LogDir, describe_log_dirs
-from tidelog.client.partition_offsets import offsets_at
-from tidelog.client.reassignments import list_reassignments
-from tidelog.client.rebalance_plan import PartitionKey
-from tidelog.client.share_groups import describe_share_offsets, start_offsets
+from tidelog.client.cluster import Broker, Cluster, Topic
+from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import HOUR_MS
 from tidelog.model.protocol_values import (

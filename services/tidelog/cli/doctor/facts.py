@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelog.cli.doctor.findings import Unseen
-from tidelog.client.hanging_transactions import PartitionProducer
-from tidelog.client.log_dirs import LogDir
-from tidelog.client.rebalance_plan import PartitionKey
+from tidelog.client.admin.brokers import LogDir
+from tidelog.client.admin.reassignments import PartitionKey
+from tidelog.client.admin.transactions import PartitionProducer
 from tidelog.observe.availability import PartitionView
 
 

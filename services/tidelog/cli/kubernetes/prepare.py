@@ -23,7 +23,7 @@ from tidelog.cli.output import add_facts, counted
 from tidelog.cli.rebalance import parse_ids, planned
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
-from tidelog.client.reassignments import standing_of
+from tidelog.client.admin.reassignments import standing_of
 
 _GONE_TIMEOUT_S: Final = 120.0
 _DRAIN_ROUNDS: Final = 5

@@ -22,8 +22,8 @@ from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes
 from tidelog.cli.output import add_facts, counted, say
 from tidelog.cli.output import progress as say_progress
 from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
+from tidelog.client.admin.reassignments import elect_preferred_leaders
 from tidelog.client.errors import ClientError
-from tidelog.client.reassignments import elect_preferred_leaders
 from tidelog.model.errors import KafkaError
 from tidelog.observe.availability import look_at_cluster
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from tidelog.cli.output import counted
-from tidelog.client.rebalance_plan import Assignment
+from tidelog.client.admin.reassignments import Assignment
 
 
 def leaving_brokers(existing: Iterable[int], staying: Collection[int]) -> tuple[int, ...]:

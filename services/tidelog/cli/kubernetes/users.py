@@ -35,11 +35,16 @@ from tidelog.cli.output import counted
 from tidelog.cli.service_options import settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.cli.user import check_unchanged_by_saslprep
-from tidelog.client.acls import create_acls, delete_acls
+from tidelog.client.admin.access import (
+    create_acls,
+    delete_acls,
+    delete_credentials,
+    describe_users,
+    set_password,
+)
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
-from tidelog.client.users import delete_credentials, describe_users, set_password
 from tidelog.metadata.store import Put, StoreError
 from tidelog.model.acl import AclFilter
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -17,16 +17,17 @@ from enum import Enum
 from itertools import zip_longest
 from typing import Any, ClassVar, Final, NamedTuple
 
-from tidelog.client.core.assignors import STRATEGIES, Assigned, Subscriber
-from tidelog.client.core.cluster_view import ClusterView
-from tidelog.client.core.consumer_protocol import (
+from tidelog.client.core.assignors import (
     NO_GENERATION,
+    STRATEGIES,
+    Assigned,
+    Subscriber,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
 from tidelog.client.core.membership import (
     OTHER_COORDINATOR,
     TRANSITIONS,
@@ -35,7 +36,7 @@ from tidelog.client.core.membership import (
     MemberState,
     Transitions,
 )
-from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 

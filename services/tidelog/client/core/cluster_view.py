@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from tidelog.model.error_meanings import meaning_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -147,3 +148,128 @@ def _newer_leaders(
         old if old is not None and new.leader_epoch < old.leader_epoch else new
         for new, old in zip(received, known + (None,) * max(0, len(received) - len(known)), strict=False)
     )
+
+
+JITTER: Final = 0.2
+_MOST_DOUBLINGS: Final = 30
+
+
+class RetryBackoff:
+    def __init__(self, first_ms: int, most_ms: int, jitter: Callable[[], float]) -> None:
+        """`jitter()` returns a random number between 0 and 1."""
+        self._first_ms = first_ms
+        self._most_ms = most_ms
+        self._jitter = jitter
+
+    def delay_ms(self, attempts: int) -> int:
+        """Returns the delay after `attempts` failed attempts, of which the first is 1."""
+        delay_ms = self._first_ms * 2 ** min(max(attempts - 1, 0), _MOST_DOUBLINGS)
+        delay_ms = min(delay_ms, max(self._most_ms, self._first_ms))
+        return int(delay_ms * (1 - JITTER + 2 * JITTER * self._jitter()))
+
+
+class MetadataSchedule:
+    """One request is under way at a time. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self, backoff: RetryBackoff, max_age_ms: int) -> None:
+        self.is_needed: bool = False
+        self._backoff = backoff
+        self._max_age_ms = max_age_ms
+        self._is_requested = False
+        self._attempts = 0
+        self._not_before_ms = 0
+        self._expires_ms: int | None = None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Returns whether to send a request now, which then counts as sent."""
+        if self._expires_ms is not None and now_ms >= self._expires_ms:
+            self._expires_ms = None
+            self.is_needed = True
+        if not self.is_needed or self._is_requested or now_ms < self._not_before_ms:
+            return False
+        self._is_requested = True
+        return True
+
+    def next_wake_ms(self) -> int | None:
+        """Returns the next time at which `is_due` may return True, if no event comes before."""
+        times = [] if self._expires_ms is None else [self._expires_ms]
+        if self.is_needed and not self._is_requested:
+            times.append(self._not_before_ms)
+        return min(times, default=None)
+
+    def received(self, is_incomplete: bool, now_ms: int) -> None:
+        """A response arrived. If it lacks something, another request follows."""
+        self._is_requested = False
+        self._expires_ms = now_ms + self._max_age_ms
+        if is_incomplete:
+            self._retry(now_ms)
+        else:
+            self.is_needed = False
+            self._attempts = 0
+            self._not_before_ms = now_ms + self._backoff.delay_ms(1)
+
+    def failed(self, now_ms: int) -> None:
+        """No broker answered."""
+        self._is_requested = False
+        self._retry(now_ms)
+
+    def _retry(self, now_ms: int) -> None:
+        self.is_needed = True
+        self._attempts += 1
+        self._not_before_ms = now_ms + self._backoff.delay_ms(self._attempts)
+
+
+T = TypeVar("T")
+
+PARTITIONS_A_REQUEST: Final = 500
+"""The partitions, or other things, of one request. Each may have a topic of its own, and name replicas."""
+FETCHED_PARTITIONS: Final = 4_000
+"""The partitions that one request adds to a session of fetches or takes out of it. Each request also waits
+for records, so there must be few of them.
+"""
+
+
+def in_parts(items: Iterable[T], size: int = PARTITIONS_A_REQUEST) -> Iterator[list[T]]:
+    """Yields the items in lists of at most `size`, and no list if there are none."""
+    part: list[T] = []
+    for item in items:
+        part.append(item)
+        if len(part) == size:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+WARNING_AFTER_MS: Final = 10_000
+"""A topic that was just created may be unknown to some brokers, and commands report a missing one earlier."""
+WARNING_EACH_MS: Final = 300_000
+
+
+class TopicProblems:
+    """The problems that metadata show. Times are milliseconds of a monotonic clock."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+        """The reason of each problem, by the topic or partition that has it."""
+        self._warn_at_ms: dict[str, int] = {}
+
+    def look(
+        self, view: ClusterView, topics: Iterable[str], places: Iterable[TopicPartition], now_ms: int
+    ) -> dict[str, str]:
+        """Takes new metadata. Returns the problems of which the log should warn now."""
+        self.reasons = {
+            f"topic '{name}'": meaning_of(view.errors[name])
+            for name in dict.fromkeys(topics)
+            if name in view.errors
+        }
+        for place in places:
+            topic = view.topics.get(place.topic)
+            if topic is not None and place.partition >= len(topic.partitions):
+                self.reasons[f"partition {place}"] = f"the topic has {len(topic.partitions)} partitions"
+        self._warn_at_ms = {
+            subject: self._warn_at_ms.get(subject, now_ms + WARNING_AFTER_MS) for subject in self.reasons
+        }
+        due = {subject: why for subject, why in self.reasons.items() if self._warn_at_ms[subject] <= now_ms}
+        self._warn_at_ms |= dict.fromkeys(due, now_ms + WARNING_EACH_MS)
+        return due

@@ -9,9 +9,13 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.fetched_records import iterate_visible
-from tidelog.client.core.record_reader import RECORDS_A_CHUNK, BatchReader, read_batch
+from tidelog.client.core.records import (
+    RECORDS_A_CHUNK,
+    BatchReader,
+    ConsumerRecord,
+    iterate_visible,
+    read_batch,
+)
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition

@@ -19,7 +19,13 @@ from tidelog.client.core.classic_membership import (
     JoinAnswered,
     SyncAnswered,
 )
-from tidelog.client.core.cluster_view import ClusterView, MetadataReceived
+from tidelog.client.core.cluster_view import (
+    ClusterView,
+    MetadataReceived,
+    MetadataSchedule,
+    RetryBackoff,
+    TopicProblems,
+)
 from tidelog.client.core.consumed_partition import (
     ConsumedPartition,
     FetchedBatches,
@@ -38,6 +44,7 @@ from tidelog.client.core.consumer_events import (
     FetchAnswered,
     FetchedPartition,
     FetchFailed,
+    FetchSession,
     GroupRequestFailed,
     LeaveGroup,
     LookUpCommitted,
@@ -58,10 +65,6 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import LogTruncationError, OffsetOutOfRangeError, request_error
-from tidelog.client.core.fetch_session import FetchSession
 from tidelog.client.core.membership import (
     ConsumerMembership,
     GroupPartition,
@@ -69,9 +72,9 @@ from tidelog.client.core.membership import (
     Membership,
     MemberState,
 )
-from tidelog.client.core.metadata_schedule import MetadataSchedule
-from tidelog.client.core.retry_backoff import RetryBackoff
-from tidelog.client.core.topic_problems import TopicProblems
+from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.settings import ConsumerSettings
+from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, request_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

@@ -14,9 +14,8 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import ClusterView
-from tidelog.client.core.delivery_errors import request_error
-from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
+from tidelog.client.errors import request_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

@@ -12,8 +12,26 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import ClusterView, MetadataReceived
-from tidelog.client.core.delivery_errors import (
+from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, ClusterView, MetadataReceived, RetryBackoff
+from tidelog.client.core.producer_batch import (
+    BatchState,
+    CompleteBatch,
+    Effect,
+    Event,
+    MetadataFailed,
+    PartitionAnswer,
+    PartitionQueue,
+    ProduceAnswered,
+    ProduceFailed,
+    ProducerBatch,
+    ProducerIdReceived,
+    ProducerIdRefused,
+    RequestMetadata,
+    RequestProducerId,
+    SendProduce,
+)
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import (
     DeliveryTimeoutError,
     NetworkError,
     OutOfOrderSequenceError,
@@ -23,25 +41,6 @@ from tidelog.client.core.delivery_errors import (
     TransactionAbortableError,
     request_error,
 )
-from tidelog.client.core.partition_queue import PartitionQueue
-from tidelog.client.core.producer_batch import BatchState, ProducerBatch
-from tidelog.client.core.producer_events import (
-    CompleteBatch,
-    Effect,
-    Event,
-    MetadataFailed,
-    PartitionAnswer,
-    ProduceAnswered,
-    ProduceFailed,
-    ProducerIdReceived,
-    ProducerIdRefused,
-    RequestMetadata,
-    RequestProducerId,
-    SendProduce,
-)
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.core.request_parts import PARTITIONS_A_REQUEST
-from tidelog.client.core.retry_backoff import RetryBackoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

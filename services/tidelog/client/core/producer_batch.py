@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from tidelog.client.core.cluster_view import MetadataReceived, PartitionLeader
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -274,3 +276,211 @@ class ProducerBatch:
 def following_sequence(sequence: int, count: int) -> int:
     """Returns the sequence after `count` records. After the largest int32, sequences continue at 0."""
     return (sequence + count) & MAX_SEQUENCE
+
+
+MAX_EPOCH: Final = 2**15 - 1
+
+
+class PartitionQueue:
+    """The batches of a partition: `waiting` were never sent, `unacknowledged` were."""
+
+    __slots__ = (
+        "is_known",
+        "needs_new_epoch",
+        "next_sequence",
+        "place",
+        "producer_epoch",
+        "producer_id",
+        "sent_count",
+        "unacknowledged",
+        "waiting",
+    )
+
+    def __init__(self, place: TopicPartition) -> None:
+        self.place: TopicPartition = place
+        self.waiting: deque[ProducerBatch] = deque()
+        self.unacknowledged: list[ProducerBatch] = []
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.next_sequence: int = 0
+        self.needs_new_epoch: bool = False
+        self.sent_count: int = 0
+        self.is_known: bool = False
+        """Whether the broker has stored a batch of this producer and epoch."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.waiting and not self.unacknowledged
+
+    def adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """Takes the producer's identity if no sent batch has the previous one."""
+        if self.producer_id != producer_id or (self.producer_epoch < producer_epoch):
+            if self.unacknowledged:
+                return
+            self.producer_id, self.producer_epoch = producer_id, producer_epoch
+            self.next_sequence = 0
+            self.needs_new_epoch = False
+            self.is_known = False
+
+    def renew_epoch(self, fresh_producer_id: int) -> bool:
+        """Continues with the next epoch if a gap makes this necessary and no outcome is open.
+
+        Returns whether the queue needs a fresh producer id, because this one has no more epochs.
+        """
+        if not self.needs_new_epoch or any(
+            batch.is_on_wire or batch.is_fate_unknown for batch in self.unacknowledged
+        ):
+            return False
+        if self.producer_epoch < MAX_EPOCH:
+            self.producer_epoch += 1
+        elif fresh_producer_id != self.producer_id:
+            self.producer_id, self.producer_epoch = fresh_producer_id, 0
+        else:
+            return True
+        self.needs_new_epoch = False
+        self.is_known = False
+        self.next_sequence = 0
+        for batch in self.unacknowledged:
+            self._number(batch)
+        return False
+
+    def repetition(self, *, keeps_order: bool) -> ProducerBatch | None:
+        """Returns the batch that has to be repeated next, if any and if the order permits it now."""
+        for batch in self.unacknowledged:
+            if self.needs_new_epoch:
+                if batch.is_fate_unknown and batch.state is BatchState.RETRYING:
+                    return batch
+                if batch.is_on_wire:
+                    return None
+                continue
+            if batch.state is BatchState.RETRYING:
+                return batch
+            if keeps_order and self.is_repeating:
+                return None
+        return None
+
+    @property
+    def sent_since_oldest(self) -> int:
+        """The number of batches that were first sent with or after the oldest unacknowledged one."""
+        return self.sent_count - self.unacknowledged[0].ordinal if self.unacknowledged else 0
+
+    @property
+    def is_repeating(self) -> bool:
+        return any(batch.state is BatchState.RETRYING for batch in self.unacknowledged)
+
+    def take(self, *, is_idempotent: bool) -> ProducerBatch:
+        """Moves the oldest waiting batch to the sent ones and numbers it."""
+        batch = self.waiting.popleft()
+        if batch.state is BatchState.OPEN:
+            batch.close()
+        batch.ordinal = self.sent_count
+        self.sent_count += 1
+        self.unacknowledged.append(batch)
+        if is_idempotent:
+            self._number(batch)
+        return batch
+
+    def stored(self, batch: ProducerBatch) -> None:
+        """Removes a sent batch that a broker has stored. The earlier ones are overtaken."""
+        at = self.unacknowledged.index(batch)
+        for earlier in self.unacknowledged[:at]:
+            earlier.is_overtaken = True
+        del self.unacknowledged[at]
+
+    def lost_batches(self) -> list[ProducerBatch]:
+        """Returns the overtaken batches that no broker has stored."""
+        return [
+            batch
+            for batch in self.unacknowledged
+            if batch.is_overtaken and batch.state is BatchState.RETRYING and not batch.is_fate_unknown
+        ]
+
+    def _number(self, batch: ProducerBatch) -> None:
+        batch.number(self.producer_id, self.producer_epoch, self.next_sequence)
+        self.next_sequence = following_sequence(self.next_sequence, batch.count)
+
+
+class PartitionAnswer(NamedTuple):
+    """The broker's answer about one batch."""
+
+    error_code: int
+    base_offset: int
+    log_append_time_ms: int
+    message: str | None
+    leader: PartitionLeader | None
+    """The current leader, if the broker names it in an error."""
+
+
+class ProduceAnswered(NamedTuple):
+    """A response arrived. With acks=0, the shell sends this event when the request is written."""
+
+    request_id: int
+    answers: dict[TopicPartition, PartitionAnswer]
+
+
+class ProduceFailed(NamedTuple):
+    """No response arrived. `was_written` says whether the broker may have received the request."""
+
+    request_id: int
+    was_written: bool
+    reason: str
+    is_permanent: bool = False
+    """Whether a repetition is useless, as after a refused login."""
+
+
+class ProducerIdReceived(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+
+
+class ProducerIdRefused(NamedTuple):
+    error: KafkaError
+
+
+class MetadataFailed(NamedTuple):
+    """No broker answered a Metadata request."""
+
+
+Event = (
+    ProduceAnswered
+    | ProduceFailed
+    | ProducerIdReceived
+    | ProducerIdRefused
+    | MetadataReceived
+    | MetadataFailed
+)
+
+
+class SendProduce(NamedTuple):
+    """Send these batches to the broker, after all earlier requests to it."""
+
+    request_id: int
+    node_id: int
+    batches: tuple[ProducerBatch, ...]
+
+    @property
+    def unfinished(self) -> tuple[ProducerBatch, ...]:
+        """The batches to write. The others ended while the request waited for a connection, because of
+        `delivery.timeout.ms` or an abort, and have no records any more.
+        """
+        return tuple(batch for batch in self.batches if not batch.is_done)
+
+
+class RequestMetadata(NamedTuple):
+    """Ask any broker for these topics. It may create those that records wait for."""
+
+    known: tuple[str, ...]
+    wanted: tuple[str, ...]
+
+
+class RequestProducerId(NamedTuple):
+    """Send InitProducerId without a transactional id."""
+
+
+class CompleteBatch(NamedTuple):
+    """Tell the callers the outcome of a batch."""
+
+    batch: ProducerBatch
+
+
+Effect = SendProduce | RequestMetadata | RequestProducerId | CompleteBatch

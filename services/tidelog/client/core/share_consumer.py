@@ -12,30 +12,31 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from tidelog.client.core.cluster_view import ClusterView, MetadataReceived, PartitionLeader
+from tidelog.client.core.cluster_view import (
+    ClusterView,
+    MetadataReceived,
+    MetadataSchedule,
+    PartitionLeader,
+    RetryBackoff,
+    TopicProblems,
+)
 from tidelog.client.core.consumer_events import (
+    AcknowledgedBatch,
+    AcknowledgeType,
+    DeliveredRecord,
     GroupRequestFailed,
     LeaveGroup,
     MetadataFailed,
     RecordsReady,
     RequestMetadata,
     SendGroupRequest,
+    ShareSession,
     TopicsMissing,
 )
-from tidelog.client.core.delivery_errors import request_error
-from tidelog.client.core.fetched_records import iterate_visible
 from tidelog.client.core.membership import ConsumerMembership, HeartbeatAnswered, MemberState
-from tidelog.client.core.metadata_schedule import MetadataSchedule
-from tidelog.client.core.record_reader import read_batch
-from tidelog.client.core.retry_backoff import RetryBackoff
-from tidelog.client.core.share_session import (
-    AcknowledgedBatch,
-    AcknowledgeType,
-    DeliveredRecord,
-    ShareSession,
-)
-from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.client.core.topic_problems import TopicProblems
+from tidelog.client.core.records import iterate_visible, read_batch
+from tidelog.client.core.settings import ShareConsumerSettings
+from tidelog.client.errors import request_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition

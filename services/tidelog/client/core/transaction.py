@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from tidelog.client.core.delivery_errors import InvalidTransactionStateError
+from tidelog.client.errors import InvalidTransactionStateError
 
 
 class TransactionState(Enum):

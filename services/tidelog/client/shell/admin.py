@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 
-from tidelog.client import admin, coordinators
+from tidelog.client.admin import groups as coordinators
+from tidelog.client.admin import topics as admin
+from tidelog.client.admin.topics import ConfigEntry
 from tidelog.client.cluster import ClusterView, Topic
-from tidelog.client.configs import ConfigEntry
-from tidelog.client.core.properties import Properties
+from tidelog.client.core.settings import Properties
 from tidelog.client.threads.admin import Admin as ThreadAdmin
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition

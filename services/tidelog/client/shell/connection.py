@@ -12,7 +12,7 @@ import struct
 from collections import deque
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tidelog.client.address import Address
+from tidelog.client.address import Address, explained
 from tidelog.client.errors import (
     ClientError,
     ConnectionLostError,
@@ -34,7 +34,6 @@ from tidelog.client.handshake import (
     log_in,
 )
 from tidelog.client.security import ClientSecurity
-from tidelog.client.tls_mismatch import explained
 from tidelog.wire.codec import request_encoder
 from tidelog.wire.headers import encode_request_header
 from tidelog.wire.schema import Message

@@ -9,15 +9,19 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from tidelog.client.address import Address, parse_bootstrap
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.delivery_errors import ClosedError
-from tidelog.client.core.producer_settings import ConnectionSettings
-from tidelog.client.core.request_parts import in_parts
-from tidelog.client.core.retry_backoff import RetryBackoff
-from tidelog.client.errors import ClientError, UnreachableError
+from tidelog.client.core.cluster_view import (
+    MetadataReceived,
+    Node,
+    PartitionLeader,
+    RetryBackoff,
+    TopicView,
+    in_parts,
+)
+from tidelog.client.core.settings import ConnectionSettings
+from tidelog.client.errors import ClientError, ClosedError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.client.shell.connection import AsyncConnection
-from tidelog.client.shell.home_process import HomeProcess
+from tidelog.client.shell.tasks import HomeProcess
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from tidelog.wire.schema import Message
 

@@ -7,14 +7,27 @@ from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from tidelog.client import admin, configs, coordinators
+from tidelog.client.admin import groups as coordinators
+from tidelog.client.admin import topics as admin
+from tidelog.client.admin import topics as configs
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
+from tidelog.client.admin.topics import (
+    ConfigChange,
+    ConfigEntry,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+)
 from tidelog.client.cluster import Cluster, ClusterView, Topic
-from tidelog.client.configs import ConfigChange, ConfigEntry, ConfigOperation, ConfigResource, ResourceType
-from tidelog.client.core.producer_settings import ConnectionSettings
-from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
+from tidelog.client.core.settings import (
+    BOOTSTRAP,
+    ConnectionSettings,
+    Properties,
+    parse_settings,
+    security_texts,
+)
 from tidelog.client.security import parse_security
-from tidelog.client.shell.home_process import HomeProcess
+from tidelog.client.shell.tasks import HomeProcess
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 

@@ -10,13 +10,12 @@ from typing import Any, Generic, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.properties import Properties
+from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.settings import Properties
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming import consumer as asynchronous
-from tidelog.client.shell.consuming.consumer_health import ConsumerHealth
-from tidelog.client.shell.consuming.rebalance_callbacks import RebalanceCallback
+from tidelog.client.shell.consuming.callbacks import ConsumerHealth, RebalanceCallback
 from tidelog.client.shell.producing.transactions import GroupMetadata
 from tidelog.client.threads.loop_thread import ThreadedConsumer
 from tidelog.model.topics import TopicPartition

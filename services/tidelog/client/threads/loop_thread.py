@@ -11,9 +11,9 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from tidelog.client.core.delivery_errors import ClosedError
-from tidelog.client.shell.consuming.rebalance_callbacks import CALLED_IN_CALLBACK
-from tidelog.client.shell.home_process import HomeProcess
+from tidelog.client.errors import ClosedError
+from tidelog.client.shell.consuming.callbacks import CALLED_IN_CALLBACK
+from tidelog.client.shell.tasks import HomeProcess
 
 CANCEL_TIMEOUT_S: Final = 1.0
 """The time in which tasks end that were cancelled."""

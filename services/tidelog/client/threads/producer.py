@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
-from tidelog.client.core.delivery_errors import ClosedError
-from tidelog.client.core.properties import Properties
+from tidelog.client.core.settings import Properties
+from tidelog.client.errors import ClosedError
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Serializer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Generic, TypeVar
 
-from tidelog.client.core.consumer_record import SharedRecord
-from tidelog.client.core.properties import Properties
-from tidelog.client.core.share_session import AcknowledgeType
+from tidelog.client.core.consumer_events import AcknowledgeType
+from tidelog.client.core.records import SharedRecord
+from tidelog.client.core.settings import Properties
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming import share_consumer as asynchronous
 from tidelog.client.threads.loop_thread import ThreadedConsumer

@@ -10,17 +10,72 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.properties import Properties
+from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.settings import Properties
 from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetchError, UnreachableError
-from tidelog.client.threads.cluster_clients import consumer_of
 from tidelog.client.threads.consumer import Consumer
+from tidelog.client.threads.producer import Producer
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.records.record import Record
+from tidelog.settings.setting import INT_MAX
+
+DEFAULT_BATCH_BYTES: Final = 16_384
+MAX_REQUEST_BYTES: Final = 65 * 1024 * 1024
+"""The largest request, and the most bytes that wait. Brokers accept requests of 100 MiB by default."""
+_EVERY_REPLICA: Final = ("all", "-1")
+
+
+def consumer_of(cluster: Cluster, settings: Properties) -> Consumer[bytes, bytes]:
+    """Returns a consumer that is not started. Starting it raises SettingsError, ClientError."""
+    return Consumer(
+        cluster.bootstrap, {**_connection_settings(cluster), **settings}, security=cluster.security
+    )
+
+
+def batch_producer_of(
+    cluster: Cluster,
+    *,
+    acks: str = "all",
+    compression: str = "none",
+    batch_bytes: int = DEFAULT_BATCH_BYTES,
+    is_idempotent: bool | None = None,
+) -> Producer[bytes, bytes]:
+    """Returns a producer, not started, whose batches do not wait for more records.
+
+    It retries until the cluster's timeout. `is_idempotent` None means that it is with acks=all. Starting it
+    raises ClientError.
+    """
+    connection = _connection_settings(cluster)
+    return Producer(
+        cluster.bootstrap,
+        {
+            **connection,
+            "acks": acks,
+            "enable.idempotence": acks in _EVERY_REPLICA if is_idempotent is None else is_idempotent,
+            "compression.type": compression,
+            "batch.size": min(batch_bytes, INT_MAX),
+            "linger.ms": 0,
+            "max.request.size": MAX_REQUEST_BYTES,
+            "buffer.memory": MAX_REQUEST_BYTES,
+            "max.block.ms": connection["request.timeout.ms"],
+            "delivery.timeout.ms": connection["request.timeout.ms"],
+        },
+        security=cluster.security,
+    )
+
+
+def _connection_settings(cluster: Cluster) -> Properties:
+    timeout_ms = min(INT_MAX, max(1, int(cluster.timeout_s * 1000)))
+    return {
+        "client.id": cluster.client_id,
+        "request.timeout.ms": timeout_ms,
+        "socket.connection.setup.timeout.ms": timeout_ms,
+    }
+
 
 POLL_S: Final = 0.5
 QUIET_CHECK_S: Final = 5.0

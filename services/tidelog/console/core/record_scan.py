@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tidelog.client.core.fetched_records import iterate_visible
+from tidelog.client.core.records import iterate_visible
 from tidelog.console.core.budget import Budget, Spent
 from tidelog.console.core.decoded import Decode, DecodedRecord
 from tidelog.console.core.record_filter import RecordFilter

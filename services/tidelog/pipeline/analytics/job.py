@@ -14,7 +14,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tidelog.client.rebalance_plan import Assignment
+from tidelog.client.admin.reassignments import Assignment
 from tidelog.pipeline.analytics import facts as metrics
 from tidelog.pipeline.analytics.facts import (
     SILENT_INTERVALS,

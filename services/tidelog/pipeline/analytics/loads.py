@@ -15,7 +15,14 @@ from dataclasses import dataclass, field
 from statistics import fmean, pstdev
 from typing import Final
 
-from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, PlanError, after_moves, plan_moves
+from tidelog.client.admin.reassignments import (
+    Assignment,
+    Move,
+    PartitionKey,
+    PlanError,
+    after_moves,
+    plan_moves,
+)
 from tidelog.pipeline.analytics.facts import SILENT_INTERVALS, Point
 
 TOLERANCE: Final = 0.1

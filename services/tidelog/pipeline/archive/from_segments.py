@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
 from tidelog.broker.log.partition_directory import decode_uuid
-from tidelog.client.leader_epochs import EpochStart
+from tidelog.client.admin.leader_epochs import EpochStart
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.batch import BatchArchiver, first_schema
 from tidelog.pipeline.archive.checkpoint import (

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from pyspark.errors import PySparkException
 
+from tidelog.client.admin.leader_epochs import OffsetRange
 from tidelog.client.errors import ClientError
-from tidelog.client.leader_epochs import OffsetRange
 from tidelog.model.errors import KafkaError
 from tidelog.model.json_object import JsonObject
 from tidelog.model.topics import TopicPartition

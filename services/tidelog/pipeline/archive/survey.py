@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
+from tidelog.client.admin.leader_epochs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
+from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
-from tidelog.client.leader_epochs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.client.security import parse_security
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (

@@ -15,9 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidelog.client.admin.reassignments import Standing, plan_json, standing_of
 from tidelog.client.cluster import Cluster
-from tidelog.client.reassignments import Standing, standing_of
-from tidelog.client.rebalance_plan import plan_json
 from tidelog.client.security import environment_security
 from tidelog.pipeline.commands.options import Options, parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError

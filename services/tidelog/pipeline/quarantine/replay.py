@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.topics import describe_topics_setting, list_offsets
+from tidelog.client.admin.transactions import TransactionalWriter
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.configs import describe_topics_setting
 from tidelog.client.errors import ClientError
-from tidelog.client.partitioner import partition_for_key
+from tidelog.client.partitioners import partition_for_key
 from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
-from tidelog.client.transactional_writer import TransactionalWriter
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.pipeline.errors import PipelineError

@@ -12,9 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 
-from tidelog.client.admin import create_topic
+from tidelog.client.admin.topics import create_topic, describe_topics_setting
 from tidelog.client.cluster import Cluster
-from tidelog.client.configs import describe_topics_setting
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.formats.decoder import ERROR_REASON
 from tidelog.pipeline.quarantine.headers import (

@@ -10,11 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.client.admin import list_offsets
+from tidelog.client.admin.leader_epochs import OffsetRange, epochs_of_ranges
+from tidelog.client.admin.raw_batches import fetch_batches
+from tidelog.client.admin.topics import describe_topics_setting, list_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.client.configs import describe_topics_setting
-from tidelog.client.leader_epochs import OffsetRange, epochs_of_ranges
-from tidelog.client.raw_batches import fetch_batches
 from tidelog.client.security import parse_security
 from tidelog.model import protocol_values
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

@@ -39,9 +39,9 @@ from tidelog.cli.doctor.findings import (
     exit_code,
     shortened,
 )
-from tidelog.client.coordinators import Transaction
-from tidelog.client.hanging_transactions import NO_TRANSACTION, PartitionProducer
-from tidelog.client.log_dirs import LogDir, ReplicaSize
+from tidelog.client.admin.brokers import LogDir, ReplicaSize
+from tidelog.client.admin.groups import Transaction
+from tidelog.client.admin.transactions import NO_TRANSACTION, PartitionProducer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.model.topics import TopicPartition

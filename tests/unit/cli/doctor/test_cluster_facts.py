@@ -9,9 +9,9 @@ import pytest
 from tidelog.cli.doctor import cluster_facts
 from tidelog.cli.doctor.cluster_facts import MAX_UNSEEN_GROUPS, ClusterReader
 from tidelog.cli.doctor.findings import Unseen
-from tidelog.client.coordinators import ListedGroup
+from tidelog.client.admin.groups import ListedGroup
+from tidelog.client.admin.transactions import AskedCoordinators, PartitionProducer
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.client.hanging_transactions import AskedCoordinators, PartitionProducer
 from tidelog.model.topics import TopicPartition
 
 

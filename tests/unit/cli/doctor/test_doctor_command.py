@@ -10,9 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from tidelog.cli.main import main
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets
+from tidelog.client.admin.topics import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResource,
+    ResourceType,
+    alter_configs,
+)
 from tidelog.client.cluster import Cluster as BrokerCluster
-from tidelog.client.configs import ConfigChange, ConfigOperation, ConfigResource, ResourceType, alter_configs
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 

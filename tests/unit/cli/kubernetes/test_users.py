@@ -22,8 +22,8 @@ from tidelog.cli.kubernetes.user_plan import Wanted, parse_wanted
 from tidelog.cli.kubernetes.users import UserObjects, apply_record, ensure_admin, ensure_user
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
+from tidelog.client.admin.access import UserCredential
 from tidelog.client.cluster import Cluster
-from tidelog.client.users import UserCredential
 from tidelog.model.acl import AclBinding, AclFilter
 
 SECRETS = "/api/v1/namespaces/n/secrets"

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from tidelog.client.core.assignors import decode_assignment, encode_subscription
 from tidelog.client.core.classic_membership import (
     ClassicMembership,
     GroupHeartbeat,
@@ -17,12 +18,16 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer_protocol import decode_assignment, encode_subscription
-from tidelog.client.core.consumer_settings import ConsumerSettings, parse_consumer_settings
+from tidelog.client.core.cluster_view import (
+    ClusterView,
+    MetadataReceived,
+    Node,
+    PartitionLeader,
+    RetryBackoff,
+    TopicView,
+)
 from tidelog.client.core.membership import MemberState
-from tidelog.client.core.properties import SettingsError
-from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.settings import ConsumerSettings, SettingsError, parse_consumer_settings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -22,8 +22,6 @@ from tidelog.client.core.assignors import (
     assign_in_turn,
     assign_ranges,
     assign_sticky,
-)
-from tidelog.client.core.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.client.core.assignors import decode_subscription, encode_assignment
 from tidelog.client.core.classic_membership import (
     GroupHeartbeat,
     GroupHeartbeatAnswered,
@@ -47,10 +48,9 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.consumer_protocol import decode_subscription, encode_assignment
-from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import LogTruncationError, TopicAuthorizationError
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
+from tidelog.client.core.settings import ConsumerSettings
+from tidelog.client.errors import LogTruncationError, TopicAuthorizationError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, RetryBackoff, TopicView
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_events import (
@@ -30,7 +30,6 @@ from tidelog.client.core.consumer_events import (
     SendGroupRequest,
     TruncationFound,
 )
-from tidelog.client.core.consumer_settings import ConsumerSettings
 from tidelog.client.core.membership import (
     ConsumerMembership,
     GroupPartition,
@@ -39,7 +38,7 @@ from tidelog.client.core.membership import (
     LeaveHeartbeat,
     MemberState,
 )
-from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

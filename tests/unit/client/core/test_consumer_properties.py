@@ -21,7 +21,7 @@ from tidelog.client.core import classic_membership, membership
 from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
 from tidelog.client.core.classic_membership import ClassicMembership
 from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_settings import ConsumerSettings
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 
 SETTINGS = ConsumerSettings(group_id="g", auto_offset_reset="earliest", auto_commit_interval_ms=100)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import BatchState
-from tidelog.client.core.producer_events import (
+from tidelog.client.core.producer_batch import (
+    BatchState,
     Effect,
     Event,
     PartitionAnswer,
@@ -23,7 +23,7 @@ from tidelog.client.core.producer_events import (
     RequestMetadata,
     SendProduce,
 )
-from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.settings import ProducerSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.records.record import Record, iterate_records
 

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
 from clientlab.producer_faults import PRODUCER_FAULTS
-from tidelog.client.core.delivery_errors import TransactionAbortableError
-from tidelog.client.core.partition_queue import PartitionQueue
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_events import PartitionAnswer, ProducerIdReceived
-from tidelog.client.core.producer_settings import ProducerSettings
+from tidelog.client.core.producer_batch import PartitionAnswer, PartitionQueue, ProducerIdReceived
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import TransactionAbortableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.process.build import is_compiled

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.consumed_partition import FetchedBatches
-from tidelog.client.core.consumer_record import ConsumerRecord
-from tidelog.client.core.record_reader import BatchReader
+from tidelog.client.core.records import BatchReader, ConsumerRecord
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch

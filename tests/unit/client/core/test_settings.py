@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.core.properties import SettingsError, parse_settings
+from tidelog.client.core.settings import ConsumerSettings, ProducerSettings, SettingsError, parse_settings
 from tidelog.records.compression import Compression
 
 

@@ -9,13 +9,13 @@ import pytest
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer_events import SendGroupRequest, TopicsMissing
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.core.share_consumer import (
     SendShareFetch,
     ShareAnswered,
     ShareConsumerCore,
     SharedPartition,
 )
-from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

@@ -21,8 +21,8 @@ from clientlab.model_share_group import (
     ModelShareGroup,
     ShareFaults,
 )
-from tidelog.client.core.share_session import AcknowledgedBatch, AcknowledgeType, batches_of
-from tidelog.client.core.share_settings import ShareConsumerSettings
+from tidelog.client.core.consumer_events import AcknowledgedBatch, AcknowledgeType, batches_of
+from tidelog.client.core.settings import ShareConsumerSettings
 
 IMPLICIT = ShareConsumerSettings(group_id="g")
 EXPLICIT = ShareConsumerSettings(group_id="g", share_acknowledgement_mode="explicit")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.core.consumer_record import ConsumerRecord
+from tidelog.client.core.records import ConsumerRecord
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.client.threads.share_consumer import ShareConsumer

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tidelog.client.core.delivery_errors import ClosedError
+from tidelog.client.errors import ClosedError
 from tidelog.client.threads.loop_thread import LoopThread
 
 WAIT_S = 2.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.admin import delete_topic
+from tidelog.client.admin.topics import delete_topic
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.errors import BrokerGoneError, CorruptFetchError

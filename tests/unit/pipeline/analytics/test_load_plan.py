@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.client.rebalance_plan import PartitionKey, PlanError, after_moves, plan_json, plan_moves
+from tidelog.client.admin.reassignments import PartitionKey, PlanError, after_moves, plan_json, plan_moves
 from tidelog.pipeline.analytics.loads import (
     TOLERANCE,
     PartitionLoad,

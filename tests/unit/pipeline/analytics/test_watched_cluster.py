@@ -18,10 +18,9 @@ from brokerlab.clients import create_topic, new_consumer, produce_values
 from brokerlab.kafka_jars import TOOLS, JavaTools, KafkaUnavailableError, find_jars
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
 from clusterlab.tidelog_cluster import TidelogCluster
-from tidelog.client.admin import create_topic as create_assigned
+from tidelog.client.admin.reassignments import alter_reassignments, plan_json, standing_of
+from tidelog.client.admin.topics import create_topic as create_assigned
 from tidelog.client.cluster import Cluster
-from tidelog.client.reassignments import alter_reassignments, standing_of
-from tidelog.client.rebalance_plan import plan_json
 from tidelog.pipeline.analytics.facts import Fact, Row, Sample, fact_of, interval_ms, node_ids
 from tidelog.pipeline.analytics.job import HistoryView, load_of, look_at_brokers, partition_rows
 from tidelog.pipeline.analytics.loads import PartitionLoad, Proposal, propose

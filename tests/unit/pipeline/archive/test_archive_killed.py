@@ -18,8 +18,8 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
+from tidelog.client.admin.groups import committed_offsets
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import committed_offsets
 from tidelog.pipeline.tables.archive_table import ledger_of, read_table
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import new_consumer, poll_messages, produce_values
+from tidelog.client.admin.groups import CommittedOffset, committed_offsets
+from tidelog.client.admin.leader_epochs import OffsetRange
 from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import committed_offsets
-from tidelog.client.leader_epochs import OffsetRange
-from tidelog.client.offset_commits import CommittedOffset
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.survey import commit_progress, diverged, leader_epochs, next_offsets

@@ -52,25 +52,32 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.consumer_record import ConsumerRecord, deserialize
-from tidelog.client.core.consumer_settings import (
+from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
+from tidelog.client.core.records import ConsumerRecord, deserialize
+from tidelog.client.core.settings import (
+    BOOTSTRAP,
     ConsumerSettings,
+    Properties,
     most_records,
     parse_consumer_settings,
+    security_texts,
 )
-from tidelog.client.core.delivery_errors import (
+from tidelog.client.errors import (
+    ClientError,
     ClosedError,
     RequestTimeoutError,
     StaleMemberError,
     UnknownTopicError,
     request_error,
 )
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
-from tidelog.client.core.properties import BOOTSTRAP, Properties, security_texts
-from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Deserializer
-from tidelog.client.shell.consuming.consumer_health import ConsumerHealth, health_of
+from tidelog.client.shell.consuming.callbacks import (
+    ConsumerHealth,
+    RebalanceCallback,
+    RebalanceCallbacks,
+    health_of,
+)
 from tidelog.client.shell.consuming.fetch_requests import (
     FETCH_SINCE,
     LAST_FETCH_BY_NAME,
@@ -85,10 +92,9 @@ from tidelog.client.shell.consuming.group_calls import (
     is_temporary,
     refusal_code,
 )
-from tidelog.client.shell.consuming.rebalance_callbacks import RebalanceCallback, RebalanceCallbacks
-from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.transactions import GroupMetadata
+from tidelog.client.shell.tasks import CoreTasks, now_ms
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
@@ -332,6 +338,7 @@ class Consumer(Generic[K, V]):
 
     async def position(self, place: TopicPartition) -> int:
         """Returns the offset of the next record that the application gets. Raises KeyError, KafkaError."""
+        self._network.home.check()
         deadline_ms = now_ms() + self.settings.default_api_timeout_ms
         while True:
             partition = self._core.partitions[place]

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.client.core.assignors import PROTOCOL_TYPE
 from tidelog.client.core.classic_membership import (
     ClassicAnswer,
     ClassicRequest,
@@ -20,28 +21,22 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, partitions_by_topic
+from tidelog.client.core.cluster_view import ClusterView, RetryBackoff, in_parts, partitions_by_topic
 from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer_events import EpochEnd, PositionCheck
-from tidelog.client.core.consumer_protocol import PROTOCOL_TYPE
-from tidelog.client.core.consumer_settings import ConsumerSettings
-from tidelog.client.core.delivery_errors import (
-    NetworkError,
-    RequestTimeoutError,
-    StaleMemberError,
-    UnknownTopicError,
-    request_error,
-)
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
-from tidelog.client.core.producer_settings import ConnectionSettings
-from tidelog.client.core.request_parts import in_parts
-from tidelog.client.core.retry_backoff import RetryBackoff
+from tidelog.client.core.settings import ConnectionSettings, ConsumerSettings
 from tidelog.client.errors import (
     AuthenticationFailedError,
     ClientError,
+    NetworkError,
     NotKafkaError,
     NotTrustedError,
+    RequestTimeoutError,
+    StaleMemberError,
+    UnknownTopicError,
     UnsupportedApiError,
+    request_error,
 )
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.client.core.cluster_view import ClusterView, PartitionLeader
+from tidelog.client.core.consumer_events import AcknowledgedBatch
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.core.share_consumer import (
     SendAcknowledgements,
     SendShareFetch,
     ShareAnswered,
     SharedPartition,
 )
-from tidelog.client.core.share_session import AcknowledgedBatch
-from tidelog.client.core.share_settings import ShareConsumerSettings
 from tidelog.client.shell.consuming.group_calls import (
     COORDINATOR_ERRORS,
     GROUP,

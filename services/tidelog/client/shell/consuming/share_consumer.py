@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from tidelog.client.core.consumer_events import (
+    AcknowledgeType,
     GroupRequestFailed,
     LeaveGroup,
     MetadataFailed,
@@ -18,11 +19,16 @@ from tidelog.client.core.consumer_events import (
     SendGroupRequest,
     TopicsMissing,
 )
-from tidelog.client.core.consumer_record import SharedRecord, deserialize
-from tidelog.client.core.consumer_settings import most_records
-from tidelog.client.core.delivery_errors import ClosedError, NetworkError, RequestTimeoutError
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
-from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.core.records import SharedRecord, deserialize
+from tidelog.client.core.settings import (
+    BOOTSTRAP,
+    Properties,
+    ShareConsumerSettings,
+    most_records,
+    parse_settings,
+    security_texts,
+)
 from tidelog.client.core.share_consumer import (
     AcknowledgementDone,
     Effect,
@@ -32,15 +38,13 @@ from tidelog.client.core.share_consumer import (
     ShareConsumerCore,
     ShareRequestFailed,
 )
-from tidelog.client.core.share_session import AcknowledgeType
-from tidelog.client.core.share_settings import ShareConsumerSettings
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, ClosedError, NetworkError, RequestTimeoutError
 from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
 from tidelog.client.shell.consuming.share_calls import ShareCalls
-from tidelog.client.shell.core_tasks import CoreTasks, now_ms
 from tidelog.client.shell.network import Network
+from tidelog.client.shell.tasks import CoreTasks, now_ms
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

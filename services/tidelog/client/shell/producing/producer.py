@@ -17,18 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from tidelog.client.core.delivery_errors import (
-    BufferFullError,
-    ClosedError,
-    MetadataTimeoutError,
-    ProducerFencedError,
-    TransactionAbortableError,
-    UnknownTopicError,
-    request_error,
-)
 from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import ProducerBatch
-from tidelog.client.core.producer_events import (
+from tidelog.client.core.producer_batch import (
     CompleteBatch,
     Effect,
     Event,
@@ -36,28 +26,42 @@ from tidelog.client.core.producer_events import (
     PartitionAnswer,
     ProduceAnswered,
     ProduceFailed,
+    ProducerBatch,
     ProducerIdReceived,
     ProducerIdRefused,
     RequestMetadata,
     RequestProducerId,
     SendProduce,
 )
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.core.properties import BOOTSTRAP, Properties, parse_settings, security_texts
+from tidelog.client.core.settings import (
+    BOOTSTRAP,
+    ProducerSettings,
+    Properties,
+    parse_settings,
+    security_texts,
+)
 from tidelog.client.core.transaction import Transaction, TransactionState
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import (
+    BufferFullError,
+    ClientError,
+    ClosedError,
+    MetadataTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    UnknownTopicError,
+    request_error,
+)
 from tidelog.client.handshake import Reply
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.client.serializers import Serializer, bytes_of
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS
-from tidelog.client.shell.core_tasks import CoreTasks, now_ms
-from tidelog.client.shell.home_process import HomeProcess
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.producing.produce_requests import produce_answers, produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
+from tidelog.client.shell.tasks import CoreTasks, HomeProcess, now_ms
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition

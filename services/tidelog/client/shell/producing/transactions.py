@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from tidelog.client.core.cluster_view import partitions_by_topic
-from tidelog.client.core.delivery_errors import ProducerFencedError
-from tidelog.client.core.producer_events import ProducerIdReceived
-from tidelog.client.core.producer_settings import ProducerSettings
-from tidelog.client.core.request_parts import in_parts
-from tidelog.client.errors import UnsupportedApiError
+from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
+from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.core.settings import ProducerSettings
+from tidelog.client.errors import ProducerFencedError, UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
 from tidelog.client.shell.network import Network

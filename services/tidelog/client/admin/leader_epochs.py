@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition
-from tidelog.client.core.delivery_errors import UnknownTopicError, request_error
-from tidelog.client.core.request_parts import in_parts
+from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.errors import UnknownTopicError, request_error
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tidelog.client.answers import raise_on_error, raise_on_group_error
-from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import GROUP, coordinator_of, until_loaded
-from tidelog.client.core.request_parts import in_parts
+from tidelog.client.admin.groups import GROUP, coordinator_of, until_loaded
+from tidelog.client.cluster import Cluster, raise_on_error, raise_on_group_error
+from tidelog.client.core.cluster_view import in_parts
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.alter_share_group_offsets import (

@@ -7,17 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.admin import list_offsets
-from tidelog.client.answers import raise_on_error
-from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
-from tidelog.client.coordinators import committed_offsets
-from tidelog.client.core.delivery_errors import UnknownTopicError
-from tidelog.client.errors import ClientError
-from tidelog.client.offset_commits import CommittedOffset, commit_offsets
-from tidelog.client.threads.cluster_clients import batch_producer_of
+from tidelog.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
+from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs, list_offsets
+from tidelog.client.cluster import Cluster, Topic, raise_on_error
+from tidelog.client.errors import ClientError, UnknownTopicError
 from tidelog.client.threads.producer import Producer
-from tidelog.client.threads.topic_reader import plain_record, reading, sound_records
+from tidelog.client.threads.topic_reader import batch_producer_of, plain_record, reading, sound_records
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

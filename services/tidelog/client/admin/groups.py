@@ -1,18 +1,23 @@
-"""Reads and deletes groups, and reads and ends transactions."""
+"""Groups: their coordinators, descriptions, committed offsets, and the changes of both."""
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.client.answers import group_error_of, raise_on_error, raise_on_group_error
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
+from tidelog.client.cluster import (
+    RETRY_BACKOFF_S,
+    Cluster,
+    group_error_of,
+    raise_on_error,
+    raise_on_group_error,
+)
 from tidelog.client.connection import BrokerConnection
-from tidelog.client.core.request_parts import in_parts
+from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
@@ -35,6 +40,12 @@ from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindC
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
 from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -566,3 +577,55 @@ def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
             if not error.is_retriable or time.monotonic() > deadline_s:
                 raise
         time.sleep(RETRY_BACKOFF_S)
+
+
+_LAST_VERSION_BY_NAME: Final = 9
+_OF_MEMBERS_ONLY: Final = (
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.STALE_MEMBER_EPOCH,
+)
+
+
+class CommittedOffset(NamedTuple):
+    """A committed offset: the next one to read. `leader_epoch` is that of the previous record, or -1."""
+
+    offset: int
+    leader_epoch: int = -1
+
+
+def commit_offsets(
+    cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset], metadata: str = ""
+) -> None:
+    """Commits offsets. Raises KafkaError (NON_EMPTY_GROUP if the group has members), ClientError."""
+    for part in in_parts(sorted(offsets.items())):
+        _commit_offsets(cluster, group_id, part, metadata)
+
+
+def _commit_offsets(
+    cluster: Cluster, group_id: str, offsets: list[tuple[TopicPartition, CommittedOffset]], metadata: str
+) -> None:
+    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+    for place, committed in offsets:
+        topics.setdefault(place.topic, []).append(
+            OffsetCommitRequestPartition(place.partition, committed.offset, committed.leader_epoch, metadata)
+        )
+    request = OffsetCommitRequest(
+        group_id, topics=[OffsetCommitRequestTopic(name, partitions=rows) for name, rows in topics.items()]
+    )
+
+    def ask() -> None:
+        answer = coordinator_of(cluster, GROUP, group_id).call(
+            request, OffsetCommitResponse, at_least=6, at_most=_LAST_VERSION_BY_NAME
+        )
+        for topic in answer.topics:
+            for row in topic.partitions:
+                if row.error_code in _OF_MEMBERS_ONLY:
+                    raise KafkaError(
+                        ErrorCode.NON_EMPTY_GROUP,
+                        f"group '{group_id}' has members that commit its offsets; choose another group",
+                    )
+                subject = f"group '{group_id}', topic '{topic.name}' partition {row.partition_index}"
+                raise_on_error(row.error_code, subject)
+
+    until_loaded(cluster, ask)

@@ -1,12 +1,15 @@
-"""The tasks and the timer of a client's shell."""
+"""The tasks that carry out a core's effects, in the process in which they were made."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, NoReturn
+
+from tidelog.client.errors import ClosedError
 
 logger: Final = logging.getLogger("tidelog.client")
 
@@ -75,3 +78,34 @@ class CoreTasks:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a request of the %s failed", self._subject, exc_info=task.exception())
+
+
+class HomeProcess:
+    """The process that made a client."""
+
+    def __init__(self, subject: str) -> None:
+        """`subject` names the client in errors."""
+        self._subject: Final = subject
+        self._pid: Final = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        """Raises TypeError, for all clients that have one."""
+        raise TypeError(
+            f"the {self._subject} belongs to process {self._pid} and cannot be pickled: make another one "
+            "in the other process"
+        )
+
+    @property
+    def is_current(self) -> bool:
+        return os.getpid() == self._pid
+
+    def check(self) -> None:
+        """Raises ClosedError in a forked child."""
+        if not self.is_current:
+            raise self.error()
+
+    def error(self) -> ClosedError:
+        return ClosedError(
+            f"the {self._subject} belongs to process {self._pid} and cannot be used in its forked child "
+            f"{os.getpid()}: make another one in the child"
+        )

@@ -1,12 +1,26 @@
-"""Computes the offsets to which a group is reset, with the rules of kafka-consumer-groups. No I/O."""
+"""Offsets by time, and the offsets to which the reset of a group leads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
+from tidelog.client.admin.reassignments import PartitionKey
+from tidelog.client.admin.topics import OffsetAt
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 
 
 class ResetMethod(Enum):
@@ -114,3 +128,75 @@ def _in_range(place: TopicPartition, offset: int, known: KnownOffsets) -> NewOff
             f"offset {offset} of {place} is lower than the earliest one, so it gets offset {known.earliest}",
         )
     return NewOffset(offset)
+
+
+_WITH_TIMESTAMPS: Final = 1
+_WITH_ISOLATION: Final = 2
+"""The first versions whose response has a timestamp, and whose request has an isolation level."""
+
+
+def offsets_at(
+    cluster: Cluster,
+    timestamps: Mapping[PartitionKey, int],
+    leaders: Mapping[PartitionKey, int],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
+) -> dict[PartitionKey, OffsetAt]:
+    """Returns the first offset at or after a timestamp, which may be a special one, for each partition.
+
+    Raises, without `silent`, ClientError if a leader does not answer and KafkaError if it is not registered.
+    """
+    of_leader: dict[int, list[PartitionKey]] = {}
+    for key in sorted(timestamps):
+        leader = leaders.get(key, NO_LEADER)
+        if leader != NO_LEADER:
+            of_leader.setdefault(leader, []).append(key)
+    timeout_ms = int(cluster.timeout_s * 1000)
+    least = _WITH_ISOLATION if isolation_level else _WITH_TIMESTAMPS
+    found: dict[PartitionKey, OffsetAt] = {}
+    for leader, keys in sorted(of_leader.items()):
+        for part in in_parts(keys):
+            topics: dict[str, list[ListOffsetsPartition]] = {}
+            for topic, index in part:
+                row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
+                topics.setdefault(topic, []).append(row)
+            asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
+            request = ListOffsetsRequest(CONSUMER_REPLICA_ID, isolation_level, asked, timeout_ms)
+            if silent is not None and leader in silent:
+                break
+            try:
+                answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=least)
+            except (ClientError, KafkaError):
+                if silent is None:
+                    raise
+                silent.add(leader)
+                break
+            for topic_answer in answer.topics:
+                for got in topic_answer.partitions:
+                    if got.error_code == ErrorCode.NONE:
+                        key = (topic_answer.name, got.partition_index)
+                        found[key] = OffsetAt(got.offset, got.timestamp, got.leader_epoch)
+    return found
+
+
+def offsets_of_topics(
+    cluster: Cluster,
+    topics: Iterable[Topic],
+    timestamp: int,
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Returns the first offset at or after a timestamp for all partitions of `topics`, as `offsets_at` does.
+    An offset is -1 if no record is that late.
+    """
+    leaders: dict[PartitionKey, int] = {
+        TopicPartition(topic.name, partition.index): partition.leader
+        for topic in topics
+        for partition in topic.partitions
+    }
+    found = offsets_at(
+        cluster, dict.fromkeys(leaders, timestamp), leaders, isolation_level=isolation_level, silent=silent
+    )
+    return {TopicPartition(*key): at.offset for key, at in found.items()}

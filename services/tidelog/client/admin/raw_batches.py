@@ -6,10 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.answers import raise_on_error
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
-from tidelog.client.core.delivery_errors import request_error
-from tidelog.client.errors import ConnectionLostError, UnreachableError
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, raise_on_error
+from tidelog.client.errors import ConnectionLostError, UnreachableError, request_error
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, READ_COMMITTED
 from tidelog.model.topics import ZERO_TOPIC_ID
