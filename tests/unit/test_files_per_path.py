@@ -21,6 +21,7 @@ its goal. Before the modules were merged, this test counted 25, 21, 43 and 77 to
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import threading
 import time
@@ -41,10 +42,12 @@ from tidelog.settings.broker_settings import BrokerSettings
 
 TARGETS = {"Produce": 18, "Fetch": 16, "OffsetCommit": 29, "CreateTopics": 40}
 # OffsetCommit gained the fair budgets (ADR 0077) and the turns of clients at a shard, CreateTopics the copies
-# of settings (ADR 0068).
-LIMITS = {"Produce": 17, "Fetch": 15, "OffsetCommit": 33, "CreateTopics": 68}
+# of settings (ADR 0068) and ModernGroup.
+LIMITS = {"Produce": 17, "Fetch": 15, "OffsetCommit": 33, "CreateTopics": 69}
 
 ROOT = f"{Path(tidelog.__file__).parent}/"
+WALKS = Path(__file__).parents[2] / "docs" / "walks.md"
+"""The page that names each file and why it is there."""
 GENERATED = (f"{ROOT}wire/messages/", f"{ROOT}metadata/etcd/generated/", f"{ROOT}rpc/generated/")
 WARM_UP_REQUESTS = 3
 COUNTED_REQUESTS = 8
@@ -269,6 +272,13 @@ def test_a_request_runs_through_few_files(
         print(f"\n{api}: {len(files)} files (limit {LIMITS[api]}, target {TARGETS[api]})")
     listed = "\n".join(sorted(files))
     assert len(files) <= LIMITS[api], f"{api} runs through {len(files)} files:\n{listed}"
+
+
+@pytest.mark.parametrize("api", list(LIMITS))
+def test_the_walk_names_each_file(api: str, files_by_api: dict[str, set[str]]) -> None:
+    section = WALKS.read_text().split(f"\n## {api}\n")[1].split("\n## ")[0]
+    named = set(re.findall(r"^\| `([\w/.]+)` \|", section, re.MULTILINE))
+    assert files_by_api[api] == named, "update docs/walks.md"
 
 
 if __name__ == "__main__":

@@ -19,8 +19,15 @@ from typing import Final, TypeGuard
 
 import structlog
 
-from tidelog.controller.core.decision import ABSENT, Erase, NoteShutdown, Record, Write
-from tidelog.controller.core.entry_sizes import MAX_SIZED_BYTES, SIZED_PREFIXES
+from tidelog.controller.core.decision import (
+    ABSENT,
+    MAX_SIZED_BYTES,
+    SIZED_PREFIXES,
+    Erase,
+    NoteShutdown,
+    Record,
+    Write,
+)
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.election import Office
 from tidelog.metadata.entries import (

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import Steps
-from tidelog.controller.core.entry_sizes import SIZED_PREFIXES, EntrySizes
+from tidelog.controller.core.decision import SIZED_PREFIXES, EntrySizes, Steps
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,

@@ -4,20 +4,17 @@ The `owner` key of a shard names its owner, as this process last saw the key: a 
 shows it, and so does the loss of a claim. A transaction with an unknown outcome therefore needs no special
 handling. The keys only decide which coordinator tries to own a shard. Safety rests on the shard epoch, which
 each claim raises by one: brokers and later owners ignore what an older owner writes.
-
-Coordinators have equal shares of the shards, with as few moves as possible. Every coordinator computes the
-assignment from the same keys, so all agree as soon as they have seen the same keys. Until then, two
-coordinators may claim one shard, and the metadata store gives it to one of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
+from tidelog.group_coordinator.shards.shares import plan_shares
 from tidelog.group_coordinator.shards.store_follower import StoreFollower
 from tidelog.metadata.coordinators import (
     COORDINATORS,
@@ -44,42 +41,6 @@ from tidelog.metadata.store import (
     WatchBatch,
 )
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-
-Shares: TypeAlias = dict[int, int]
-"""Coordinator ids by shard number."""
-
-
-def plan_shares(coordinators: Iterable[int], owners: Mapping[int, int], shard_count: int) -> Shares:
-    """Assigns each of `shard_count` shards to a live coordinator. Returns {} if there is no coordinator.
-
-    `owners` has the present owner of each owned shard. A coordinator with more than a fair share gives up the
-    shards with the highest numbers. Free shards go, in order, to the coordinator with the fewest shards, and
-    among equals to the one with the lowest id.
-    """
-    planned: dict[int, list[int]] = {coordinator: [] for coordinator in sorted(coordinators)}
-    if not planned:
-        return {}
-    for shard in range(shard_count):
-        owner = owners.get(shard)
-        if owner in planned:
-            planned[owner].append(shard)
-    least, extra = divmod(shard_count, len(planned))
-    # The coordinators with the most shards keep one more than the others.
-    by_load = sorted(planned, key=lambda coordinator: (-len(planned[coordinator]), coordinator))
-    quotas = {coordinator: least + (rank < extra) for rank, coordinator in enumerate(by_load)}
-    for coordinator, shards in planned.items():
-        del shards[quotas[coordinator] :]
-    placed = {shard for shards in planned.values() for shard in shards}
-    shares = {shard: coordinator for coordinator, shards in planned.items() for shard in shards}
-    for shard in range(shard_count):
-        if shard not in placed:
-            coordinator = min(
-                (c for c in planned if len(planned[c]) < quotas[c]), key=lambda c: (len(planned[c]), c)
-            )
-            planned[coordinator].append(shard)
-            shares[shard] = coordinator
-    return shares
-
 
 CLAIMS_IN_TXN: Final = 32
 RETRY_MS: Final = 200
