@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import importlib.util
 import inspect
 import multiprocessing
 import pickle
@@ -18,6 +19,8 @@ import tidelog.aio
 from tidelog.client import errors, exceptions
 from tidelog.model.errors import ErrorCode, KafkaError, TidelogError
 
+COLUMNS = "tidelog.records.columns"
+NO_PYARROW = importlib.util.find_spec("pyarrow") is None
 PACKAGES = ("aio", "client", "model", "records", "sasl", "settings", "testing", "wire")
 
 
@@ -29,7 +32,7 @@ def subclasses(kind: type[TidelogError]) -> Iterator[type[TidelogError]]:
 
 def all_kinds() -> list[type[TidelogError]]:
     for module in pkgutil.walk_packages(tidelog.__path__, "tidelog."):
-        if module.name.split(".")[1] in PACKAGES:
+        if module.name.split(".")[1] in PACKAGES and not (module.name.startswith(COLUMNS) and NO_PYARROW):
             importlib.import_module(module.name)
     return sorted(set(subclasses(TidelogError)), key=lambda kind: (kind.__module__, kind.__name__))
 

@@ -11,7 +11,6 @@ import pytest
 
 from tidelog.broker.net.bearer_tokens import _read_url
 from tidelog.client.security import OAuthLogin
-from tidelog.pipeline.analytics.prometheus import Prometheus
 from tidelog.pipeline.errors import PipelineError
 from tidelog.process.direct_requests import open_directly
 from tidelog.sasl import AuthenticationError
@@ -46,6 +45,13 @@ class RedirectingServer:
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
 
 
+def _ask_prometheus(url: str) -> int:
+    module = pytest.importorskip(
+        "tidelog.pipeline.analytics.prometheus", reason="pandas is not installed: make pipeline-setup"
+    )
+    return int(module.Prometheus(url, token="secret").scrape_interval_ms("up", 0))
+
+
 @pytest.fixture(params=[301, 302, 303, 307, 308])
 def server(request: pytest.FixtureRequest) -> Iterator[RedirectingServer]:
     redirecting = RedirectingServer(request.param)
@@ -60,7 +66,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[RedirectingServer]:
         (lambda url: open_directly(url, 10.0), urllib.error.HTTPError),
         (_read_url, urllib.error.HTTPError),
         (lambda url: OAuthLogin(url, "alice", "secret", "").tokens("nonce"), AuthenticationError),
-        (lambda url: Prometheus(url, token="secret").scrape_interval_ms("up", 0), PipelineError),
+        (_ask_prometheus, PipelineError),
     ],
     ids=["request", "keys of the provider", "token of the provider", "Prometheus"],
 )
