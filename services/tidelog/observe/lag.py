@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import DAY_MS, HOUR_MS, WallMs
 from tidelog.model.topics import TopicPartition
 
 
@@ -80,8 +80,6 @@ def total_of(lags: Iterable[int | None]) -> int | None:
 
 
 NO_LIMIT: Final = -1
-HOUR_MS: Final = 3_600_000
-DAY_MS: Final = 24 * HOUR_MS
 _TIME: Final = "retention.ms"
 LEAST_OBSERVED_MS: Final = 1_000
 """The least time between two observations from which a speed is computed."""

@@ -24,10 +24,10 @@ MAX_CLIENT_ITERATIONS: Final = 1_000_000
 """A client refuses more iterations, because a false server could keep it busy for hours."""
 MAX_TOKEN_BYTES: Final = 16_384
 """A message of an exchange has far less; names and nonces are short."""
-SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
-SALT_BYTES: Final = 26
 NONCE_BYTES: Final = 24
 """The random bytes of a nonce, before their encoding as base64."""
+SALT_ALPHABET: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
+SALT_BYTES: Final = 26
 """Kafka's tools create salts of 25 or 26 of these characters (130 random bits in base 36). All of tidelog's
 salts look like them, so the salt of an unknown user does not stand out.
 """

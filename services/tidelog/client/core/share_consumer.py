@@ -424,6 +424,7 @@ class ShareConsumerCore:
             for first, last, _ in answer.acquired:
                 session.acknowledge(place, dict.fromkeys(range(first, last + 1), AcknowledgeType.RELEASE))
             return
+        self._withdraw(session, place, answer, effects)
         for first, last, delivery_count in answer.acquired:
             for offset in range(first, last + 1):
                 record = found.get(offset)
@@ -432,6 +433,21 @@ class ShareConsumerCore:
                     continue
                 delivered = DeliveredRecord(place, record, delivery_count)
                 self._buffer.append(_Buffered(delivered, session, session.generation, deadline_ms))
+
+    def _withdraw(
+        self, session: ShareSession, place: TopicPartition, answer: SharedPartition, effects: list[Effect]
+    ) -> None:
+        """Drops what waits to be sent to earlier brokers about records that another broker has given now."""
+        for earlier in self.sessions.values():
+            waiting = earlier.acknowledgements.get(place)
+            if earlier is session or not waiting:
+                continue
+            again = [offset for first, last, _ in answer.acquired for offset in range(first, last + 1)]
+            void = {offset: waiting.pop(offset) for offset in again if offset in waiting}
+            if not waiting:
+                del earlier.acknowledgements[place]
+            moved = f"broker {session.node_id} has delivered the record again"
+            self._acknowledged(place, void, ErrorCode.NOT_LEADER_OR_FOLLOWER, moved, effects)
 
     def _end(self, session: ShareSession, error: KafkaError, now_ms: int, effects: list[Effect]) -> None:
         """The session has ended: its records belong to others, and its acknowledgements have failed."""

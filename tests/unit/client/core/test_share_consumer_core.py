@@ -6,11 +6,14 @@ import uuid
 
 import pytest
 
+from brokerlab.batches import build_batch
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer_events import SendGroupRequest, TopicsMissing
+from tidelog.client.core.consumer_events import AcknowledgeType, SendGroupRequest, TopicsMissing
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.core.share_consumer import (
+    AcknowledgementDone,
+    SendAcknowledgements,
     SendShareFetch,
     ShareAnswered,
     ShareConsumerCore,
@@ -80,3 +83,47 @@ def test_a_missing_topic_is_named() -> None:
     reasons = {"topic 't'": "the topic or partition does not exist"}
     assert TopicsMissing(reasons) not in core.step(received, 0)
     assert TopicsMissing(reasons) in core.step(received, 10_000)
+
+
+def test_a_record_that_came_again_is_acknowledged_only_to_the_broker_that_gave_it_last() -> None:
+    """Otherwise a broker that gave the record before learns a decision that the application has replaced."""
+    places = TopicPartition("t", 0), TopicPartition("t", 1)
+    nodes = (Node(1, "h", 1), Node(2, "h", 1))
+    topic_id = uuid.UUID(int=1)
+    before, after = (TopicView("t", topic_id, (PartitionLeader(each, each),) * 2) for each in (1, 2))
+    settings = ShareConsumerSettings(group_id="g", share_acknowledgement_mode="explicit")
+    core = ShareConsumerCore(settings, jitter=lambda: 0.5)
+    core.subscribe(("t",), 0)
+    core.begin_poll(0)
+    core.step(MetadataReceived(nodes, (before,)), 0)
+    assigned = frozenset({(topic_id, 0), (topic_id, 1)})
+    effects = core.step(
+        HeartbeatAnswered(Heartbeat(0, 0, ("t",), None, frozenset()), 0, None, 1, 5_000, assigned), 1
+    )
+
+    def answer(to: SendShareFetch, delivery_count: int, error_code: ErrorCode) -> ShareAnswered:
+        records = memoryview(build_batch([b"a"]))
+        given = SharedPartition(0, None, 0, None, records, ((0, 0, delivery_count),), None)
+        refused = SharedPartition(error_code, None, 0, None, memoryview(b""), (), None)
+        return ShareAnswered(to.request_id, 0, None, 30_000, dict(zip(places, (given, refused), strict=True)))
+
+    (fetch,) = [effect for effect in effects if isinstance(effect, SendShareFetch)]
+    core.step(answer(fetch, 1, ErrorCode.LEADER_NOT_AVAILABLE), 2)  # the next request to broker 1 waits
+    assert [each.delivery_count for each in core.take(10, 2)] == [1]
+    core.acknowledge(places[0], 0, AcknowledgeType.ACCEPT)
+    core.begin_poll(3)
+    effects = core.step(MetadataReceived(nodes, (after,)), 3)
+    (fetch,) = [effect for effect in effects if isinstance(effect, SendShareFetch)]
+    assert fetch.node_id == 2
+    effects = core.step(answer(fetch, 2, ErrorCode.NONE), 4)
+    (done,) = [effect for effect in effects if isinstance(effect, AcknowledgementDone)]
+    assert (done.place, done.offsets) == (places[0], (0,))
+    assert done.error is not None and done.error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [each.delivery_count for each in core.take(10, 4)] == [2]
+    core.acknowledge(places[0], 0, AcknowledgeType.REJECT)
+    effects = core.commit(10_000)
+    sent = [effect for effect in effects if isinstance(effect, SendShareFetch | SendAcknowledgements)]
+    told = [(effect.node_id, effect.acknowledgements.get(places[0], ())) for effect in sent]
+    assert [(node_id, batch.types) for node_id, found in told for batch in found] == [
+        (2, (AcknowledgeType.REJECT,))
+    ]
