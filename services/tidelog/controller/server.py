@@ -6,16 +6,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from functools import cache, partial
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import structlog
 
+from tidelog.controller.core.acl_changes import create_acls, delete_acls
+from tidelog.controller.core.broker_removal import unregister_broker
+from tidelog.controller.core.broker_requests import allocate_producer_ids, controlled_shutdown
+from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.commands import steady_full_commands
-from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps
+from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
+from tidelog.controller.core.decision import ControllerDecision, DecisionSteps
+from tidelog.controller.core.delegation_tokens import (
+    create_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
+from tidelog.controller.core.elections import elect_leaders
+from tidelog.controller.core.feature_updates import update_features
+from tidelog.controller.core.quorum import describe_quorum
+from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
+from tidelog.controller.core.scram_credentials import alter_user_scram_credentials
 from tidelog.controller.core.state import ClusterState
+from tidelog.controller.core.topic_creation import create_partitions, create_topics
+from tidelog.controller.core.topic_deletion import delete_topics
 from tidelog.controller.election import Office, resign, stand, take_office, until_office_is_vacant
 from tidelog.controller.metrics import ControllerCounts, Overview
 from tidelog.controller.pushes import BrokerPushes
@@ -50,78 +66,51 @@ from tidelog.timing.slices import run_in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 
-_CORE: Final = "tidelog.controller.core."
-_DECISIONS: Final = {
-    ApiKey.CREATE_TOPICS: ("topic_creation", "create_topics"),
-    ApiKey.DELETE_TOPICS: ("topic_deletion", "delete_topics"),
-    ApiKey.CREATE_PARTITIONS: ("topic_creation", "create_partitions"),
-    ApiKey.ALTER_CONFIGS: ("config_changes", "alter_configs"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: ("config_changes", "incremental_alter_configs"),
-    ApiKey.ELECT_LEADERS: ("elections", "elect_leaders"),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: ("reassignments", "list_partition_reassignments"),
-    ApiKey.UPDATE_FEATURES: ("feature_updates", "update_features"),
-    ApiKey.UNREGISTER_BROKER: ("broker_removal", "unregister_broker"),
-    ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ("scram_credentials", "alter_user_scram_credentials"),
-    ApiKey.CREATE_DELEGATION_TOKEN: ("delegation_tokens", "create_delegation_token"),
-    ApiKey.RENEW_DELEGATION_TOKEN: ("delegation_tokens", "renew_delegation_token"),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: ("delegation_tokens", "expire_delegation_token"),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
-    ApiKey.DESCRIBE_QUORUM: ("quorum", "describe_quorum"),
-    ApiKey.CREATE_ACLS: ("acl_changes", "create_acls"),
-    ApiKey.DELETE_ACLS: ("acl_changes", "delete_acls"),
-}
+# The message is Any, because each decision takes the message class of its API. The decisions of delegation
+# tokens also take the client's principal.
+DecideRequest = Callable[..., ControllerDecision[Any] | DecisionSteps[Any]]
 
-# Their decisions also take the client's principal.
-_OF_PRINCIPALS: Final = frozenset(
-    {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
-)
+_OF_PRINCIPALS: Final[Mapping[int, DecideRequest]] = {
+    ApiKey.CREATE_DELEGATION_TOKEN: create_delegation_token,
+    ApiKey.RENEW_DELEGATION_TOKEN: renew_delegation_token,
+    ApiKey.EXPIRE_DELEGATION_TOKEN: expire_delegation_token,
+}
+_DECISIONS: Final[Mapping[int, DecideRequest]] = {
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.UPDATE_FEATURES: update_features,
+    ApiKey.UNREGISTER_BROKER: unregister_broker,
+    ApiKey.ALTER_CLIENT_QUOTAS: alter_client_quotas,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: describe_client_quotas,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+    **_OF_PRINCIPALS,
+}
 
 # The response waits at least this long, because a topic should be usable when its creation is answered.
 MIN_PROPAGATION_WAIT_MS: Final = 1000
-
-# The message is Any, because each decision takes the message class of its API.
-DecideRequest = Callable[
-    [ClusterState, Context, Any, int], ControllerDecision[Message] | DecisionSteps[Message]
-]
 
 
 def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Message], int]:
     """Returns the decision and the time in ms that its response may wait for brokers. Raises
     KafkaError(UNSUPPORTED_VERSION).
     """
-    decide = _decision(api_key)
+    decide = _DECISIONS.get(api_key)
+    if decide is None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The controller does not serve API {api_key}.")
     timeout_ms: int = getattr(request.message, "timeout_ms", MAX_PROPAGATION_WAIT_MS)
     wait_ms = max(MIN_PROPAGATION_WAIT_MS, min(timeout_ms, MAX_PROPAGATION_WAIT_MS))
-    if api_key in _OF_PRINCIPALS:
-        return partial(_decide_for_principal, decide, request), wait_ms
-    return partial(_decide, decide, request), wait_ms
-
-
-def _decide(
-    decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
-) -> ControllerDecision[Message] | DecisionSteps[Message]:
-    return decide(state, context, request.message, request.api_version)
-
-
-def _decide_for_principal(
-    decide: Callable[..., ControllerDecision[Message] | DecisionSteps[Message]],
-    request: ForwardedRequest,
-    state: ClusterState,
-    context: Context,
-) -> ControllerDecision[Message] | DecisionSteps[Message]:
-    return decide(state, context, request.message, request.api_version, request.principal)
-
-
-@cache
-def _decision(api_key: int) -> DecideRequest:
-    found = _DECISIONS.get(ApiKey(api_key)) if api_key in ApiKey.__members__.values() else None
-    if found is None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The controller does not serve API {api_key}.")
-    module, name = found
-    decide: DecideRequest = getattr(import_module(_CORE + module), name)
-    return decide
+    principal = (request.principal,) if api_key in _OF_PRINCIPALS else ()
+    message, version = request.message, request.api_version
+    return lambda state, context: decide(state, context, message, version, *principal), wait_ms
 
 
 RETRY_MS: Final = 500
@@ -261,14 +250,10 @@ class Controller:
             return await self._active_term().submit(decide, wait_ms)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        from tidelog.controller.core.broker_requests import allocate_producer_ids
-
         decide = partial(allocate_producer_ids, broker_id=broker_id, broker_epoch=broker_epoch)
         return await self._active_term().submit(decide)
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        from tidelog.controller.core.broker_requests import controlled_shutdown
-
         decide = partial(controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
         return await self._active_term().submit(decide, SHUTDOWN_WAIT_MS, not_waited_for=broker_id)
 

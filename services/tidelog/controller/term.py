@@ -49,6 +49,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
+from tidelog.settings.group_settings import validate_group_overrides
 from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
 from tidelog.settings.setting import Password, Setting, SettingType
 from tidelog.settings.topic_settings import (
@@ -655,9 +656,6 @@ class BrokerSettingRules:
         )
 
     def validate_group(self, overrides: Mapping[str, str | None]) -> None:
-        # The import is here because few clusters have settings of groups.
-        from tidelog.settings.group_settings import validate_group_overrides
-
         validate_group_overrides(overrides, self._settings)
 
     def topic_list_default(self, name: str) -> str | None:

@@ -1,8 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics, brokers and groups.
 
 Each broker answers for its own loggers. The subscriptions to clients' metrics (KIP-714) are settings of a
-resource, too. Kafka accepts
-settings of unknown topics in some modes; tidelog always refuses them.
+resource, too. Kafka accepts settings of unknown topics in some modes; tidelog always refuses them.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from tidelog.metadata.entries import (
     group_config_key,
 )
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
+from tidelog.model.client_metrics import parse_subscription
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
 from tidelog.model.topics import topic_name_problem
@@ -210,8 +210,6 @@ def _group_records(state: ClusterState, context: Context, change: _Change) -> tu
 
 
 def _client_metrics_records(state: ClusterState, change: _Change) -> tuple[Record, ...]:
-    from tidelog.model.client_metrics import parse_subscription  # only this resource needs RE2
-
     key = ClientMetricsEntry(change.name, {}).key
     known = state.client_metrics.get(key)
     before: Overrides = {} if known is None else known.configs
