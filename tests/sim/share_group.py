@@ -23,8 +23,7 @@ from sim.loop import SimLoop
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import DeadLetterCopies
-from tidelog.broker.share.dead_letter_reader import ReadLetters
-from tidelog.broker.share.dead_letter_records import NO_RECORD, DeadLetter
+from tidelog.broker.share.dead_letter_records import NO_RECORD, DeadLetter, ReadLetters
 from tidelog.broker.share.deliveries import AcknowledgedBatch, DeadLetters, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey, ShareParts

@@ -231,8 +231,7 @@ class BrokerParts:
     def share_partitions(self) -> SharePartitions:
         """The share partitions that this broker leads. The first request of a share group makes them."""
         if self._share_partitions is None:
-            from tidelog.broker.share.dead_letter_topics import DeadLetterTopics
-            from tidelog.broker.share.dead_letter_writer import DeadLetterWriter
+            from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
             from tidelog.broker.share.share_partitions import SharePartitions
 
             self._share_partitions = SharePartitions(

@@ -5,27 +5,51 @@ partition copies them in batches, and then tells the core, which archives them. 
 flight, so they count towards the limit of their share partition, and other records are still delivered. A
 copy that fails is repeated for as long as this broker leads; Kafka gives up after five attempts. A copy whose
 outcome is unknown, or whose broker died, is repeated, too, so a record may be in the topic more than once.
+
+`CopyTurns` decides whose copy may keep batches in memory next. A write to a dead letter topic that does not
+answer keeps its batches until its timeout. So topics whose last write succeeded have turns of their own, and
+each other topic has one of the remaining turns at a time. Topics that hang, however many, hold up the
+answering ones at most once, until their first timeouts.
+
+`DeadLetterTakeover` continues copies after a change of leaders, also where no member fetches. A new leader
+reads the state of a share partition when a member fetches it. But a group whose records wait for their copy
+may have no members any more. So a leader asks for the states of its partitions once in each leader epoch, for
+the groups that have a dead letter topic. Where records wait, it begins to use the share partition, which
+copies them and is then forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Final, NamedTuple, Protocol
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Final, NamedTuple
+from uuid import UUID
 
 import structlog
 
+from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.share.dead_letter_reader import read_letters
-from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of
-from tidelog.broker.share.dead_letter_turns import CopyTurns
+from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of, read_letters
+from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.record_ranges import DeliveryState
+from tidelog.broker.share.share_partition import RETRIABLE, SharePartition, SharePartitionKey
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
+from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import TopicState
-from tidelog.settings.group_settings import GroupSettings
 from tidelog.timing.clock import Clock
+from tidelog.wire.messages.read_share_group_state import (
+    PartitionData,
+    PartitionResult,
+    ReadShareGroupStateRequest,
+    ReadStateData,
+)
 
 MAX_RECORDS: Final = 500
 """The most records of one copy. The core archives so many single ones in about 20 ms."""
@@ -42,56 +66,20 @@ OF_THE_BATCH: Final = frozenset(
     {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_RECORD}
 )
 """The errors that other batches for the same topic need not get."""
+MAX_STATE_READS: Final = 100
+"""The most states that are read at a time. Each has at most 10,000 batches."""
+MAX_COPIES: Final = 48
+"""The most copies to answering topics that keep batches in memory, about 1 MiB each."""
+MAX_COPIES_OF_OTHERS: Final = 16
+"""The most copies to topics that are not known to answer, each to another topic."""
+MAX_COPIES_OF_TOPIC: Final = 4
+"""The most copies to one answering topic. It is one copy while half of the turns or more are taken, so that
+a few topics that begin to hang leave room for many.
+"""
+MAX_ANSWERING_TOPICS: Final = 1_000
+"""The most topics that are known to answer. A further topic replaces the one that was added first."""
 
 _log = structlog.get_logger(__name__)
-
-
-class CopiedPartition(Protocol):
-    """The share partition whose records are copied (`SharePartition`)."""
-
-    replica: Replica
-
-    @property
-    def group_id(self) -> str: ...
-
-    @property
-    def core(self) -> SharePartitionCore | None:
-        """The core, None unless the partition is active."""
-        ...
-
-    def continues(self) -> bool:
-        """Returns whether this broker still leads the partition in the same epoch. Ends it otherwise."""
-        ...
-
-    @property
-    def settings(self) -> GroupSettings: ...
-
-    @property
-    def isolation_level(self) -> int: ...
-
-    def dead_letters_changed(self) -> None:
-        """Writes what the core has to write after records were archived."""
-        ...
-
-
-class FindTopic(Protocol):
-    """The dead letter topics (`dead_letter_topics.py`)."""
-
-    async def find(self, name: str) -> TopicState:
-        """Raises KafkaError and ConnectionError."""
-        ...
-
-    def max_message_bytes(self, topic: TopicState) -> int: ...
-
-
-class WriteBatch(Protocol):
-    """Writes batches (`dead_letter_writer.py`)."""
-
-    async def write(self, topic: str, partition: int, batch: bytearray) -> None:
-        """Raises KafkaError."""
-        ...
-
-    async def close(self) -> None: ...
 
 
 class DeadLetterLoad(NamedTuple):
@@ -116,8 +104,8 @@ class DeadLetterCopies:
 
     def __init__(
         self,
-        topics: FindTopic,
-        writer: WriteBatch,
+        topics: DeadLetterTopics,
+        writer: DeadLetterWriter,
         clock: Clock,
         record_walks: Executor,
         spawn: Callable[[Coroutine[object, None, None]], None],
@@ -127,12 +115,12 @@ class DeadLetterCopies:
         self._clock = clock
         self._record_walks = record_walks
         self._spawn = spawn
-        self._running: set[CopiedPartition] = set()
+        self._running: set[SharePartition] = set()
         self._reads = asyncio.Semaphore(MAX_READS)
         self._turns = CopyTurns()
         self._counts: dict[str, DeadLetterLoad] = {}
 
-    def begin(self, partition: CopiedPartition) -> None:
+    def begin(self, partition: SharePartition) -> None:
         """Copies the dead letters of a share partition, unless that is under way."""
         core = partition.core
         if partition in self._running or core is None or next(core.dead_letters(), None) is None:
@@ -154,9 +142,7 @@ class DeadLetterCopies:
                 loads[group] = load._replace(waiting=load.waiting + core.archiving_count)
         return loads
 
-    # -- one share partition
-
-    async def _copy_all(self, partition: CopiedPartition) -> None:
+    async def _copy_all(self, partition: SharePartition) -> None:
         """Copies until nothing is left, or until the share partition is over."""
         pause_ms, last_reason = FIRST_PAUSE_MS, ""
         refused: set[int] = set()
@@ -195,7 +181,7 @@ class DeadLetterCopies:
 
     async def _copy(
         self,
-        partition: CopiedPartition,
+        partition: SharePartition,
         core: SharePartitionCore,
         wanted: list[DeadLetters],
         refused: set[int],
@@ -211,7 +197,7 @@ class DeadLetterCopies:
             return await self._write(partition, core, wanted, refused, topic, end_offset, batches)
 
     async def _read(
-        self, partition: CopiedPartition, wanted: list[DeadLetters], topic: TopicState
+        self, partition: SharePartition, wanted: list[DeadLetters], topic: TopicState
     ) -> tuple[int, list[LetterBatch]]:
         """Returns the batches to write, and the end offset of what was read. Raises KafkaError."""
         source = partition.replica.topic_partition
@@ -232,7 +218,7 @@ class DeadLetterCopies:
 
     async def _write(
         self,
-        partition: CopiedPartition,
+        partition: SharePartition,
         core: SharePartitionCore,
         wanted: list[DeadLetters],
         refused: set[int],
@@ -274,7 +260,7 @@ class DeadLetterCopies:
         counts[group] = DeadLetterLoad(known.copied + copied, known.failures + failures)
 
 
-def _why_not_copied(partition: CopiedPartition) -> str | None:
+def _why_not_copied(partition: SharePartition) -> str | None:
     """Returns why the records of a share partition have no dead letters, None if they have."""
     topic = partition.settings.errors_deadletterqueue_topic_name
     if not topic:
@@ -284,7 +270,7 @@ def _why_not_copied(partition: CopiedPartition) -> str | None:
     return None
 
 
-async def _archive_all(partition: CopiedPartition, core: SharePartitionCore, reason: str) -> None:
+async def _archive_all(partition: SharePartition, core: SharePartitionCore, reason: str) -> None:
     _log.warning(
         "records are archived without a copy",
         group=partition.group_id,
@@ -350,7 +336,7 @@ def _archive_gaps(
     return sum(core.dead_letters_copied(letters.first, letters.last) for letters in _without(below, refused))
 
 
-def _log_failure(partition: CopiedPartition, error: KafkaError | ConnectionError) -> None:
+def _log_failure(partition: SharePartition, error: KafkaError | ConnectionError) -> None:
     _log.warning(
         "records cannot be copied to the dead letter topic now; they are tried again",
         group=partition.group_id,
@@ -359,3 +345,163 @@ def _log_failure(partition: CopiedPartition, error: KafkaError | ConnectionError
         error=error.code.name if isinstance(error, KafkaError) else type(error).__name__,
         reason=str(error),
     )
+
+
+class _Known(NamedTuple):
+    """The groups whose states of a partition were read in a leader epoch."""
+
+    leader_epoch: int
+    groups: frozenset[str]
+
+
+class _Unread(NamedTuple):
+    key: SharePartitionKey
+    replica: Replica
+    leader_epoch: int
+
+
+class DeadLetterTakeover:
+    """The states that this broker has read as a leader. `use` begins to use a share partition without a
+    member, unless it is in use.
+    """
+
+    def __init__(self, state: ShareStateClient, use: Callable[[SharePartitionKey, Replica], object]) -> None:
+        self._state = state
+        self._use = use
+        self._known: dict[TopicPartition, _Known] = {}
+        self._groups: frozenset[str] = frozenset()
+        """The groups of the last scan, so that the partitions share one set."""
+
+    async def scan(self, groups: frozenset[str], replicas: Iterable[Replica]) -> None:
+        """Reads the states of the groups that were not read in the current leader epochs. A state that
+        cannot be read now is read by a later scan.
+        """
+        if groups != self._groups:
+            self._groups = groups
+        unread = self._unread(list(replicas))
+        while wanted := list(islice(unread, MAX_STATE_READS)):
+            by_group: defaultdict[str, list[_Unread]] = defaultdict(list)
+            for found in wanted:
+                by_group[found.key.group_id].append(found)
+            for group, states in by_group.items():
+                await self._read(group, states)
+
+    def _unread(self, replicas: list[Replica]) -> Iterator[_Unread]:
+        led = {replica.topic_partition: replica for replica in replicas if replica.core.is_leader}
+        self._known = {at: known for at, known in self._known.items() if at in led}
+        for at, replica in led.items():
+            groups, epoch, known = self._groups, replica.core.leader_epoch, self._known.get(at)
+            if known is None or known.leader_epoch != epoch:
+                known = self._known[at] = _Known(epoch, frozenset())
+            if known.groups is groups:
+                continue
+            for group in sorted(groups - known.groups):
+                yield _Unread(SharePartitionKey(group, replica.topic_id, at.partition), replica, epoch)
+            if groups <= known.groups:  # a group has no dead letter topic any more
+                self._known[at] = _Known(epoch, groups)
+
+    async def _read(self, group: str, states: list[_Unread]) -> None:
+        partitions: defaultdict[UUID, list[PartitionData]] = defaultdict(list)
+        for found in states:
+            partitions[found.key.topic_id].append(PartitionData(found.key.partition, UNKNOWN_EPOCH))
+        topics = [ReadStateData(topic_id, wanted) for topic_id, wanted in partitions.items()]
+        response = await self._state.read(ReadShareGroupStateRequest(group, topics))
+        results = {
+            (topic.topic_id, result.partition): result
+            for topic in response.results
+            for result in topic.partitions
+        }
+        for key, replica, leader_epoch in states:
+            result = results.get((key.topic_id, key.partition))
+            known = self._known.get(replica.topic_partition)
+            if result is None or result.error_code in RETRIABLE:
+                continue
+            if known is None or known.leader_epoch != leader_epoch:
+                continue
+            if _waits(result):
+                self._use(key, replica)
+            groups = known.groups | {group}
+            self._known[replica.topic_partition] = _Known(
+                leader_epoch, self._groups if groups == self._groups else groups
+            )
+
+
+def _waits(result: PartitionResult) -> bool:
+    """Returns whether records wait for their copy. A result with an error has no records."""
+    return any(batch.delivery_state == DeliveryState.ARCHIVING for batch in result.state_batches)
+
+
+class CopyTurns:
+    """The turns of all copies of a broker. Topics that wait get them one after the other."""
+
+    def __init__(self) -> None:
+        self._answering: dict[str, None] = {}
+        self._held: Counter[str] = Counter()
+        """The turns by topic, of topics that answered when they got the turn."""
+        self._held_by_others: Counter[str] = Counter()
+        self._waiting: dict[str, deque[asyncio.Future[Counter[str]]]] = {}
+        """The copies that wait, by topic. A topic that got a turn is the last one again."""
+
+    @asynccontextmanager
+    async def turn(self, topic: str) -> AsyncIterator[None]:
+        """Waits for the turn of a copy to a topic, and ends the turn after the block."""
+        held = self._take(topic)
+        if held is None:
+            got: asyncio.Future[Counter[str]] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(topic, deque()).append(got)
+            try:
+                held = await got
+            except asyncio.CancelledError:
+                if got.done() and not got.cancelled():  # it was given a turn and cancelled at once
+                    self._end(topic, got.result())
+                raise
+        try:
+            yield
+        finally:
+            self._end(topic, held)
+
+    def answered(self, topic: str) -> None:
+        """Counts a topic among the answering ones, because a write to it succeeded."""
+        if topic in self._answering:
+            return
+        if len(self._answering) >= MAX_ANSWERING_TOPICS:
+            del self._answering[next(iter(self._answering))]
+        self._answering[topic] = None
+        self._admit()
+
+    def failed(self, topic: str) -> None:
+        """Counts a topic among the others, because a write to it failed."""
+        self._answering.pop(topic, None)
+
+    def _take(self, topic: str) -> Counter[str] | None:
+        """Takes a turn for a topic, if it may have one. Returns the count that the turn belongs to."""
+        if topic in self._answering:
+            held, all_held = self._held, self._held.total()
+            share = MAX_COPIES_OF_TOPIC if 2 * all_held < MAX_COPIES else 1
+            is_free = all_held < MAX_COPIES and held[topic] < share
+        else:
+            held = self._held_by_others
+            is_free = held.total() < MAX_COPIES_OF_OTHERS and held[topic] == 0
+        if not is_free:
+            return None
+        held[topic] += 1
+        return held
+
+    def _end(self, topic: str, held: Counter[str]) -> None:
+        held[topic] -= 1
+        if not held[topic]:
+            del held[topic]
+        self._admit()
+
+    def _admit(self) -> None:
+        """Gives turns to the topics that wait and may have one."""
+        for topic in tuple(self._waiting):
+            waiting = self._waiting[topic]
+            while waiting and waiting[0].done():  # cancelled
+                waiting.popleft()
+            if waiting and (held := self._take(topic)) is not None:
+                waiting.popleft().set_result(held)
+                del self._waiting[topic]
+                self._waiting[topic] = waiting
+            if not waiting:
+                del self._waiting[topic]

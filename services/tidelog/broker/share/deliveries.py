@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
-from tidelog.broker.share.breaker import NO_BREAKER, BreakerRules
+from tidelog.broker.share.pauses import NO_BACKOFF, NO_BREAKER, BreakerRules, RetryBackoff
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.model.instants import MonotonicMs
 

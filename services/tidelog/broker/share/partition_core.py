@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from tidelog.broker.share.breaker import Breaker, BreakerState
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -37,6 +36,7 @@ from tidelog.broker.share.deliveries import (
     StateWrite,
     Wanted,
 )
+from tidelog.broker.share.pauses import Breaker, BreakerState
 from tidelog.broker.share.record_ranges import NO_DEADLINE, DeliveryState, RecordRange, RecordRanges
 from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -143,8 +143,6 @@ class SharePartitionCore:
         if state is AVAILABLE:
             self._make_available(loaded, stored.available_at_ms)
 
-    # -- queries
-
     @property
     def start_offset(self) -> int:
         return self.ranges.start
@@ -199,8 +197,6 @@ class SharePartitionCore:
         None if there is none.
         """
         return self._wake_at_ms
-
-    # -- acquiring
 
     def acquire(
         self, wanted: Wanted, batches: Iterable[LogBatch], now_ms: MonotonicMs, limits: DeliveryLimits
@@ -303,8 +299,6 @@ class SharePartitionCore:
         found.delivery_count += 1
         self._wake_at(deadline_ms)
 
-    # -- screening
-
     @property
     def wants_facts_from(self) -> int | None:
         """The offset from which the shell should look at records and then call `screen`. None if it need not,
@@ -400,8 +394,6 @@ class SharePartitionCore:
         if offsets:
             ranges.join(min(offsets), max(offsets))
 
-    # -- acknowledging
-
     def acknowledge(
         self,
         member: str,
@@ -471,8 +463,6 @@ class SharePartitionCore:
                     ErrorCode.INVALID_RECORD_STATE,
                     f"the member has no lock of the records {found.first} to {found.last}",
                 )
-
-    # -- records that come back
 
     def release_member(self, member: str, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
         """Returns the records of a member whose session ends. Their delivery counts, so a record that ends
@@ -601,8 +591,6 @@ class SharePartitionCore:
         self.ranges.drop_final()
         self._release_held_back()
 
-    # -- dead letters
-
     @property
     def archiving_count(self) -> int:
         """The number of records that wait for their copy to the dead letter topic. Any thread may ask."""
@@ -640,8 +628,6 @@ class SharePartitionCore:
         count = sum(map(len, copied))
         self._settle(first, last)  # also where nothing is archived, `within` has divided ranges
         return count
-
-    # -- writing
 
     def next_write(self) -> StateWrite | None:
         """Begins and returns the next write. Returns None if there is nothing to write, or if a write is in

@@ -168,8 +168,6 @@ class RecordRanges:
         """The number of records in the window that wait."""
         return self._waiting_count
 
-    # -- lookup
-
     def first_available(self) -> int:
         """Returns the first available offset, `end` if there is none."""
         at = self._index(self._next_available)
@@ -208,8 +206,6 @@ class RecordRanges:
             at += 1
             self._ranges.insert(at, found.cut(offset))
         return at
-
-    # -- changes
 
     def append(self, added: RecordRange) -> None:
         """Adds a range at the end of the window."""

@@ -8,17 +8,17 @@ of it can undo a later one; its records stay locked meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Final, NamedTuple, Protocol
+from enum import Enum
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import structlog
 
+from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import log_reader
-from tidelog.broker.share.backoff import RetryBackoff
-from tidelog.broker.share.breaker import BreakerRules, BreakerState
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -27,28 +27,24 @@ from tidelog.broker.share.deliveries import (
     StateRange,
     StateWrite,
 )
-from tidelog.broker.share.key_order import KeyOrder
 from tidelog.broker.share.partition_core import SharePartitionCore
-from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
-from tidelog.broker.share.record_facts import FoundFacts, WantedFacts, find_facts
+from tidelog.broker.share.pauses import BreakerRules, BreakerState, RetryBackoff
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.broker.share.screening import Screening, Upcoming
+from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts, find_facts
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.records.batch import CorruptBatchError
-from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, duration_ms
+from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, GroupSettingsView, duration_ms
 from tidelog.timing.clock import Clock
 from tidelog.timing.timer import Callback, Timer
 from tidelog.timing.timing_wheel import TimerEntry
 from tidelog.wire.messages import read_share_group_state, write_share_group_state
 from tidelog.wire.messages.read_share_group_state import (
     ReadShareGroupStateRequest,
-    ReadShareGroupStateResponse,
 )
 from tidelog.wire.messages.write_share_group_state import (
     WriteShareGroupStateRequest,
-    WriteShareGroupStateResponse,
 )
 
 LOOK_BYTES: Final = 1_048_576
@@ -110,27 +106,13 @@ class Screens(NamedTuple):
 NO_SCREENS: Final = Screens(False, False)
 
 
-class ShareState(Protocol):
-    """Reads and writes the states of share partitions (`coordination/share_state.py`)."""
-
-    async def read(self, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse: ...
-
-    async def write(self, request: WriteShareGroupStateRequest) -> WriteShareGroupStateResponse: ...
-
-
-class GroupSettingsOf(Protocol):
-    """The settings of groups (`settings/group_settings.py`)."""
-
-    def for_group(self, group_id: str) -> GroupSettings: ...
-
-
 class ShareParts(NamedTuple):
     """The parts of the broker that share partitions use. `is_current` returns whether a replica still leads
     in a leader epoch, and `spawn` runs a coroutine in the background.
     """
 
-    state: ShareState
-    settings: GroupSettingsOf
+    state: ShareStateClient
+    settings: GroupSettingsView
     clock: Clock
     timer: Timer
     record_walks: Executor
@@ -150,6 +132,58 @@ class AcknowledgeResult:
     def __init__(self, error: ErrorCode | None = None, message: str | None = None) -> None:
         self.error = error
         self.message = message
+
+
+class SharePartitionState(Enum):
+    """The state of one share partition. A partition in a final state is forgotten; the next fetch begins with
+    a new one.
+    """
+
+    INITIALIZING = "initializing"
+    """The state is being read from the share coordinator, and a new start offset is being written."""
+    ACTIVE = "active"
+    """Records are delivered and acknowledged."""
+    FAILED = "failed"
+    """The share coordinator refused to give the state."""
+    FENCED = "fenced"
+    """Another leader has the partition, or the group's offsets were changed, or this broker lost its role."""
+
+
+TRANSITIONS: Final[Mapping[SharePartitionState, frozenset[SharePartitionState]]] = {
+    SharePartitionState.INITIALIZING: frozenset(
+        {SharePartitionState.ACTIVE, SharePartitionState.FAILED, SharePartitionState.FENCED}
+    ),
+    SharePartitionState.ACTIVE: frozenset({SharePartitionState.FENCED}),
+    SharePartitionState.FAILED: frozenset(),
+    SharePartitionState.FENCED: frozenset(),
+}
+"""The states that may follow each state."""
+
+
+class IllegalTransitionError(Exception):
+    """A transition that TRANSITIONS does not allow: a bug in the code that asked for it."""
+
+
+class SharePartitionStateMachine:
+    """The state of one share partition. It begins with INITIALIZING."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = SharePartitionState.INITIALIZING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the state is final."""
+        return not TRANSITIONS[self.state]
+
+    def enter(self, state: SharePartitionState) -> None:
+        """Changes the state. Raises IllegalTransitionError if TRANSITIONS does not allow that."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransitionError(
+                f"a share partition that is {self.state.value} can't become {state.value}"
+            )
+        self.state = state
 
 
 class SharePartition:
@@ -214,8 +248,6 @@ class SharePartition:
     def start(self) -> None:
         """Begins to read the state."""
         self._parts.spawn(self._guarded(self._load()))
-
-    # -- queries
 
     @property
     def core(self) -> SharePartitionCore | None:
@@ -310,8 +342,6 @@ class SharePartition:
         is_committed = self.settings.share_isolation_level == "read_committed"
         return READ_COMMITTED if is_committed else READ_UNCOMMITTED
 
-    # -- members
-
     def acknowledge(self, member: str, batches: Sequence[AcknowledgedBatch]) -> AcknowledgeResult:
         """Starts to acknowledge records. The result is known later."""
         core = self.core
@@ -371,8 +401,6 @@ class SharePartition:
         self._machine.enter(SharePartitionState.FENCED)
         self._finish(error)
 
-    # -- locks
-
     def _now_ms(self) -> MonotonicMs:
         return self._parts.timer.monotonic_ms()
 
@@ -399,8 +427,6 @@ class SharePartition:
         self.core_changed()
         if has_expired:
             self._parts.changed(self.key)
-
-    # -- looking at records
 
     def look_ahead(self) -> None:
         """Begins to look at the next records, if the group needs that and no record is available."""
@@ -467,8 +493,6 @@ class SharePartition:
     @property
     def _longest_wait_ms(self) -> int:
         return self.settings.tidelog_share_deliver_at_max_ms
-
-    # -- the share coordinator
 
     async def _guarded(self, work: Coroutine[object, None, None]) -> None:
         """Does `work`. If it raises, the partition is over, and the next fetch reads the state again."""
@@ -653,8 +677,6 @@ class SharePartition:
         while not core.is_high_watermark_known and self.continues():
             pause_ms = await _pause(pause_ms)
         return core.high_watermark
-
-    # -- the end
 
     def _answer(self, ended: list[Acknowledgement], error: ErrorCode, message: str | None) -> None:
         for acknowledgement in ended:

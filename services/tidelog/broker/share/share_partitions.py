@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from itertools import repeat
-from typing import Final
+from typing import Final, NamedTuple
 
+import structlog
+
+from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.requests.waiting_requests import WaitingRequests
-from tidelog.broker.share.breaker import BreakerState
-from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic, WriteBatch
-from tidelog.broker.share.dead_letter_takeover import DeadLetterTakeover
+from tidelog.broker.share.dead_letter_copies import (
+    DeadLetterCopies,
+    DeadLetterTakeover,
+)
+from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
 from tidelog.broker.share.deliveries import DeliveryCounts
-from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
+from tidelog.broker.share.pauses import BreakerState
 from tidelog.broker.share.share_partition import (
     AcknowledgementsOf,
-    GroupSettingsOf,
     SharePartition,
     SharePartitionKey,
     ShareParts,
-    ShareState,
 )
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import NO_TIMESTAMP
+from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.timing.clock import Clock
 from tidelog.timing.slices import in_slices
 from tidelog.timing.steps import Steps
@@ -35,6 +42,10 @@ from tidelog.timing.steps import Steps
 NO_COUNTS: Final = DeliveryCounts()
 RANGES_OF_A_STEP: Final = 50
 """The number of ranges of a share partition whose release counts as one step of sliced work."""
+MAX_LOOKUPS: Final = 1_000
+"""The most batches that one scrape looks up, 0.1 s of its thread."""
+
+_log = structlog.get_logger(__name__)
 
 
 class ShareGroupLoad:
@@ -79,13 +90,13 @@ class SharePartitions:
         self,
         hosted: HostedPartitions,
         waiting: WaitingRequests,
-        state: ShareState,
-        settings: GroupSettingsOf,
+        state: ShareStateClient,
+        settings: GroupSettingsView,
         clock: Clock,
         record_walks: Executor,
         max_sessions: Callable[[], int],
-        dead_letter_topics: FindTopic,
-        dead_letter_writer: WriteBatch,
+        dead_letter_topics: DeadLetterTopics,
+        dead_letter_writer: DeadLetterWriter,
     ) -> None:
         self._hosted = hosted
         self._waiting = waiting
@@ -285,3 +296,62 @@ class SharePartitions:
         # If many fetches wait, the first ones acquire all available records, and the others go on waiting.
         may_others = None if partition is None else partition.may_end_fetches
         self._waiting.fetch.check_and_complete(key, may_others)
+
+
+class OldestOffset(NamedTuple):
+    """The first offset of a share partition that is not finished."""
+
+    log: SegmentedLog
+    leader_epoch: int
+    offset: int
+
+
+class _Batch(NamedTuple):
+    """A batch that was looked up. `first_offset` is the offset for which it was looked up."""
+
+    leader_epoch: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class OldestRecords:
+    """The batches that were looked up, the one that was looked up first in front."""
+
+    def __init__(self) -> None:
+        self._batches: dict[SharePartitionKey, _Batch] = {}
+
+    def timestamps(
+        self, oldest: Mapping[SharePartitionKey, OldestOffset]
+    ) -> Iterator[tuple[SharePartitionKey, int]]:
+        """Yields the timestamps (ms) at these offsets. Leaves out batches without a timestamp, and partitions
+        that this scrape can no longer look up; the next one looks them up first. Forgets the partitions that
+        are not in `oldest`.
+        """
+        batches = self._batches = {key: batch for key, batch in self._batches.items() if key in oldest}
+        unknown = [key for key in oldest if key not in batches]
+        behind = [key for key, batch in batches.items() if not _contains(batch, oldest[key])]
+        for key in (unknown + behind)[:MAX_LOOKUPS]:
+            batches.pop(key, None)
+            found = _looked_up(key, oldest[key])
+            if found is not None:
+                batches[key] = found
+        for key, batch in batches.items():
+            if _contains(batch, oldest[key]) and batch.timestamp != NO_TIMESTAMP:
+                yield key, batch.timestamp
+
+
+def _contains(batch: _Batch, oldest: OldestOffset) -> bool:
+    is_within = batch.first_offset <= oldest.offset <= batch.last_offset
+    return is_within and batch.leader_epoch == oldest.leader_epoch
+
+
+def _looked_up(key: SharePartitionKey, oldest: OldestOffset) -> _Batch | None:
+    try:
+        found = oldest.log.batch_timestamp(oldest.offset)
+    except LogStorageError as error:
+        _log.warning("the age of a share partition's oldest record is unknown", key=key, reason=str(error))
+        return None
+    if found is None:
+        return None
+    return _Batch(oldest.leader_epoch, oldest.offset, found.offset, found.timestamp)

@@ -14,7 +14,7 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.share.dead_letter_takeover import DeadLetterTakeover
+from tidelog.broker.share.dead_letter_copies import DeadLetterTakeover
 from tidelog.metadata.entries import GroupConfigEntry
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition

@@ -25,7 +25,7 @@ from tidelog.broker.security.quotas.charge import Charge, now_ms
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, Samples
 from tidelog.broker.share import log_reader, share_partition, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
-from tidelog.broker.share.record_facts import FoundFacts, find_facts
+from tidelog.broker.share.screening import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
 from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity

@@ -9,8 +9,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.share import dead_letter_takeover
-from tidelog.broker.share.dead_letter_takeover import MAX_READS, DeadLetterTakeover
+from tidelog.broker.share import dead_letter_copies
+from tidelog.broker.share.dead_letter_copies import MAX_STATE_READS, DeadLetterTakeover
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.model.errors import ErrorCode
@@ -127,6 +127,6 @@ def test_a_replica_that_leads_again_meanwhile_is_read_again() -> None:
 
 def test_reads_are_bounded() -> None:
     lab = Lab()
-    replicas = [replica(at) for at in range(2 * MAX_READS + 10)]
+    replicas = [replica(at) for at in range(2 * MAX_STATE_READS + 10)]
     assert len(lab.scan(ONE_GROUP, *replicas)) == len(replicas)
-    assert lab.states.most == MAX_READS == dead_letter_takeover.MAX_READS
+    assert lab.states.most == MAX_STATE_READS == dead_letter_copies.MAX_STATE_READS

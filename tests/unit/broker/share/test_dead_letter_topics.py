@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.share.dead_letter_topics import DeadLetterTopics
+from tidelog.broker.share.dead_letter_writer import DeadLetterTopics
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, TopicState
 from tidelog.wire.messages.create_topics import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
-from tidelog.broker.share.dead_letter_turns import (
+from tidelog.broker.share.dead_letter_copies import (
     MAX_ANSWERING_TOPICS,
     MAX_COPIES,
     MAX_COPIES_OF_OTHERS,

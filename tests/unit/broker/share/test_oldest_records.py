@@ -9,9 +9,9 @@ import pytest
 
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.time_lookup import TimestampedOffset
-from tidelog.broker.share import oldest_records
-from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
+from tidelog.broker.share import share_partitions
 from tidelog.broker.share.share_partition import SharePartitionKey
+from tidelog.broker.share.share_partitions import OldestOffset, OldestRecords
 from tidelog.records.batch import NO_TIMESTAMP
 
 
@@ -71,7 +71,7 @@ def test_batches_without_a_timestamp_and_broken_logs_have_no_age() -> None:
 def test_a_scrape_looks_up_a_limited_number_and_the_next_one_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(oldest_records, "MAX_LOOKUPS", 2)
+    monkeypatch.setattr(share_partitions, "MAX_LOOKUPS", 2)
     records, log = OldestRecords(), BatchesOfTen()
     assert timestamps(records, log, 1, 1, 1) == {0: 9, 1: 9}
     assert timestamps(records, log, 1, 1, 1) == {0: 9, 1: 9, 2: 9}

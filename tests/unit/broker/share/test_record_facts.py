@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.partition.batch_validation import AppendRules, validate_batches
-from tidelog.broker.share import record_facts
-from tidelog.broker.share.record_facts import FoundFacts, RecordFacts, WantedFacts, find_facts
+from tidelog.broker.share import screening
+from tidelog.broker.share.screening import FoundFacts, RecordFacts, WantedFacts, find_facts
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import assemble_batch, parse_header
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
@@ -25,7 +25,7 @@ def batch(base_offset: int, *values: bytes | None, **options: object) -> bytes:
     """Returns a batch of records with these values of the header; None stands for no header."""
     records = []
     for number, value in enumerate(values):
-        headers = [] if value is None else [("other", b"1"), (record_facts.DELIVER_AT, value)]
+        headers = [] if value is None else [("other", b"1"), (screening.DELIVER_AT, value)]
         records.append(Record(number, NOW, None, b"v", headers))
     made = bytearray(build_batch(records, **options))  # type: ignore[arg-type]
     made[:8] = base_offset.to_bytes(8, "big")
@@ -99,7 +99,7 @@ def test_damaged_records_have_no_facts() -> None:
 def test_a_look_ends_within_a_batch_and_goes_on_there(most: int) -> None:
     batches = batch(0, *(time_after(number) for number in range(5))) + batch(5, *([None] * 6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_facts, "MAX_FOUND_RECORDS", most)
+        patch.setattr(screening, "MAX_FOUND_RECORDS", most)
         offset, seen = 0, dict[int, int]()
         while offset < 11:
             found = find_facts(batches, offset, TIMES)
@@ -139,7 +139,7 @@ def test_offsets_that_are_not_in_their_batch_or_not_in_order_give_no_facts(delta
 
 def test_facts_are_taken_in_parts() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record_facts, "MAX_RECORDS", 2)
+        patch.setattr(screening, "MAX_RECORDS", 2)
         found = FoundFacts([RecordFacts(at, at, key=at) for at in (0, 3, 4)], 9)
         first, rest = found.split()
         assert first == ([RecordFacts(0, 0, key=0), RecordFacts(3, 3, key=3)], 4)

@@ -8,7 +8,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcknowledgeType,
@@ -19,10 +18,10 @@ from tidelog.broker.share.deliveries import (
     StateWrite,
     Wanted,
 )
-from tidelog.broker.share.key_order import KeyOrder
 from tidelog.broker.share.partition_core import MAX_ENDED, SharePartitionCore
+from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.record_ranges import DeliveryState
-from tidelog.broker.share.screening import Screening, Upcoming
+from tidelog.broker.share.screening import KeyOrder, Screening, Upcoming
 from tidelog.model.instants import MonotonicMs
 
 LOCK_MS = 100

@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcquireMode,
@@ -23,6 +22,7 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.partition_core import MAX_RANGES, SharePartitionCore
+from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.record_ranges import DeliveryState, RecordRanges
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs

@@ -1,4 +1,4 @@
-"""The circuit breaker of a share partition, by itself and in the core."""
+"""The pauses of a share partition: the wait of a record, and the circuit breaker, also in the core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.share.breaker import Breaker, BreakerRules, BreakerState, IllegalTransitionError
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcknowledgeType,
@@ -16,6 +15,14 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.pauses import (
+    NO_BACKOFF,
+    Breaker,
+    BreakerRules,
+    BreakerState,
+    IllegalTransitionError,
+    RetryBackoff,
+)
 from tidelog.model.instants import MonotonicMs
 
 RULES = BreakerRules(50, min_deliveries=4, window_ms=1_000, pause_ms=200, probe_records=2)
@@ -184,3 +191,17 @@ def test_a_pause_and_its_probes_survive_a_new_leader() -> None:
     assert core.next_deadline_ms() == after(50)
     assert core.expire(after(50), LIMITS)
     assert fetch(core, after(50)) == [(0, 1)]
+
+
+def test_the_wait_grows_up_to_its_bound() -> None:
+    backoff = RetryBackoff(100, 3.0, 2_000)
+    assert [backoff.delay_ms(count) for count in (1, 2, 3, 4, 5)] == [100, 300, 900, 2_000, 2_000]
+    assert NO_BACKOFF.delay_ms(3) == 0
+
+
+@given(st.integers(0, 86_400_000), st.floats(1, 100), st.integers(1, 86_400_000), st.integers(0, 32_767))
+def test_the_wait_is_bounded_and_never_shrinks(first: int, multiplier: float, most: int, count: int) -> None:
+    backoff = RetryBackoff(first, multiplier, most)
+    delay_ms = backoff.delay_ms(count)
+    assert min(first, most) <= delay_ms <= most or delay_ms == first == 0
+    assert backoff.delay_ms(count + 1) >= delay_ms
