@@ -20,7 +20,7 @@ from tidelog.controller.core.decision import (
 )
 from tidelog.controller.core.elections import eligible_after, min_isr_without_elr, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.core.topic_creation import create_topics
+from tidelog.controller.core.topics import create_topics
 from tidelog.controller.server import Controller
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key

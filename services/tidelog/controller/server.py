@@ -12,30 +12,39 @@ from typing import Any, Final
 
 import structlog
 
-from tidelog.controller.core.acl_changes import create_acls, delete_acls
-from tidelog.controller.core.broker_removal import unregister_broker
-from tidelog.controller.core.broker_requests import allocate_producer_ids, controlled_shutdown
+from tidelog.controller.core.broker_requests import (
+    allocate_producer_ids,
+    controlled_shutdown,
+    unregister_broker,
+)
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.commands import steady_full_commands
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
 from tidelog.controller.core.decision import ControllerDecision, DecisionSteps
-from tidelog.controller.core.delegation_tokens import (
+from tidelog.controller.core.elections import elect_leaders
+from tidelog.controller.core.features_and_quorum import describe_quorum, update_features
+from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
+from tidelog.controller.core.security_changes import (
+    alter_user_scram_credentials,
+    create_acls,
     create_delegation_token,
+    delete_acls,
     expire_delegation_token,
     renew_delegation_token,
 )
-from tidelog.controller.core.elections import elect_leaders
-from tidelog.controller.core.feature_updates import update_features
-from tidelog.controller.core.quorum import describe_quorum
-from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
-from tidelog.controller.core.scram_credentials import alter_user_scram_credentials
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.core.topic_creation import create_partitions, create_topics
-from tidelog.controller.core.topic_deletion import delete_topics
-from tidelog.controller.election import Office, resign, stand, take_office, until_office_is_vacant
+from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics
 from tidelog.controller.metrics import ControllerCounts, Overview
+from tidelog.controller.office import (
+    DeposedError,
+    Office,
+    RecordWriter,
+    resign,
+    stand,
+    take_office,
+    until_office_is_vacant,
+)
 from tidelog.controller.pushes import BrokerPushes
-from tidelog.controller.record_writer import DeposedError, RecordWriter
 from tidelog.controller.term import (
     MAX_PROPAGATION_WAIT_MS,
     MAX_QUEUED_ITEMS,

@@ -29,11 +29,10 @@ from tidelog.controller.core.decision import (
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, take_census
-from tidelog.controller.core.topic_deletion import finish_half_done, forget_isr_changes
-from tidelog.controller.election import Office
+from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
+from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
-from tidelog.controller.record_writer import DeposedError, NotWrittenError, RecordWriter
 from tidelog.metadata.entries import (
     ALL_KEYS_PREFIX,
     CONTROLLER_KEY,

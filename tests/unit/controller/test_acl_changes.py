@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.controller.core import acl_changes
-from tidelog.controller.core.acl_changes import delete_acls
+from tidelog.controller.core import security_changes
 from tidelog.controller.core.decision import Context, ControllerDecision, Erase
+from tidelog.controller.core.security_changes import delete_acls
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import AclEntry
@@ -92,7 +92,7 @@ def test_a_filter_with_all_fields_can_match_one_binding(named: AclBinding, other
 
 @pytest.mark.parametrize("limit", ["MAX_DELETED", "MAX_COMPARISONS"])
 def test_a_request_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(acl_changes, limit, 3)
+    monkeypatch.setattr(security_changes, limit, 3)
     known = [
         AclBinding(
             ResourceType.TOPIC, PATTERNS[0], name, USERS[0], "*", AclOperation.READ, PermissionType.ALLOW

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controllerlab import Cluster, acl_entry
-from tidelog.controller import record_writer
+from tidelog.controller import office
 from tidelog.controller.core.decision import Record, Write
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.record_writer import MAX_BATCH_BYTES, pack_records
+from tidelog.controller.office import MAX_BATCH_BYTES, pack_records
 from tidelog.controller.server import Controller
 from tidelog.metadata.entries import (
     ACL_PREFIX,
@@ -170,7 +170,7 @@ def test_many_acls_of_long_names_are_created(run_cluster: RunCluster) -> None:
 def test_an_entry_that_fits_into_no_transaction_fails_its_request_and_nothing_is_written(
     run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(record_writer, "MAX_BATCH_BYTES", 2_000)
+    monkeypatch.setattr(office, "MAX_BATCH_BYTES", 2_000)
 
     async def scenario(cluster: Cluster) -> None:
         with pytest.raises(KafkaError) as raised:

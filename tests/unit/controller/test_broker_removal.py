@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controllerlab import Core
-from tidelog.controller.core.broker_removal import _without, unregister_broker
+from tidelog.controller.core.broker_requests import unregister_broker, without_broker
 from tidelog.controller.core.decision import ControllerDecision, Write
 from tidelog.metadata.entries import BrokerConfigEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -66,8 +66,8 @@ def test_the_last_eligible_leader_stays_although_another_broker_led_last(core: M
     cluster.birth(1)
     state = cluster.partition("t")
     stored = cluster.state.partitions["t"][0]
-    left = _without(stored._replace(state=state._replace(isr=(), elr=(3,), last_known_leader=2)), 2)
+    left = without_broker(stored._replace(state=state._replace(isr=(), elr=(3,), last_known_leader=2)), 2)
     assert left is not None
     with pytest.raises(KafkaError) as refused:
-        _without(stored._replace(state=state._replace(isr=(), elr=(2,), last_known_leader=3)), 2)
+        without_broker(stored._replace(state=state._replace(isr=(), elr=(2,), last_known_leader=3)), 2)
     assert refused.value.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

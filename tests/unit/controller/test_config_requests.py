@@ -8,8 +8,8 @@ from controllerlab import Core
 from tidelog.controller.core.broker_requests import allocate_producer_ids
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
-from tidelog.controller.core.feature_updates import update_features
-from tidelog.controller.core.topic_creation import create_topics
+from tidelog.controller.core.features_and_quorum import update_features
+from tidelog.controller.core.topics import create_topics
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.features import FinalizedFeatures
 from tidelog.wire.messages import alter_client_quotas as quotas

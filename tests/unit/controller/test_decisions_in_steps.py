@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerlab import Core
-from tidelog.controller.core.broker_removal import unregister_broker
+from tidelog.controller.core.broker_requests import unregister_broker
 from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.core.topic_creation import create_partitions, create_topics
+from tidelog.controller.core.topics import create_partitions, create_topics
 from tidelog.metadata.entries import TopicEntry
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from tidelog.controller.core import delegation_tokens
+from tidelog.controller.core import security_changes
 from tidelog.controller.core.decision import Context, ControllerRules, Erase, Write
-from tidelog.controller.core.delegation_tokens import create_delegation_token
+from tidelog.controller.core.security_changes import create_delegation_token
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.model.errors import ErrorCode
@@ -44,7 +44,7 @@ class Tokens:
 
 
 def test_one_client_does_not_take_all_tokens_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delegation_tokens, "MAX_TOKENS", 10)
+    monkeypatch.setattr(security_changes, "MAX_TOKENS", 10)
     tokens = Tokens()
     made = [tokens.create(MALLORY, "bob" if number % 2 else None) for number in range(10)]
     assert made == [ErrorCode.NONE] * 5 + [ErrorCode.POLICY_VIOLATION] * 5

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from controllerlab import Core, whole
 from tidelog.controller.core.elections import settle_partitions
-from tidelog.controller.core.feature_updates import update_features
+from tidelog.controller.core.features_and_quorum import update_features
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 

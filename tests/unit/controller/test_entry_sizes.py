@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerlab import Cluster
-from tidelog.controller import record_writer
+from tidelog.controller import office
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
@@ -126,7 +126,7 @@ def test_entries_beyond_the_limit_are_refused_and_the_term_continues(
         await alter(_groups("50000", "a", "b", "c"))
         stored = (await cluster.store.list_prefix("/config/")).items
         used = sum(len(item.key) + len(item.value) for item in stored)
-        monkeypatch.setattr(record_writer, "MAX_SIZED_BYTES", used)
+        monkeypatch.setattr(office, "MAX_SIZED_BYTES", used)
 
         await refused(alter(_groups("50000", "d")))
         configs = [CreatableTopicConfig("retention.ms", "1000")]
@@ -141,7 +141,7 @@ def test_entries_beyond_the_limit_are_refused_and_the_term_continues(
         changed = [*_groups(None, "b").resources, *_groups("50000", "e").resources]
         await alter(IncrementalAlterConfigsRequest(changed))
 
-        monkeypatch.setattr(record_writer, "MAX_SIZED_BYTES", used // 3)
+        monkeypatch.setattr(office, "MAX_SIZED_BYTES", used // 3)
         await alter(_groups("52000", "a"))
         await refused(alter(_groups("50000", "d")))
         await alter(_groups(None, "a", "c"))

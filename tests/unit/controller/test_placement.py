@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.controller.core.topic_creation import place_replicas
+from tidelog.controller.core.topics import place_replicas
 from tidelog.controller.term import RandomChance
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError

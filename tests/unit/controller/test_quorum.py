@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controllerlab import Core
 from tidelog.controller.core.decision import ControllerDecision, Write
-from tidelog.controller.core.quorum import describe_quorum
+from tidelog.controller.core.features_and_quorum import describe_quorum
 from tidelog.controller.core.state import ChangeSet
 from tidelog.metadata.entries import CandidateEntry, ControllerEntry
 from tidelog.model.errors import ErrorCode

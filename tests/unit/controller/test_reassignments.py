@@ -14,7 +14,7 @@ from tidelog.controller.core.reassignments import (
     list_partition_reassignments,
 )
 from tidelog.controller.core.state import ChangeSet
-from tidelog.controller.core.topic_creation import create_topics
+from tidelog.controller.core.topics import create_topics
 from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

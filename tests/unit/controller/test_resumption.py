@@ -16,15 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controllerlab import whole
-from tidelog.controller import record_writer as record_writer_module
+from tidelog.controller import office as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.core.topic_creation import create_partitions, create_topics
-from tidelog.controller.core.topic_deletion import delete_topics, finish_half_done
-from tidelog.controller.record_writer import Batch, pack_records
+from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
+from tidelog.controller.office import Batch, pack_records
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.controller.core import scram_credentials
+from tidelog.controller.core import security_changes
 from tidelog.controller.core.decision import Context, ControllerRules, Erase, Write
-from tidelog.controller.core.scram_credentials import alter_user_scram_credentials
+from tidelog.controller.core.security_changes import alter_user_scram_credentials
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import InvalidEntryError, ScramCredentialEntry, decode_entry
@@ -103,7 +103,7 @@ def test_a_credential_cannot_be_changed_twice_in_a_request(context: Context) -> 
 
 
 def test_the_number_of_credentials_is_limited(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scram_credentials, "MAX_CREDENTIALS", 2)
+    monkeypatch.setattr(security_changes, "MAX_CREDENTIALS", 2)
     state = ClusterState()
     codes = _alter(state, context, *map(_upsertion, "abc"))
     assert codes == {"a": 0, "b": 0, "c": ErrorCode.POLICY_VIOLATION}

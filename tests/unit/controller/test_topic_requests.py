@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controllerlab import Core
-from tidelog.controller.core.topic_creation import (
+from tidelog.controller.core.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     create_partitions,
     create_topics,
+    delete_topics,
 )
-from tidelog.controller.core.topic_deletion import delete_topics
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID
 from tidelog.wire.messages.create_partitions import (

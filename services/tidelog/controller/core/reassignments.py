@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Record, Write
 from tidelog.controller.core.elections import next_state
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.core.topic_creation import Room, check_replicas
+from tidelog.controller.core.topics import Room, check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER

@@ -1,7 +1,14 @@
-"""UpdateFeatures (KIP-584, KIP-1022): changes finalized feature levels within what this version supports.
+"""UpdateFeatures (KIP-584, KIP-1022) and DescribeQuorum (KIP-595, KIP-836): what clients of Kafka's KRaft
+expect of a cluster that has no log of metadata (ADR 0039).
 
-The refusals are those of Kafka's `FeatureControlManager`. A level below the need of another feature is
-refused, and so is a downgrade of metadata.version that would lose metadata in Kafka, even an unsafe one.
+An update changes finalized feature levels within what this version supports. The refusals are those of
+Kafka's `FeatureControlManager`. A level below the need of another feature is refused, and so is a downgrade
+of metadata.version that would lose metadata in Kafka, even an unsafe one.
+
+All controllers read the same metadata store, and the one that holds the key `/controller` is active. So the
+voters of the only quorum are the controllers that have a lease now, the leader is the active one, the epoch
+is the controller epoch, and there are no observers. Every controller's log ends at the store's revision,
+because a standby reads the whole store when it is elected. The times of standbys are unknown (-1).
 """
 
 from __future__ import annotations
@@ -12,9 +19,18 @@ from typing import Final
 
 from tidelog.controller.core.decision import Context, ControllerDecision, Write
 from tidelog.controller.core.state import ClusterState
+from tidelog.controller.core.topics import METADATA_TOPIC
 from tidelog.metadata.entries import FeaturesEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.features import DEPENDENCIES, METADATA_CHANGES, METADATA_VERSION, SUPPORTED_FEATURES
+from tidelog.wire.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Node,
+    ReplicaState,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
 from tidelog.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -23,6 +39,8 @@ from tidelog.wire.messages.update_features import (
 )
 
 _PER_FEATURE_RESULTS_UP_TO_VERSION: Final = 1
+METADATA_PARTITION: Final = 0
+_UNKNOWN_TIME: Final = -1
 
 
 class UpgradeType(IntEnum):
@@ -115,4 +133,54 @@ def _invalid(update: FeatureUpdateKey, reason: str) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_UPDATE_VERSION,
         f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}",
+    )
+
+
+def describe_quorum(
+    state: ClusterState, context: Context, request: DescribeQuorumRequest, api_version: int
+) -> ControllerDecision[DescribeQuorumResponse]:
+    """Describes the only quorum. Other partitions get UNKNOWN_TOPIC_OR_PARTITION."""
+    topics = []
+    is_described = False
+    for topic in request.topics:
+        partitions = []
+        for asked in topic.partitions:
+            if topic.topic_name == METADATA_TOPIC and asked.partition_index == METADATA_PARTITION:
+                is_described = True
+                partitions.append(_quorum(state, context))
+            else:
+                partitions.append(
+                    ResponsePartitionData(
+                        asked.partition_index,
+                        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        "There is no quorum for this partition",
+                    )
+                )
+        topics.append(ResponseTopicData(topic.topic_name, partitions))
+    # The controllers have no listener for Kafka's protocol: brokers forward requests to them.
+    nodes = [Node(controller_id) for controller_id in _voters(state)] if is_described else []
+    return ControllerDecision((), DescribeQuorumResponse(error_message=None, topics=topics, nodes=nodes))
+
+
+def _voters(state: ClusterState) -> list[int]:
+    return sorted({state.active_controller_id, *state.controllers})
+
+
+def _quorum(state: ClusterState, context: Context) -> ResponsePartitionData:
+    leader = state.active_controller_id
+    return ResponsePartitionData(
+        partition_index=METADATA_PARTITION,
+        error_message=None,
+        leader_id=leader,
+        leader_epoch=context.controller_epoch,
+        high_watermark=state.latest_revision,
+        current_voters=[
+            ReplicaState(
+                replica_id=controller_id,
+                log_end_offset=state.latest_revision,
+                last_fetch_timestamp=context.now_ms if controller_id == leader else _UNKNOWN_TIME,
+                last_caught_up_timestamp=context.now_ms if controller_id == leader else _UNKNOWN_TIME,
+            )
+            for controller_id in _voters(state)
+        ],
     )

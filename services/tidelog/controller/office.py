@@ -1,4 +1,7 @@
-"""Writes a decision's records to the metadata store and, once they are written, applies them to the state.
+"""The office of the active controller: the election, and the writes that only the holder of the office makes.
+
+The first controller that creates the key `/controller` is elected. `RecordWriter` writes a decision's records
+to the metadata store and, once they are written, applies them to the state.
 
 `pack_records` packs records into transactions of at most 128 operations and 1 MiB, in the records' order. A
 record that fits into no transaction fails its request before anything is written. If the store refuses a
@@ -29,9 +32,12 @@ from tidelog.controller.core.decision import (
     Write,
 )
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.election import Office
 from tidelog.metadata.entries import (
+    CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
+    CandidateEntry,
+    ControllerEntry,
+    ControllerEpochEntry,
     PartitionStateEntry,
     broker_key,
     decode_entry,
@@ -40,6 +46,7 @@ from tidelog.metadata.entries import (
 from tidelog.metadata.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPERATIONS,
+    CompactedError,
     Compare,
     Delete,
     Get,
@@ -66,6 +73,91 @@ MAX_BATCH_BYTES: Final = MAX_TXN_BYTES - _GUARD_BYTES
 """The bytes of the records of a transaction."""
 MAX_SHOWN_KEY_CHARS: Final = 200
 """The part of a key that an error message shows."""
+# The most transactions of one decision that are in flight at a time if their order does not matter.
+MAX_TXNS_IN_FLIGHT: Final = 4
+# The pause before the next attempt after the store did not answer.
+RETRY_MS: Final = 200
+
+OnUnknown = Callable[[StoreUnavailableError], None]
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Proof that this process is the active controller, valid while `/controller` has this create_revision.
+
+    Every transaction of the controller compares the key's mod_revision. If the controller writes the key
+    again (`key`: the same value and lease), every earlier transaction without a known outcome becomes void,
+    and the controller stays active.
+    """
+
+    controller_epoch: int
+    create_revision: int
+    mod_revision: int
+    key: Put
+
+    @property
+    def is_held(self) -> Compare:
+        return Compare.create_revision(CONTROLLER_KEY, self.create_revision)
+
+
+async def take_office(
+    store: MetadataStore, controller_id: int, lease: int, rpc_address: str = ""
+) -> Office | KeyValue:
+    """Tries once to become the active controller. Returns the office, or the key of the active controller.
+
+    `/controller` and the next `/controller_epoch` are written in one transaction, so each term has its own
+    epoch. If this lease already holds the key, because the outcome of an attempt was unknown or a term broke
+    off, the existing office is returned. Raises LeaseNotFoundError, StoreUnavailableError.
+    """
+    while True:
+        epoch_item = await store.get(CONTROLLER_EPOCH_KEY)
+        epoch = int(epoch_item.value) if epoch_item is not None else 0
+        controller, next_epoch = ControllerEntry(controller_id, rpc_address), ControllerEpochEntry(epoch + 1)
+        put = Put(controller.key, controller.encode(), lease)
+        result = await store.txn(
+            [
+                Compare.absent(CONTROLLER_KEY),
+                Compare.mod_revision(CONTROLLER_EPOCH_KEY, epoch_item.mod_revision if epoch_item else 0),
+            ],
+            [put, Put(next_epoch.key, next_epoch.encode())],
+            [Get(CONTROLLER_KEY), Get(CONTROLLER_EPOCH_KEY)],
+        )
+        if result.succeeded:
+            return Office(next_epoch.controller_epoch, result.revision, result.revision, put)
+        holder, current = result.reads
+        if holder is None:
+            continue  # another controller took and lost the office in between
+        if holder.lease == lease and current is not None:
+            return Office(int(current.value), holder.create_revision, holder.mod_revision, put)
+        return holder
+
+
+async def stand(store: MetadataStore, controller_id: int, lease: int) -> None:
+    """Registers a controller that takes part in elections, for DescribeQuorum. The election itself does not
+    depend on it. Raises LeaseNotFoundError, StoreUnavailableError.
+    """
+    candidate = CandidateEntry(controller_id)
+    await store.txn([], [Put(candidate.key, candidate.encode(), lease)])
+
+
+async def resign(store: MetadataStore, office: Office) -> None:
+    """Deletes the key `/controller` if this office still holds it. Raises StoreUnavailableError."""
+    await store.txn([office.is_held], [Delete(CONTROLLER_KEY)])
+
+
+async def until_office_is_vacant(store: MetadataStore, holder: KeyValue) -> None:
+    """Returns once `holder`'s key may be gone. Raises StoreUnavailableError."""
+    watch = store.watch(CONTROLLER_KEY, holder.mod_revision + 1)
+    try:
+        async for batch in watch:
+            if any(event.key == CONTROLLER_KEY and event.value is None for event in batch.events):
+                return
+    except CompactedError:
+        return
+    finally:
+        await watch.aclose()
 
 
 @dataclass(slots=True)
@@ -197,16 +289,6 @@ def _compares_of(record: StoredRecord, state: ClusterState) -> dict[str, Compare
             leader_key = broker_key(leader.broker_id)
             compares[leader_key] = Compare.create_revision(leader_key, leader.broker_epoch)
     return compares
-
-
-# The most transactions of one decision that are in flight at a time if their order does not matter.
-MAX_TXNS_IN_FLIGHT: Final = 4
-# The pause before the next attempt after the store did not answer.
-RETRY_MS: Final = 200
-
-OnUnknown = Callable[[StoreUnavailableError], None]
-
-_log = structlog.get_logger(__name__)
 
 
 class DeposedError(StoreError):
