@@ -79,7 +79,7 @@ class InMemoryBroker:
 
     def _open(self) -> None:
         telemetry = Telemetry(self.clock)
-        state = BrokerState.create(self._settings, CLUSTER_ID)
+        state = BrokerState.create(self._settings, CLUSTER_ID, self.clock)
         self.store = InMemoryStore()
         self.isr = IsrMaintenance(state.hosted, state.current_settings, self.clock, telemetry, self.store)
         self.broker = BrokerParts(

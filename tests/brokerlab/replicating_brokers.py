@@ -68,7 +68,7 @@ class ReplicatingBroker:
         self.timer = LoopTimer(asyncio.get_running_loop())
         self.isr = WritesAtOnce()
         self.broker = BrokerParts(
-            BrokerState.create(self.settings, CLUSTER_ID),
+            BrokerState.create(self.settings, CLUSTER_ID, SystemClock()),
             self.isr,
             LogDirectory.open(directory, cluster_id=CLUSTER_ID, node_id=broker_id),
             cast(ControllerApi, None),

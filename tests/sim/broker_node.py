@@ -91,7 +91,7 @@ class BrokerNode:
         directory: Any = SimLogDirectory(self.disk, self.broker_id, self._log_changed)
         store = SimStore(world.network)
         telemetry = Telemetry(clock)
-        state = BrokerState.create(settings, CLUSTER_ID)
+        state = BrokerState.create(settings, CLUSTER_ID, clock)
         maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
         self._watch_proposals(maintenance)
         self._isr_maintenance = maintenance

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from sim.disk import SimDisk, SimLogDirectory
-from tidelog.broker.hosting.hosting_state import HostingStateMachine
+from tidelog.broker.hosting.hosting_state import STATES, HostingState
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EpochEndReceived, FollowerFetched
+from tidelog.kernel.machine import Machine
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
@@ -89,7 +90,7 @@ class Broker:
             log_of_replica,
             settings,
             TopicTraffic(),
-            HostingStateMachine(),
+            Machine(STATES, HostingState.OPENING, lambda: 0),
             self.environment,
             self.environment,
             self.environment,

@@ -111,14 +111,14 @@ class BrokerState(NamedTuple):
     hosted: HostedPartitions
 
     @classmethod
-    def create(cls, settings: BrokerSettings, cluster_id: str) -> BrokerState:
+    def create(cls, settings: BrokerSettings, cluster_id: str, clock: Clock) -> BrokerState:
         """Returns the state of a broker that is not registered and hosts nothing."""
         metadata = MetadataView(cluster_id)
         return cls(
             BrokerIdentity(settings.node_id),
             CurrentSettings(settings),
             metadata,
-            HostedPartitions(metadata, settings.node_id),
+            HostedPartitions(metadata, settings.node_id, clock.wall_ms),
         )
 
 
@@ -351,7 +351,7 @@ class BrokerServer:
         clock = clock or SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
-        state = BrokerState.create(settings, cluster_id)
+        state = BrokerState.create(settings, cluster_id, clock)
         telemetry = metrics.telemetry
         isr_maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
         parts = BrokerParts(

@@ -280,7 +280,3 @@ class KnowsOffsets(Protocol):
 
 class UnknownRecordError(ValueError):
     """A record's key or value has a type or version that this coordinator does not know."""
-
-
-class IllegalTransitionError(RuntimeError):
-    """A group or transaction would enter a state that its table of transitions does not allow."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.broker.cluster.metadata_view import MetadataView
-from tidelog.broker.hosting.hosting_state import HostingState, HostingStateMachine
+from tidelog.broker.hosting.hosting_state import SETTLING, STATES, HostingMachine, HostingState
 from tidelog.broker.hosting.replica import Replica
+from tidelog.kernel.machine import Machine
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState
@@ -30,8 +31,8 @@ class _Hosted:
 
     __slots__ = ("failed_at_offset", "failed_role", "machine", "replica")
 
-    def __init__(self) -> None:
-        self.machine = HostingStateMachine()
+    def __init__(self, wall_ms: Callable[[], int]) -> None:
+        self.machine: HostingMachine = Machine(STATES, HostingState.OPENING, wall_ms)
         self.replica: Replica | None = None
         self.failed_role: Role | None = None
         self.failed_at_offset = 0
@@ -43,9 +44,10 @@ class HostedPartitions:
     each raises IllegalTransitionError if the state does not allow the change.
     """
 
-    def __init__(self, metadata: MetadataView, broker_id: int) -> None:
+    def __init__(self, metadata: MetadataView, broker_id: int, wall_ms: Callable[[], int]) -> None:
         self._metadata = metadata
         self._broker_id = broker_id
+        self._wall_ms = wall_ms
         self._hosted: dict[TopicPartition, _Hosted] = {}
         self.replicas: dict[TopicPartition, Replica] = {}
         """The replicas that lead or follow: an index of the state machines, for one lookup per request."""
@@ -71,7 +73,7 @@ class HostedPartitions:
         disk; the broker knows in a moment what it is to the partition.
         """
         hosted = self._hosted.get(topic_partition)
-        return topic_partition in self._to_lead or (hosted is not None and hosted.machine.is_settling)
+        return topic_partition in self._to_lead or (hosted is not None and hosted.machine.state is SETTLING)
 
     def replica(self, topic: str, partition: int) -> Replica:
         """Returns the replica that leads or follows. Raises KafkaError if there is none."""
@@ -143,20 +145,21 @@ class HostedPartitions:
         """
         self._to_lead = frozenset(partitions)
 
-    def open(self, topic_partition: TopicPartition) -> HostingStateMachine:
+    def open(self, topic_partition: TopicPartition) -> HostingMachine:
         """OPENING: the log is being created or recovered, for the first time or after a failure."""
         hosted = self._hosted.get(topic_partition)
         if hosted is None:
-            hosted = self._hosted[topic_partition] = _Hosted()
+            hosted = self._hosted[topic_partition] = _Hosted(self._wall_ms)
         else:
-            hosted.machine.enter(HostingState.OPENING)
+            hosted.machine.enter(HostingState.OPENING, "it is tried again")
             hosted.failed_role = None
         return hosted.machine
 
-    def settle(self, topic_partition: TopicPartition, replica: Replica) -> None:
+    def settle(self, topic_partition: TopicPartition, replica: Replica, role: Role) -> None:
         """SETTLING: the replica takes a role. It is not served until `settled`."""
         hosted = self._hosted[topic_partition]
-        hosted.machine.enter(HostingState.SETTLING)
+        state = role.state
+        hosted.machine.enter(SETTLING, f"leader {state.leader} in epoch {state.leader_epoch}")
         self.replicas.pop(topic_partition, None)
         hosted.replica = replica
 
@@ -165,17 +168,18 @@ class HostedPartitions:
         hosted = self._hosted[topic_partition]
         replica = hosted.replica
         assert replica is not None, "only a replica settles"
-        hosted.machine.enter(HostingState.LEADING if replica.core.is_leader else HostingState.FOLLOWING)
+        state = HostingState.LEADING if replica.core.is_leader else HostingState.FOLLOWING
+        hosted.machine.enter(state, "the role is on disk")
         hosted.failed_at_offset = 0
         self.replicas[topic_partition] = replica
 
-    def fail(self, role: Role) -> None:
+    def fail(self, role: Role, reason: str) -> None:
         """FAILED: the log could not be opened, or this role could not be taken."""
         topic_partition = TopicPartition(role.state.topic, role.state.partition)
         if topic_partition not in self._hosted:  # its predecessor, of a deleted topic, could not be deleted
             self.open(topic_partition)
         hosted = self._hosted[topic_partition]
-        hosted.machine.enter(HostingState.FAILED)
+        hosted.machine.enter(HostingState.FAILED, reason)
         if hosted.replica is not None:
             hosted.failed_at_offset = hosted.replica.core.log_end_offset
         hosted.replica = None
@@ -186,7 +190,7 @@ class HostedPartitions:
         hosted = self._hosted.get(topic_partition)
         if hosted is None:
             return None
-        hosted.machine.enter(HostingState.CLOSED)
+        hosted.machine.enter(HostingState.CLOSED, "it is closed")
         del self._hosted[topic_partition]
         return self.replicas.pop(topic_partition, None)
 

@@ -79,7 +79,7 @@ class Hosting:
         try:
             replica = await self._settled_replica(topic_partition, role)
         except BaseException as error:
-            self._hosted.fail(role)
+            self._hosted.fail(role, str(error) or type(error).__name__)
             if isinstance(error, KafkaError):
                 await self._fetchers.forget(topic_partition)
                 await self._close_log(topic_partition)
@@ -101,7 +101,7 @@ class Hosting:
             replica = await self._open(topic_partition, role)
             if state.leader == self._identity.broker_id:
                 self._expect_whole(topic_partition, replica.core.log_end_offset)
-        hosted.settle(topic_partition, replica)
+        hosted.settle(topic_partition, replica, role)
         await replica.lead_or_follow(state, self._clock.monotonic_ms())
         hosted.settled(topic_partition)
         return replica

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tidelog.broker.cluster.current_settings import append_rules, log_config
-from tidelog.broker.hosting.hosting_state import HostingStateMachine
+from tidelog.broker.hosting.hosting_state import SETTLING, HostingMachine
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
@@ -165,7 +165,7 @@ class Replica:
         storage: PartitionLog,
         settings: TopicSettings,
         traffic: TopicTraffic,
-        hosting: HostingStateMachine,
+        hosting: HostingMachine,
         waiters: PartitionWaiters,
         isr: IsrChanges,
         log_work: LogWork,
@@ -220,7 +220,7 @@ class Replica:
             records = records[: header.size_bytes]  # Kafka, too, drops an incomplete second batch
         received = (
             ProduceDuringRoleChange(header, now_ms)
-            if self._hosting.is_settling
+            if self._hosting.state is SETTLING
             else ProduceReceived(header, required_acks, now_ms, guard)
         )
         decision = self.core.step(received)[0]
@@ -336,7 +336,7 @@ class Replica:
         return self.core.log_end_offset
 
     def _refuse_while_settling(self) -> None:
-        if self._hosting.is_settling:
+        if self._hosting.state is SETTLING:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, "the role of this broker for the partition is changing"
             )

@@ -20,10 +20,10 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
-    IllegalTransitionError,
     ReplayedRecord,
     UnknownRecordError,
 )
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
@@ -76,34 +76,35 @@ COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStatu
 AT_REST: Final = COMPLETE | {TransactionStatus.EMPTY}
 """The states in which no transaction is open."""
 
-_TRANSITIONS: Final[dict[TransactionStatus, frozenset[TransactionStatus]]] = {
-    # An abort of a transaction without partitions skips ONGOING (KIP-890).
-    **dict.fromkeys(
-        AT_REST,
-        frozenset(
-            {
+STATES: Final = StateTable(
+    "a transaction",
+    {
+        # An abort of a transaction without partitions skips ONGOING (KIP-890).
+        **dict.fromkeys(
+            AT_REST,
+            (
                 TransactionStatus.EMPTY,
                 TransactionStatus.ONGOING,
                 TransactionStatus.PREPARE_ABORT,
                 TransactionStatus.DEAD,
-            }
+            ),
         ),
-    ),
-    TransactionStatus.ONGOING: frozenset({TransactionStatus.ONGOING}) | PREPARED,
-    TransactionStatus.PREPARE_COMMIT: frozenset({TransactionStatus.COMPLETE_COMMIT}),
-    TransactionStatus.PREPARE_ABORT: frozenset({TransactionStatus.COMPLETE_ABORT}),
-    TransactionStatus.DEAD: frozenset({TransactionStatus.EMPTY}),
-    TransactionStatus.PREPARE_EPOCH_FENCE: frozenset(),
-}
-"""For each state, the states that may follow it. An unknown transactional id is in the state DEAD."""
+        TransactionStatus.ONGOING: {TransactionStatus.ONGOING, *PREPARED},
+        TransactionStatus.PREPARE_COMMIT: {TransactionStatus.COMPLETE_COMMIT},
+        TransactionStatus.PREPARE_ABORT: {TransactionStatus.COMPLETE_ABORT},
+        TransactionStatus.DEAD: {TransactionStatus.EMPTY},
+        TransactionStatus.PREPARE_EPOCH_FENCE: set(),
+    },
+)
+"""The life of a transactional id. An unknown one is in the state DEAD."""
 
 
 def check_transition(current: Transaction | None, following: Transaction | None) -> None:
-    """Raises IllegalTransitionError if the table of transitions does not allow the change of state."""
-    before = TransactionStatus.DEAD if current is None else current.status
-    after = TransactionStatus.DEAD if following is None else following.status
-    if after not in _TRANSITIONS[before]:
-        raise IllegalTransitionError(f"a transaction in state {before.name} can't enter {after.name}")
+    """Raises IllegalTransitionError if the table of states does not allow the change."""
+    STATES.enter(
+        TransactionStatus.DEAD if current is None else current.status,
+        TransactionStatus.DEAD if following is None else following.status,
+    )
 
 
 class Transaction(NamedTuple):

@@ -13,13 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
-from tidelog.broker.hosting.hosting_state import (
-    TRANSITIONS,
-    HostingState,
-    HostingStateMachine,
-    IllegalTransitionError,
-)
+from tidelog.broker.hosting.hosting_state import STATES, HostingState
 from tidelog.broker.hosting.replica import Replica
+from tidelog.kernel.machine import IllegalTransitionError, Machine
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
@@ -63,23 +59,21 @@ def replica(*, is_leader: bool) -> Replica:
 @pytest.mark.parametrize("before", HostingState)
 @pytest.mark.parametrize("after", HostingState)
 def test_only_the_transitions_of_the_table_are_allowed(before: HostingState, after: HostingState) -> None:
-    machine = HostingStateMachine()
-    machine.state = before
-    if after in TRANSITIONS[before]:
-        machine.enter(after)
+    machine = Machine(STATES, before, lambda: 0)
+    if STATES.allows(before, after):
+        machine.enter(after, "a test")
         assert machine.state is after
-        assert machine.is_settling == (after is HostingState.SETTLING)
     else:
-        with pytest.raises(IllegalTransitionError, match=f"{before.value} can't become {after.value}"):
-            machine.enter(after)
+        with pytest.raises(IllegalTransitionError, match=f"{before.name} can't become {after.name}"):
+            machine.enter(after, "a test")
         assert machine.state is before
 
 
 def test_every_state_can_be_reached_and_left() -> None:
-    assert set(TRANSITIONS) == set(HostingState)
-    reached = {HostingState.OPENING}.union(*TRANSITIONS.values())
+    assert set(STATES.following) == set(HostingState)
+    reached = {HostingState.OPENING}.union(*STATES.following.values())
     assert reached == set(HostingState)
-    assert [state for state in HostingState if not TRANSITIONS[state]] == [HostingState.CLOSED]
+    assert [state for state in HostingState if STATES.is_final(state)] == [HostingState.CLOSED]
 
 
 class HostedModel(RuleBasedStateMachine):
@@ -87,7 +81,7 @@ class HostedModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.hosted = HostedPartitions(metadata(), BROKER_ID)
+        self.hosted = HostedPartitions(metadata(), BROKER_ID, lambda: 0)
         self.states = dict.fromkeys(PARTITIONS, HostingState.CLOSED)
         self.replicas: dict[TopicPartition, Replica] = {}
 
@@ -113,7 +107,7 @@ class HostedModel(RuleBasedStateMachine):
 
     @rule(topic_partition=st.sampled_from(PARTITIONS), is_leader=st.booleans())
     def settle(self, topic_partition: TopicPartition, is_leader: bool) -> None:
-        taking = replica(is_leader=is_leader)
+        taking, role = replica(is_leader=is_leader), Role(state_of(topic_partition), {})
         before = (HostingState.OPENING, *SERVING)
         if self.states[topic_partition] in before:
             self.replicas[topic_partition] = taking
@@ -121,7 +115,7 @@ class HostedModel(RuleBasedStateMachine):
             topic_partition,
             before,
             HostingState.SETTLING,
-            lambda: self.hosted.settle(topic_partition, taking),
+            lambda: self.hosted.settle(topic_partition, taking, role),
         )
 
     @precondition(lambda self: HostingState.SETTLING in self.states.values())
@@ -137,7 +131,7 @@ class HostedModel(RuleBasedStateMachine):
     def fail(self, topic_partition: TopicPartition) -> None:
         before = (HostingState.CLOSED, HostingState.OPENING, HostingState.SETTLING)
         role = Role(state_of(topic_partition), {})
-        self.attempt(topic_partition, before, HostingState.FAILED, lambda: self.hosted.fail(role))
+        self.attempt(topic_partition, before, HostingState.FAILED, lambda: self.hosted.fail(role, "a test"))
 
     @rule(topic_partition=st.sampled_from(PARTITIONS))
     def close(self, topic_partition: TopicPartition) -> None:

@@ -16,10 +16,10 @@ from tidelog.group_coordinator.groups.shared import (
 )
 from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
-    IllegalTransitionError,
     SetTimer,
     ShardDecision,
 )
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.timing.steps import Steps
@@ -59,18 +59,24 @@ class ClassicState(StrEnum):
     """The group is deleted."""
 
 
-_TRANSITIONS: Final[dict[ClassicState, frozenset[ClassicState]]] = {
-    ClassicState.EMPTY: frozenset({ClassicState.PREPARING_REBALANCE, ClassicState.DEAD}),
-    ClassicState.PREPARING_REBALANCE: frozenset(
-        {ClassicState.COMPLETING_REBALANCE, ClassicState.EMPTY, ClassicState.DEAD}
-    ),
-    ClassicState.COMPLETING_REBALANCE: frozenset(
-        {ClassicState.STABLE, ClassicState.PREPARING_REBALANCE, ClassicState.DEAD}
-    ),
-    ClassicState.STABLE: frozenset({ClassicState.PREPARING_REBALANCE, ClassicState.DEAD}),
-    ClassicState.DEAD: frozenset(),
-}
-"""For each state, the states that may follow it."""
+STATES: Final = StateTable(
+    "a classic group",
+    {
+        ClassicState.EMPTY: {ClassicState.PREPARING_REBALANCE, ClassicState.DEAD},
+        ClassicState.PREPARING_REBALANCE: {
+            ClassicState.COMPLETING_REBALANCE,
+            ClassicState.EMPTY,
+            ClassicState.DEAD,
+        },
+        ClassicState.COMPLETING_REBALANCE: {
+            ClassicState.STABLE,
+            ClassicState.PREPARING_REBALANCE,
+            ClassicState.DEAD,
+        },
+        ClassicState.STABLE: {ClassicState.PREPARING_REBALANCE, ClassicState.DEAD},
+        ClassicState.DEAD: set(),
+    },
+)
 
 _WITH_SESSIONS: Final = (ClassicState.STABLE, ClassicState.PREPARING_REBALANCE)
 
@@ -186,9 +192,7 @@ class ClassicGroup:
 
     def enter(self, state: ClassicState, now_ms: WallMs) -> None:
         """Moves the group to another state. Raises IllegalTransitionError."""
-        if state not in _TRANSITIONS[self.state]:
-            raise IllegalTransitionError(f"group {self.group_id}: {self.state} can't become {state}")
-        self.state = state
+        self.state = STATES.enter(self.state, state)
         self.state_since_ms = now_ms
 
     def restore_stable(self) -> None:

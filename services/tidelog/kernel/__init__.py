@@ -1,0 +1,1 @@
+"""The kernel, on which every part of tidelog builds. It imports no other part."""
