@@ -1,11 +1,18 @@
-"""`tidelog cluster recover`: rebuilds etcd's lost contents from the brokers' logs."""
+"""`tidelog cluster recover`: rebuilds topics, assignments and leaders in etcd from the brokers' directories.
+
+The replica that is furthest ahead becomes the leader, by (leader epoch of its last batch, log end offset). It
+holds all committed records, because every replica that was in sync in that epoch holds them. Replicas with
+the same end are in sync. The others truncate to the leader's log and catch up. The new leader epoch is
+greater than all known epochs. The settings of topics come from the copies beside their partitions.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,11 +26,10 @@ from tidelog.broker.log.settings_copies import BrokerSettingsCopy
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
-from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings
+from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
     FoundReplica,
     broker_settings_of,
@@ -32,10 +38,19 @@ from tidelog.embedded.log_survey import (
     survey,
 )
 from tidelog.metadata.cluster_identity import ensure_cluster_id
-from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_EPOCH_KEY, Entry, ProducerIdBlockEntry
+from tidelog.metadata.entries import (
+    ALL_KEYS_PREFIX,
+    CONTROLLER_EPOCH_KEY,
+    Entry,
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    TopicConfigEntry,
+    TopicEntry,
+)
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.settings.topic_settings import are_confirmed
 
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
@@ -45,6 +60,7 @@ UNDER_WAY: Final = "/tidelog/recovering"
 """The key that exists while the store is filled, so that an interrupted recovery can be repeated."""
 _LEFTOVERS: Final = frozenset({CONTROLLER_EPOCH_KEY, UNDER_WAY})
 """The keys that an empty store may hold: an epoch that only grows."""
+NO_CONTROLLER_EPOCH: Final = 0
 
 
 class Survey(NamedTuple):
@@ -263,3 +279,100 @@ def _tell(topics: Sequence[RebuiltTopic]) -> None:
             note(f"  partition {index} is in no directory and will be empty")
         if topic.left_out:
             note(f"  brokers {topic.left_out} hold another topic with the same name, which is ignored")
+
+
+class RebuiltTopic(NamedTuple):
+    """A rebuilt topic.
+
+    `entry` must be written last. `missing` are the partitions without any replica, which will be empty.
+    `left_out` are the brokers with a replica of a deleted topic of the same name.
+    """
+
+    entry: TopicEntry
+    states: tuple[PartitionStateEntry, ...]
+    config: TopicConfigEntry | None
+    missing: tuple[int, ...]
+    left_out: tuple[int, ...]
+
+
+def rebuild_topics(
+    found: Mapping[int, Sequence[FoundReplica]], *, new_topic_id: uuid.UUID, are_defaults_known: bool
+) -> list[RebuiltTopic]:
+    """Rebuilds all topics.
+
+    `found` holds the replicas by broker id. `new_topic_id` seeds the ids of topics whose ids are on no disk.
+    `are_defaults_known` says whether the settings are known that topics inherit from brokers.
+    """
+    by_topic: dict[str, dict[int, list[FoundReplica]]] = {}
+    for broker_id, replicas in found.items():
+        for replica in replicas:
+            by_topic.setdefault(replica.topic_partition.topic, {}).setdefault(broker_id, []).append(replica)
+    return [
+        _rebuild(topic, by_broker, uuid.uuid5(new_topic_id, topic), are_defaults_known)
+        for topic, by_broker in sorted(by_topic.items())
+    ]
+
+
+def _rebuild(
+    topic: str,
+    by_broker: Mapping[int, list[FoundReplica]],
+    otherwise: uuid.UUID,
+    are_defaults_known: bool,
+) -> RebuiltTopic:
+    topic_id = _topic_id(by_broker) or otherwise
+    partitions: dict[int, dict[int, FoundReplica]] = {}
+    left_out: set[int] = set()
+    for broker_id, replicas in by_broker.items():
+        for replica in replicas:
+            if replica.topic_id in (topic_id, None):
+                partitions.setdefault(replica.topic_partition.partition, {})[broker_id] = replica
+            else:
+                left_out.add(broker_id)
+    count = max(partitions) + 1
+    everywhere = sorted({broker_id for replicas in partitions.values() for broker_id in replicas})
+    states: list[PartitionStateEntry] = []
+    assignments: list[tuple[int, ...]] = []
+    for index in range(count):
+        here = partitions.get(index, {})
+        assignments.append(_rotated(sorted(here) or everywhere, index))
+        states.append(_state(topic, index, here, assignments[-1]))
+    settings = found_topic_settings(
+        topic,
+        [replica.settings for replicas in partitions.values() for replica in replicas.values()],
+        replicas=max(map(len, assignments)),
+        are_defaults_known=are_defaults_known,
+    )
+    return RebuiltTopic(
+        TopicEntry(topic, topic_id, tuple(assignments)),
+        tuple(states),
+        TopicConfigEntry(topic, settings) if settings else None,
+        tuple(index for index in range(count) if index not in partitions),
+        tuple(sorted(left_out)),
+    )
+
+
+def _topic_id(by_broker: Mapping[int, list[FoundReplica]]) -> uuid.UUID | None:
+    """Returns the topic id that most brokers have.
+
+    A broker that was down while the topic was deleted and created again has the old id.
+    """
+    ids_of_brokers = ({replica.topic_id for replica in replicas} for replicas in by_broker.values())
+    counts = Counter(topic_id for ids in ids_of_brokers for topic_id in ids if topic_id is not None)
+    return max(counts, key=lambda topic_id: (counts[topic_id], topic_id.int)) if counts else None
+
+
+def _rotated(broker_ids: Sequence[int], index: int) -> tuple[int, ...]:
+    """Returns the replicas in rotation, because the previous preferred leader, the first one, is unknown."""
+    turn = index % len(broker_ids)
+    return (*broker_ids[turn:], *broker_ids[:turn])
+
+
+def _state(
+    topic: str, index: int, replicas: Mapping[int, FoundReplica], assignment: tuple[int, ...]
+) -> PartitionStateEntry:
+    latest_epoch = max((replica.latest_epoch for replica in replicas.values()), default=UNKNOWN_EPOCH)
+    furthest = max((replica.end for replica in replicas.values()), default=None)
+    in_sync = tuple(b for b in assignment if b not in replicas or replicas[b].end == furthest)
+    return PartitionStateEntry(
+        topic, index, in_sync[0], latest_epoch + 1, in_sync, NO_CONTROLLER_EPOCH, (), in_sync[0]
+    )

@@ -1,16 +1,21 @@
-"""`tidelog consume`: prints a topic's records to standard output (kafka-console-consumer, kcat)."""
+"""`tidelog consume`: prints a topic's records to standard output (kafka-console-consumer, kcat).
+
+With --group it reads as a member of a group, and commits what it has printed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import islice
+from typing import Any, BinaryIO, Final
 
 import click
 
-from tidelog.cli.group_consumption import print_with_group
+from tidelog.cli.interruption import noted_interruption
 from tidelog.cli.output import counted, note
 from tidelog.cli.record_formats import (
     ColumnFormat,
@@ -19,7 +24,6 @@ from tidelog.cli.record_formats import (
     RecordFormatter,
     TemplateFormat,
 )
-from tidelog.cli.record_printing import RecordPrinter, print_until_done
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -31,6 +35,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.settings import (
     BOOTSTRAP,
     SECURITY_PREFIXES,
@@ -38,9 +43,12 @@ from tidelog.client.core.settings import (
     SettingsError,
     parse_consumer_settings,
 )
-from tidelog.client.threads.topic_reader import reading
+from tidelog.client.errors import StaleMemberError
+from tidelog.client.threads.consumer import Consumer
+from tidelog.client.threads.topic_reader import POLL_S, TopicReader, consumer_of, reading, sound_records
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tidelog.model.topics import TopicPartition
 
 MAX_PRINTED_HEADERS: Final = 1_000
 """The number of headers of a record that are printed."""
@@ -54,6 +62,19 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "request.timeout.ms": "--request-timeout-ms",
 }
 """The options that take the place of consumer properties."""
+_FORMAT_PROPERTIES: Final[Mapping[str, str]] = {
+    "print.timestamp": "prints_timestamp",
+    "print.partition": "prints_partition",
+    "print.offset": "prints_offset",
+    "print.headers": "prints_headers",
+    "print.key": "prints_key",
+    "print.value": "prints_value",
+    "key.separator": "key_separator",
+    "line.separator": "line_separator",
+    "null.literal": "null_literal",
+}
+CHUNK_RECORDS: Final = 1_000
+"""The most records that are formatted before they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,19 +114,6 @@ class RecordFormat:
         if self.prints_value:
             parts.append(null if record.value is None else record.value)
         return self.key_separator.encode().join(parts) + self.line_separator.encode()
-
-
-_FORMAT_PROPERTIES: Final[Mapping[str, str]] = {
-    "print.timestamp": "prints_timestamp",
-    "print.partition": "prints_partition",
-    "print.offset": "prints_offset",
-    "print.headers": "prints_headers",
-    "print.key": "prints_key",
-    "print.value": "prints_value",
-    "key.separator": "key_separator",
-    "line.separator": "line_separator",
-    "null.literal": "null_literal",
-}
 
 
 def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordFormat:
@@ -334,3 +342,123 @@ def starting_positions(cluster: Cluster, topic: Topic, partition: int | None, st
             f"topic '{topic.name}' partition {partition} has no offset {number}",
         )
     return {partition: number}
+
+
+class RecordPrinter:
+    """Prints up to `max_messages` records, None for no limit, with up to `max_headers` headers each."""
+
+    def __init__(
+        self,
+        record_format: RecordFormatter,
+        output: BinaryIO,
+        *,
+        max_messages: int | None = None,
+        max_headers: int | None = None,
+    ) -> None:
+        self._format = record_format
+        self._output = output
+        if isinstance(record_format, ColumnFormat):
+            output.write(ColumnFormat.HEADING)
+        self._max_messages = max_messages
+        self._max_headers = max_headers
+        self.printed = 0
+        self.unfinished: dict[TopicPartition, int] = {}
+        """The offset after the printed records of a batch that was not printed completely."""
+
+    @property
+    def is_done(self) -> bool:
+        return self.printed == self._max_messages
+
+    def print_batch(self, batch: ConsumerBatch[bytes, bytes]) -> None:
+        """Raises CorruptFetchError for records that their producer damaged."""
+        left = None if self._max_messages is None else self._max_messages - self.printed
+        records = islice(sound_records(batch, max_headers=self._max_headers), left)
+        line_of, partition = self._format.line_of, batch.partition
+        self.unfinished = {batch.place: batch.start_offset}
+        before = self.printed
+        while chunk := list(islice(records, CHUNK_RECORDS)):
+            self._output.write(b"".join([line_of(record, partition) for record in chunk]))
+            self._output.flush()
+            self.printed += len(chunk)
+            self.unfinished[batch.place] = chunk[-1].offset + 1
+        if self.printed - before == len(batch):
+            self.unfinished = {}
+
+
+def print_until_done(
+    reader: TopicReader,
+    printer: RecordPrinter,
+    idle_ms: int | None,
+    *,
+    is_joining: Callable[[], bool] = lambda: False,
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> None:
+    """Prints records until the printer is done, or until none arrives for `idle_ms`, or if interrupted.
+
+    The time of a rebalance does not count. Raises KafkaError, ClientError.
+    """
+    wait_s = POLL_S if idle_ms is None else min(POLL_S, idle_ms / 1000)
+    last_seen_s = time.monotonic()
+    while not printer.is_done and not is_interrupted():
+        batch = reader.poll(wait_s)
+        if batch is not None:
+            printer.print_batch(batch)
+        if batch is not None or is_joining():
+            last_seen_s = time.monotonic()
+        elif idle_ms is not None and (time.monotonic() - last_seen_s) * 1000 >= idle_ms:
+            return
+
+
+def print_with_group(
+    cluster: Cluster,
+    topic: str,
+    settings: Properties,
+    printer: RecordPrinter,
+    idle_ms: int | None,
+    *,
+    commits: bool,
+) -> None:
+    """Prints the records of the partitions that the group gives to this member.
+
+    With `commits`, it commits the positions of all partitions at the end, also after Ctrl-C and SIGTERM, as
+    Kafka's tool does. Records that could not be printed are not committed. Raises KafkaError, ClientError.
+    """
+    with consumer_of(cluster, settings) as consumer, noted_interruption() as interruption:
+        try:
+            consumer.subscribe([topic])
+            print_until_done(
+                TopicReader(consumer, cluster, topic),
+                printer,
+                idle_ms,
+                is_joining=lambda: consumer.health().state == "joining",
+                is_interrupted=interruption.is_set,
+            )
+        finally:
+            try:
+                if commits:
+                    _commit(cluster, consumer, topic, printer)
+            finally:
+                consumer.close(commits=False)
+
+
+def _commit(cluster: Cluster, consumer: Consumer[bytes, bytes], topic: str, printer: RecordPrinter) -> None:
+    owned = set(consumer.assignment())
+    positions = {**_positions(consumer), **printer.unfinished}
+    offsets = {place: offset for place, offset in positions.items() if place in owned}
+    try:
+        if topic in cluster.topics([topic]):
+            consumer.commit(offsets)
+        else:  # a commit would wait for a topic of this name
+            note(f"Topic {topic} was deleted, so no offsets were committed.")
+    except KeyboardInterrupt:
+        places = ", ".join(map(str, sorted(offsets)))
+        printed = f"{counted(printer.printed, 'record', 'was', 'were')} printed"
+        note(f"{printed}, but the offsets of these partitions were not committed: {places}.")
+        raise
+
+
+def _positions(consumer: Consumer[bytes, bytes]) -> dict[TopicPartition, int]:
+    try:
+        return consumer.positions()
+    except StaleMemberError:  # the output was blocked for long, so other members have the partitions
+        return {}

@@ -5,9 +5,14 @@ The command only reads, so brokers may be running.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import re
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, NamedTuple
 
 import click
 
@@ -22,11 +27,21 @@ from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
 from tidelog.broker.log.stranded import STRANDED_SUFFIX
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
-from tidelog.cli.dump_index import aborted_index_lines, offset_index_lines, time_index_lines
-from tidelog.cli.dump_line import DumpLine
-from tidelog.cli.dump_segment import Findings, SegmentView, segment_lines
+from tidelog.cli.json_document import key_of
 from tidelog.cli.output import OutputFormat, note
 from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    CURRENT_MAGIC,
+    DELETE_HORIZON_BIT,
+    LOG_OVERHEAD_BYTES,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    crc_matches,
+    parse_header,
+)
+from tidelog.records.compression import Compression
+from tidelog.records.record import end_transaction_marker, iterate_records
 
 _SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 _TEXT_FILES: Final = (
@@ -37,6 +52,13 @@ _TEXT_FILES: Final = (
     LOG_START_OFFSET_CHECKPOINT,
     PARTITION_METADATA_FILE,
 )
+OMITTED_HEADERS: Final = "omittedHeaders"
+_WORD_BEGINS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+MAX_PRINTED_HEADERS: Final = 1_000
+"""The number of header keys of a record that are printed."""
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 
 
 @click.command(
@@ -181,3 +203,278 @@ def _leader_epoch_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
         return
     for epoch, start_offset in epochs:
         yield DumpLine("leader_epoch", {"leaderEpoch": epoch, "startOffset": start_offset})
+
+
+@dataclass(frozen=True, slots=True)
+class DumpLine:
+    """A line. `kind` says what it describes, and `fields` have the names of Kafka's tool.
+
+    `text` takes the place of the fields in lines that have none.
+    """
+
+    kind: str
+    fields: Mapping[str, object]
+    prefix: str = ""
+    text: str | None = None
+
+    def __str__(self) -> str:
+        if self.text is not None:
+            return self.prefix + self.text
+        return self.prefix + " ".join(_field_text(name, value) for name, value in self.fields.items())
+
+    def as_json(self, path: Path) -> str:
+        """Returns the line as an object with the file and the fields, whose names are in snake case."""
+        found: dict[str, object] = {"file": str(path), "kind": self.kind}
+        if self.text is not None:
+            found["text"] = self.text
+        found |= {key_of(_WORD_BEGINS.sub(" ", name)): value for name, value in self.fields.items()}
+        return json.dumps(found, ensure_ascii=False)
+
+
+def _field_text(name: str, value: object) -> str:
+    if name == OMITTED_HEADERS:
+        return f"and {value} more headers"
+    if isinstance(value, bool):
+        value = "true" if value else "false"
+    elif isinstance(value, list):
+        value = f"[{','.join(value)}]"
+    return f"{name}: {value}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """The problems of the files printed so far, one sentence each."""
+
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, path: Path, sentence: str) -> DumpLine:
+        """Adds a problem and returns its line."""
+        problem = f"{path}: {sentence}"
+        self.problems.append(problem)
+        return DumpLine("problem", {}, "PROBLEM ", sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """The parts of a segment to print.
+
+    `prints_records` adds a line for each record; `prints_data` adds keys, values and headers.
+    """
+
+    prints_records: bool = False
+    prints_data: bool = False
+    max_bytes: int | None = None
+
+
+def batches_of(file: BinaryIO, size_bytes: int) -> Iterator[tuple[int, BatchHeader, bytes]]:
+    """Returns (position, header, bytes) of each complete batch. Raises ValueError for an incomplete batch."""
+    position = 0
+    while size_bytes - position >= BATCH_HEADER_BYTES:
+        file.seek(position)
+        head = file.read(BATCH_HEADER_BYTES)
+        header = parse_header(head)
+        if header.batch_length < BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES:
+            raise ValueError(f"position {position}: the batch length {header.batch_length} is invalid")
+        if header.size_bytes > size_bytes - position:
+            break
+        yield position, header, head + file.read(header.size_bytes - BATCH_HEADER_BYTES)
+        position += header.size_bytes
+    if position < size_bytes:
+        raise ValueError(
+            f"position {position}: the last {size_bytes - position} bytes are an incomplete batch"
+        )
+
+
+def segment_lines(path: Path, view: SegmentView, findings: Findings) -> Iterator[DumpLine]:
+    """Returns the lines of a segment. Raises OSError."""
+    stem = path.name.partition(".")[0]
+    base_offset = int(stem) if stem.isdecimal() else 0
+    yield DumpLine("segment", {"Log starting offset": base_offset})
+    next_offset = base_offset
+    size_bytes = path.stat().st_size
+    if view.max_bytes is not None:
+        size_bytes = min(size_bytes, view.max_bytes)
+    with path.open("rb") as file:
+        try:
+            for position, header, batch in batches_of(file, size_bytes):
+                is_valid = header.magic == CURRENT_MAGIC and crc_matches(header, batch)
+                yield batch_line(position, header, is_valid)
+                if header.magic != CURRENT_MAGIC:
+                    yield findings.add(path, f"position {position}: unknown batch format {header.magic}")
+                    continue
+                if not is_valid:
+                    yield findings.add(path, f"position {position}: the batch has a wrong CRC")
+                    continue
+                if header.base_offset < next_offset:
+                    yield findings.add(
+                        path, f"position {position}: offset {header.base_offset} follows {next_offset - 1}"
+                    )
+                next_offset = header.last_offset + 1
+                if view.prints_records:
+                    yield from _record_lines(batch, header, view)
+        except ValueError as error:
+            if view.max_bytes is None:
+                yield findings.add(path, str(error))
+
+
+def batch_line(position: int, header: BatchHeader, is_valid: bool) -> DumpLine:
+    """Returns the header's fields under the names that Kafka's tool uses."""
+    has_producer = header.producer_id != NO_PRODUCER_ID
+    codec = header.compression
+    names = [entry.name.lower() for entry in Compression]
+    has_horizon = header.attributes & DELETE_HORIZON_BIT
+    return DumpLine(
+        "batch",
+        {
+            "baseOffset": header.base_offset,
+            "lastOffset": header.last_offset,
+            "count": header.record_count,
+            "baseSequence": header.base_sequence,
+            "lastSequence": header.last_sequence if has_producer else -1,
+            "producerId": header.producer_id,
+            "producerEpoch": header.producer_epoch,
+            "partitionLeaderEpoch": header.partition_leader_epoch,
+            "isTransactional": bool(header.is_transactional),
+            "isControl": bool(header.is_control),
+            **({"deleteHorizonMs": header.base_timestamp} if has_horizon else {}),
+            "position": position,
+            _time_type(header): header.max_timestamp,
+            "size": header.size_bytes,
+            "magic": header.magic,
+            "compresscodec": names[codec] if codec < len(names) else codec,
+            "crc": header.crc,
+            "isvalid": is_valid,
+        },
+    )
+
+
+def _record_lines(batch: bytes, header: BatchHeader, view: SegmentView) -> Iterator[DumpLine]:
+    """Returns the lines of a batch's records. Raises ValueError if the records contradict the header."""
+    for number, record in enumerate(iterate_records(batch, max_headers=MAX_PRINTED_HEADERS)):
+        fields: dict[str, object] = {
+            "offset": record.offset,
+            _time_type(header): record.timestamp,
+            "keySize": _size(record.key),
+            "valueSize": _size(record.value),
+            "sequence": header.base_sequence + number if header.producer_id != NO_PRODUCER_ID else -1,
+            "headerKeys": [name for name, _ in record.headers],
+        }
+        if record.omitted_headers:
+            fields[OMITTED_HEADERS] = record.omitted_headers
+        if header.is_control:
+            marker = end_transaction_marker(batch)
+            if marker is not None:
+                fields["endTxnMarker"] = "COMMIT" if marker.is_commit else "ABORT"
+                fields["coordinatorEpoch"] = marker.coordinator_epoch
+        elif view.prints_data:
+            if record.key is not None:
+                fields["key"] = record.key.decode(errors="backslashreplace")
+            if record.value is not None:
+                fields["payload"] = record.value.decode(errors="backslashreplace")
+        yield DumpLine("record", fields, "| ")
+
+
+def _time_type(header: BatchHeader) -> str:
+    return "LogAppendTime" if header.is_log_append_time else "CreateTime"
+
+
+def _size(content: bytes | None) -> int:
+    return -1 if content is None else len(content)
+
+
+class _Batches(NamedTuple):
+    """The batches of one segment, in order."""
+
+    positions: list[int]
+    last_offsets: list[int]
+    max_timestamps: list[int]
+
+
+def _batches_beside(path: Path, findings: Findings) -> _Batches | None:
+    """Returns the segment's batches, up to the first damage, or None if the segment does not exist."""
+    found = _Batches([], [], [])
+    segment = path.with_suffix(".log")
+    if not segment.exists():
+        findings.add(path, f"{segment.name} does not exist, so the entries can't be checked")
+        return None
+    with segment.open("rb") as file:
+        try:
+            for position, header, _ in batches_of(file, segment.stat().st_size):
+                found.positions.append(position)
+                found.last_offsets.append(header.last_offset)
+                found.max_timestamps.append(header.max_timestamp)
+        except ValueError:
+            pass  # the dump of the segment reports the damage
+    return found
+
+
+def _entries(path: Path, entry: struct.Struct, findings: Findings) -> list[tuple[int, ...]]:
+    content = path.read_bytes()
+    if len(content) % entry.size:
+        findings.add(path, f"the size of {len(content)} bytes is not a multiple of {entry.size}-byte entries")
+    whole = len(content) - len(content) % entry.size
+    rows = list(entry.iter_unpack(memoryview(content)[:whole]))
+    # Apache Kafka preallocates the index of the active segment, so zeros follow the last entry.
+    while rows and not any(rows[-1]):
+        rows.pop()
+    return rows
+
+
+def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
+    """Returns `offset: position:` lines. An entry names the last offset of a batch. Raises OSError."""
+    base_offset = int(path.stem)
+    batches = _batches_beside(path, findings)
+    at_position = {} if batches is None else dict(zip(batches.positions, batches.last_offsets, strict=True))
+    before = -1
+    for relative_offset, position in _entries(path, _OFFSET_ENTRY, findings):
+        offset = base_offset + relative_offset
+        if not verify_only:
+            yield DumpLine("index_entry", {"offset": offset, "position": position})
+        if offset <= before:
+            yield findings.add(path, f"offset {offset} is not greater than {before}")
+        before = offset
+        if batches is not None and at_position.get(position) != offset:
+            held = at_position.get(position)
+            what = "no batch begins there" if held is None else f"the batch there ends at offset {held}"
+            yield findings.add(path, f"offset {offset} at position {position}: {what}")
+
+
+def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
+    """Returns `timestamp: offset:` lines.
+
+    The timestamps must rise, and the timestamp must be the maximum of the batch that holds the offset. Raises
+    OSError.
+    """
+    base_offset = int(path.stem)
+    batches = _batches_beside(path, findings)
+    before = -1
+    for timestamp, relative_offset in _entries(path, _TIME_ENTRY, findings):
+        offset = base_offset + relative_offset
+        if not verify_only:
+            yield DumpLine("time_index_entry", {"timestamp": timestamp, "offset": offset})
+        if timestamp < before:
+            yield findings.add(path, f"timestamp {timestamp} is lower than the previous one, {before}")
+        before = timestamp
+        if batches is None:
+            continue
+        slot = bisect_left(batches.last_offsets, offset)
+        if slot == len(batches.last_offsets):
+            yield findings.add(path, f"offset {offset} is beyond the segment's end")
+        elif batches.max_timestamps[slot] != timestamp:
+            found = batches.max_timestamps[slot]
+            yield findings.add(path, f"timestamp {timestamp} at offset {offset}: the batch has {found}")
+
+
+def aborted_index_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
+    """Returns one line for each aborted transaction. Raises OSError."""
+    for version, producer_id, first, last, last_stable in _entries(path, _ABORTED_ENTRY, findings):
+        yield DumpLine(
+            "aborted_transaction",
+            {
+                "version": version,
+                "producerId": producer_id,
+                "firstOffset": first,
+                "lastOffset": last,
+                "lastStableOffset": last_stable,
+            },
+        )

@@ -13,7 +13,7 @@ import click
 
 from tidelog.cli.consume import starting_positions
 from tidelog.cli.output import print_table
-from tidelog.cli.producer_options import ACKS, CODECS
+from tidelog.cli.produce import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
     chosen_topic,

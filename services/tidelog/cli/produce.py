@@ -1,4 +1,7 @@
-"""`tidelog produce`: sends lines from standard input to a topic (kafka-console-producer)."""
+"""`tidelog produce`: sends lines from standard input to a topic (kafka-console-producer).
+
+A line is `[headers TAB] [key TAB] value`, in the format of Kafka's console producer.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ import io
 import select
 import sys
 import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, cast
 
 import click
 
-from tidelog.cli.line_records import LineFormat, LineSplitter
-from tidelog.cli.line_sender import LineSender
 from tidelog.cli.output import add_facts, counted, note
-from tidelog.cli.producer_options import ACKS, CODECS
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -25,12 +28,18 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
+from tidelog.client.shell.producing.delivery import BatchDelivery
+from tidelog.client.threads.producer import Producer
 from tidelog.client.threads.topic_reader import batch_producer_of
 from tidelog.model.errors import KafkaError
+from tidelog.records.compression import Compression
 from tidelog.records.record import Record
+from tidelog.records.record_writer import Header
 
 CHUNK_BYTES: Final = 1 << 16
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+ACKS: Final = ("all", "-1", "1", "0")
+CODECS: Final = tuple(codec.name.lower() for codec in Compression)
 
 
 @click.command(
@@ -169,3 +178,130 @@ def _send_lines(sender: LineSender, line_format: LineFormat) -> None:
             return
         if not select.select([source], [], [], 0)[0]:
             sender.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """The format of lines.
+
+    A key or value that equals `null_marker` is null. Every record gets `headers`.
+    """
+
+    parses_key: bool = False
+    key_separator: str = "\t"
+    parses_headers: bool = False
+    headers_delimiter: str = "\t"
+    headers_separator: str = ","
+    headers_key_separator: str = ":"
+    null_marker: str | None = None
+    headers: tuple[Header, ...] = ()
+
+    def record_of(self, line: bytes, timestamp_ms: int, line_number: int) -> Record:
+        """Converts one line. Raises ToolError that names the line and the missing part."""
+        rest = line
+        headers = self.headers
+        if self.parses_headers:
+            text, rest = self._split(rest, self.headers_delimiter, "headers", line_number)
+            headers += self._headers_of(text, line_number)
+        key: bytes | None = None
+        if self.parses_key:
+            key, rest = self._split(rest, self.key_separator, "key", line_number)
+        return Record(0, timestamp_ms, self._or_null(key), self._or_null(rest), headers)
+
+    def _split(self, text: bytes, separator: str, part: str, line_number: int) -> tuple[bytes, bytes]:
+        before, found, after = text.partition(separator.encode())
+        if not found:
+            raise ToolError(f"line {line_number} has no {part}: expected {separator!r} after the {part}")
+        return before, after
+
+    def _or_null(self, content: bytes | None) -> bytes | None:
+        if content is None or (self.null_marker is not None and content == self.null_marker.encode()):
+            return None
+        return content
+
+    def _headers_of(self, text: bytes, line_number: int) -> tuple[Header, ...]:
+        marked = self._or_null(text)
+        if not marked:
+            return ()
+        headers: list[Header] = []
+        for part in marked.split(self.headers_separator.encode()):
+            name, value = self._split(part, self.headers_key_separator, "header value", line_number)
+            headers.append((name.decode(errors="replace"), self._or_null(value)))
+        return tuple(headers)
+
+
+class LineSplitter:
+    """Splits chunks of input into lines without their ends (`\\n` or `\\r\\n`)."""
+
+    def __init__(self, max_line_bytes: int) -> None:
+        self._parts: list[bytes] = []
+        """The parts of a line whose end is missing. They are joined once, so a long line costs no more."""
+        self._size_bytes = 0
+        self._count = 0
+        self._max_line_bytes = max_line_bytes
+
+    def lines(self, chunk: bytes) -> list[bytes]:
+        """Returns the lines that `chunk` completes; b"" ends the input.
+
+        Raises ToolError if the line is too long that earlier chunks began.
+        """
+        if self._size_bytes > self._max_line_bytes:
+            text = f"line {self._count + 1} is longer than {self._max_line_bytes} bytes"
+            raise ToolError(f"{text}; the input must be text")
+        if not chunk:
+            last = self._take(b"")
+            return [last] if last else []
+        *whole, rest = chunk.split(b"\n")
+        if whole:
+            whole[0] = self._take(whole[0])
+        self._parts.append(rest)
+        self._size_bytes += len(rest)
+        self._count += len(whole)
+        return [line.removesuffix(b"\r") for line in whole]
+
+    def _take(self, end: bytes) -> bytes:
+        """Returns the line that `end` completes."""
+        line = b"".join([*self._parts, end])
+        self._parts, self._size_bytes = [], 0
+        return line
+
+
+class LineSender:
+    """The records that were sent to a topic.
+
+    The key selects the partition as in Kafka. Records without a key fill one partition's batch after another.
+    """
+
+    def __init__(self, producer: Producer[bytes, bytes], topic: str, partition: int | None = None) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._partition = partition
+        self._pending: deque[BatchDelivery] = deque()
+        self.sent_records = 0
+
+    def send(self, records: Sequence[Record], timestamp_ms: int) -> None:
+        """Raises KafkaError for these records or for earlier ones."""
+        has_keys = any(record.key is not None for record in records)
+        has_headers = any(record.headers for record in records)
+        delivery = self._producer.send_batch(
+            self._topic,
+            [record.value for record in records],
+            keys=[record.key for record in records] if has_keys else None,
+            headers=[record.headers for record in records] if has_headers else None,
+            partition=self._partition,
+            timestamp=timestamp_ms,
+        )
+        self._pending.append(delivery)
+        while self._pending and self._pending[0].is_done:
+            self._count(self._pending.popleft())
+
+    def flush(self) -> None:
+        """Waits until all records are acknowledged. Raises KafkaError."""
+        while self._pending:
+            delivery = self._pending.popleft()
+            delivery.result()
+            self._count(delivery)
+
+    def _count(self, delivery: BatchDelivery) -> None:
+        delivery.stored()  # raises the error of a record that was refused
+        self.sent_records += len(delivery)

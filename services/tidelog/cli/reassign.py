@@ -12,8 +12,7 @@ import click
 
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
 from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_text_file
-from tidelog.cli.rebalance import parse_ids
-from tidelog.cli.rebalance_run import remove_throttle, set_throttle
+from tidelog.cli.rebalance import parse_ids, remove_throttle, set_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin.reassignments import (
     Assignment,

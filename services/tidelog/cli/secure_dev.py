@@ -1,7 +1,8 @@
 """Makes what `tidelog dev --secure` needs: certificates, the user `admin`, and the properties for clients.
 
 Everything is in the data directory. `security/authority` and `security/broker` contain the certificate
-authority and the broker's certificate. `client.properties` is for clients on this machine.
+authority and the broker's certificate. `client.properties` is for clients on this machine. The first user's
+SCRAM credentials are written to the metadata store before any broker serves clients.
 """
 
 from __future__ import annotations
@@ -10,19 +11,20 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
-from tidelog.cli.first_user import new_entries
+from tidelog.client.admin.access import SALT_RANDOM_BYTES
+from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.store import Put
+from tidelog.metadata.store import Compare, MetadataStore, Put
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.jaas import quoted
-from tidelog.sasl.scram import MIN_ITERATIONS
+from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS, new_credential, salt_from
 from tidelog.timing.clock import SystemClock
 
 ADMIN: Final = "admin"
@@ -124,3 +126,24 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE), "w") as file:
         file.write(text)
     beside.replace(path)
+
+
+def new_entries(
+    user: str, password: str, mechanisms: Iterable[str], iterations: int
+) -> list[ScramCredentialEntry]:
+    """Returns the entries of a user's credentials, with new salts."""
+    entries = []
+    for name in mechanisms:
+        mechanism, salt = MECHANISM_BY_NAME[name], salt_from(secrets.token_bytes(SALT_RANDOM_BYTES))
+        credential = new_credential(mechanism, password, salt, iterations)
+        entries.append(ScramCredentialEntry(user, mechanism.name, credential))
+    return entries
+
+
+async def write_first_user(store: MetadataStore, entries: Sequence[ScramCredentialEntry]) -> bool:
+    """Writes the entries, unless one of them exists. Returns whether it wrote. Raises StoreError."""
+    result = await store.txn(
+        [Compare.absent(entry.key) for entry in entries],
+        [Put(entry.key, entry.encode()) for entry in entries],
+    )
+    return result.succeeded

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from tidelog.cli.tool_command import sentence_of
-from tidelog.cli.top_texts import duration_text, short, summary_text
+from tidelog.cli.top import duration_text, short, summary_text
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import click
 
@@ -27,7 +29,8 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.cli.topic_sizes import TOPIC_SIZE_COLUMNS, topic_size_rows
+from tidelog.client.admin.brokers import describe_log_dirs
+from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.admin.topics import (
     BROKER_DEFAULT,
     ConfigChange,
@@ -45,11 +48,15 @@ from tidelog.client.admin.topics import (
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import NO_LEADER
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
 from tidelog.settings.topic_settings import SETTINGS_CONFIRMED
+
+_DELETING = ("cleanup.policy", "retention.ms", "retention.bytes")
+_ALL_CONFIRMED = "The settings of all topics are confirmed."
+TOPIC_SIZE_COLUMNS: Final = ("topic", "#partitions", "#replicas", "#records", "#size", "#on disk")
 
 
 @click.group(cls=SuggestingGroup)
@@ -368,10 +375,6 @@ def confirm_settings(
         note(_ALL_CONFIRMED)
 
 
-_DELETING = ("cleanup.policy", "retention.ms", "retention.bytes")
-_ALL_CONFIRMED = "The settings of all topics are confirmed."
-
-
 def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
     found = [describe_topics_setting(cluster, unconfirmed, name) if unconfirmed else {} for name in _DELETING]
     rows = [(topic, *(values.get(topic) for values in found)) for topic in unconfirmed]
@@ -420,3 +423,42 @@ def delete(
                 return
             raise
     say(f"Topic {name} deleted.", topic=name, is_deleted=True)
+
+
+def topic_size_rows(
+    cluster: Cluster, excludes_internal: bool
+) -> list[tuple[str, int, int, int | None, int | None, int]]:
+    """Returns a row for each topic. Raises KafkaError, ClientError.
+
+    Records and size are None if a partition has no leader, because they are unknown then.
+    """
+    brokers = {broker.broker_id for broker in cluster.describe().brokers}
+    topics = [topic for topic in cluster.topics().values() if not (excludes_internal and topic.is_internal)]
+    earliest = offsets_of_topics(cluster, topics, EARLIEST_TIMESTAMP)
+    latest = offsets_of_topics(cluster, topics, LATEST_TIMESTAMP)
+    leaders = {(topic.name, part.index): part.leader for topic in topics for part in topic.partitions}
+    on_disk: Counter[str] = Counter()
+    led: Counter[str] = Counter()
+    seen: Counter[str] = Counter()
+    for directory in describe_log_dirs(cluster, brokers, topics):
+        for replica in directory.replicas:
+            on_disk[replica.place.topic] += replica.size_bytes
+            if not replica.is_future and leaders.get(replica.place) == directory.broker_id:
+                led[replica.place.topic] += replica.size_bytes
+                seen[replica.place.topic] += 1
+    records: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    for place in earliest.keys() & latest.keys():
+        records[place.topic] += latest[place] - earliest[place]
+        counted[place.topic] += 1
+    return [
+        (
+            topic.name,
+            len(topic.partitions),
+            max((len(part.replicas) for part in topic.partitions), default=0),
+            records[topic.name] if counted[topic.name] == len(topic.partitions) else None,
+            led[topic.name] if seen[topic.name] == len(topic.partitions) else None,
+            on_disk[topic.name],
+        )
+        for topic in topics
+    ]

@@ -1,16 +1,26 @@
-"""`tidelog transactions`: lists, describes and ends transactions (kafka-transactions)."""
+"""`tidelog transactions`: lists, describes and ends transactions, and finds and aborts hanging ones
+(kafka-transactions).
+"""
 
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import click
 
 from tidelog.cli.confirmation import asks_first, confirm
-from tidelog.cli.hanging_transactions import abort, describe_them, find_them
-from tidelog.cli.output import print_heading, print_table, say
-from tidelog.cli.protocol_int import ProtocolInt
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.output import counted, note, print_heading, print_table, say
+from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
+from tidelog.cli.record_formats import time_text
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_topic,
+    cluster_options,
+    connect,
+    topic_option,
+)
 from tidelog.client.admin.groups import (
     ANY_DURATION,
     ONGOING,
@@ -19,18 +29,28 @@ from tidelog.client.admin.groups import (
     fence_producer,
     list_transactions,
 )
+from tidelog.client.admin.transactions import (
+    HangingSearch,
+    PartitionProducer,
+    abort_transaction,
+    describe_producers,
+    find_hanging,
+)
+from tidelog.client.cluster import Cluster, topic_error_of
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MINUTE_MS
+from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import named
 from tidelog.process.command_help import SuggestingGroup
-from tidelog.settings.setting import LONG_MAX
+from tidelog.settings.setting import INT_MAX, LONG_MAX
+
+DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN: Final = 15
+_NS_PER_MS: Final = 1_000_000
 
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
     """List, describe and end transactions, and find and abort hanging ones."""
-
-
-command.add_command(describe_them)
-command.add_command(find_them)
-command.add_command(abort)
 
 
 @command.command(
@@ -148,4 +168,214 @@ def force_terminate(
         transactional_id=chosen,
         producer_id=found.producer_id,
         partitions=[str(place) for place in sorted(found.partitions)],
+    )
+
+
+@command.command(
+    "describe-producers",
+    cls=ToolCommand,
+    examples=("tidelog transactions describe-producers flights --partition 0",),
+)
+@topic_option
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
+@cluster_options
+def describe_them(
+    topic_name: str | None,
+    topic_option: str | None,
+    partition: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Show the producers that the leader of a partition remembers."""
+    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        producers = describe_producers(cluster, [place])
+    print_table(
+        (
+            "#producer id", "#epoch", "#coordinator epoch", "#last sequence", "last timestamp",
+            "#transaction start",
+        ),
+        [
+            (
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.last_sequence,
+                time_text(producer.last_timestamp_ms),
+                producer.start_offset if producer.is_in_transaction else None,
+            )
+            for producer in producers
+        ],
+    )  # fmt: skip
+
+
+@command.command(
+    "find-hanging",
+    cls=ToolCommand,
+    examples=(
+        "tidelog transactions find-hanging",
+        "tidelog transactions find-hanging --topic flights --partition 0",
+    ),
+)
+@click.option("--broker-id", type=click.IntRange(min=0), help="Search the partitions of this broker.")
+@click.option("--topic", metavar="TOPIC", help="Search this topic. The default is all topics.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="Search this partition of the topic.")
+@click.option(
+    "--max-transaction-timeout",
+    "max_timeout_min",
+    type=click.IntRange(min=0),
+    default=DEFAULT_MAX_TRANSACTION_TIMEOUT_MIN,
+    show_default=True,
+    help="Minutes that a transaction may last: the brokers' transaction.max.timeout.ms.",
+)
+@cluster_options
+def find_them(
+    broker_id: int | None,
+    topic: str | None,
+    partition: int | None,
+    max_timeout_min: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Find transactions that are open in a partition although their coordinator does not know them.
+
+    They hold back readers with isolation.level=read_committed until `tidelog transactions abort` ends them.
+    """
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition requires --topic.")
+    now_ms = time.time_ns() // _NS_PER_MS
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        places, leaderless = _places(cluster, broker_id, topic, partition)
+        found = find_hanging(
+            cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * MINUTE_MS
+        )
+    print_table(
+        (
+            "topic", "#partition", "#producer id", "#epoch", "#coordinator epoch", "#start offset",
+            "last timestamp", "#minutes",
+        ),
+        [
+            (
+                *producer.place,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.start_offset,
+                time_text(producer.last_timestamp_ms),
+                (now_ms - producer.last_timestamp_ms) // MINUTE_MS,
+            )
+            for producer in found.hanging
+        ],
+    )  # fmt: skip
+    if not found.hanging and not found.unjudged:
+        note(f"No transaction hangs in {counted(len(places), 'partition')}.")
+    _fail_if_incomplete(found, leaderless)
+
+
+def _fail_if_incomplete(found: HangingSearch, leaderless: list[TopicPartition]) -> None:
+    """Raises ToolError if partitions were not searched, or if transactions could not be judged."""
+    gaps: list[str] = []
+    if leaderless:
+        gaps.append(f"these partitions have no leader and were not searched: {named(leaderless)}")
+    if found.unjudged:
+        open_ones = named([f"producer {each.producer_id} in {each.place}" for each in found.unjudged])
+        gaps.append(
+            f"no coordinator of {named(found.unread_shards)} could be asked, so these transactions may hang, "
+            f"or a coordinator may still end them: {open_ones}"
+        )
+    if gaps:
+        raise ToolError("; ".join(gaps))
+
+
+def _places(
+    cluster: Cluster, broker_id: int | None, topic: str | None, partition: int | None
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Returns the partitions to search, and those that have no leader. A named partition is searched."""
+    if topic is not None and partition is not None:
+        return [TopicPartition(topic, partition)], []
+    live = {broker.broker_id for broker in cluster.describe().brokers}
+    if broker_id is not None and broker_id not in live:
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
+    topics = cluster.topics(None if topic is None else [topic])
+    if topic is not None and topic not in topics:
+        raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, topic)
+    led: list[TopicPartition] = []
+    leaderless: list[TopicPartition] = []
+    for found in topics.values():
+        for part in found.partitions:
+            if broker_id is None or broker_id in part.replicas:
+                (led if part.leader in live else leaderless).append(TopicPartition(found.name, part.index))
+    return led, leaderless
+
+
+@command.command(
+    "abort",
+    cls=ToolCommand,
+    examples=(
+        "tidelog transactions abort flights --partition 0 --start-offset 1234",
+        "tidelog transactions abort flights --partition 0 --producer-id 4000 --producer-epoch 3 "
+        "--coordinator-epoch 0",
+    ),
+)
+@topic_option
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(min=0),
+    help="The first offset of the transaction, which find-hanging shows.",
+)
+@click.option(
+    "--producer-id", type=ProtocolInt(LONG_MAX, min=0), help="The producer, instead of --start-offset."
+)
+@click.option("--producer-epoch", type=ProtocolInt(INT16_MAX, min=0), help="The producer's epoch.")
+@click.option("--coordinator-epoch", type=ProtocolInt(INT_MAX, min=-1), help="The epoch of the coordinator.")
+@asks_first
+@cluster_options
+def abort(
+    topic_name: str | None,
+    topic_option: str | None,
+    partition: int,
+    start_offset: int | None,
+    producer_id: int | None,
+    producer_epoch: int | None,
+    coordinator_epoch: int | None,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Abort a hanging transaction in one partition.
+
+    Abort only what `tidelog transactions find-hanging` shows: the coordinator ends other transactions. A
+    broker refuses clients without a login, unless it has no authorizer and listens only on this machine.
+    On a terminal, it asks first.
+    """
+    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    names = (producer_id, producer_epoch, coordinator_epoch)
+    if start_offset is None and None in names:
+        raise click.UsageError(
+            "Give --start-offset, or --producer-id, --producer-epoch and --coordinator-epoch."
+        )
+    if start_offset is not None and names != (None, None, None):
+        raise click.UsageError("--start-offset identifies the transaction; give no producer.")
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if start_offset is not None:
+            found = _starting_at(describe_producers(cluster, [place]), place, start_offset)
+            names = (found.producer_id, found.producer_epoch, found.coordinator_epoch)
+        known_id, known_epoch, known_coordinator = names
+        assert known_id is not None
+        assert known_epoch is not None
+        assert known_coordinator is not None
+        confirm(f"Abort the transaction of producer {known_id} in {place}?")
+        abort_transaction(cluster, place, known_id, known_epoch, known_coordinator)
+    say(f"The transaction of producer {known_id} in {place} was aborted.")
+
+
+def _starting_at(
+    producers: list[PartitionProducer], place: TopicPartition, start_offset: int
+) -> PartitionProducer:
+    for producer in producers:
+        if producer.is_in_transaction and producer.start_offset == start_offset:
+            return producer
+    raise ToolError(
+        f"no open transaction of {place} starts at offset {start_offset}; "
+        "'tidelog transactions describe-producers' shows the open ones"
     )

@@ -10,8 +10,8 @@ from typing import TextIO
 import click
 
 from tidelog.cli.confirmation import asks_first, confirm
-from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
+from tidelog.cli.secure_dev import new_entries, write_first_user
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin.access import delete_credentials, describe_users, set_password

@@ -17,7 +17,7 @@ from clusterlab.load import LoadPlan
 from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.main import main
-from tidelog.cli.rebalance_run import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
+from tidelog.cli.rebalance import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs
 from tidelog.client.cluster import Cluster

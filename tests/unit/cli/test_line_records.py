@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.line_records import LineFormat, LineSplitter
+from tidelog.cli.produce import LineFormat, LineSplitter
 from tidelog.cli.tool_command import ToolError
 from tidelog.records.record import Record
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tidelog.cli.line_sender import LineSender
+from tidelog.cli.produce import LineSender
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.partitioners import partition_for_key
 from tidelog.client.threads.topic_reader import batch_producer_of

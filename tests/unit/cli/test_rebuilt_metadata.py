@@ -15,8 +15,7 @@ from loglab.batches import append_batches
 from loglab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.cli.cluster_recover import UNDER_WAY, recover, survey_directories
-from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
+from tidelog.cli.cluster_recover import UNDER_WAY, RebuiltTopic, rebuild_topics, recover, survey_directories
 from tidelog.cli.tool_command import ToolError
 from tidelog.embedded.log_survey import FoundReplica, LogEnd
 from tidelog.metadata.entries import (

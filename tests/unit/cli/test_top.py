@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Static
 
 from brokerlab.scripted_broker import ScriptedBroker
-from tidelog.cli.top import command
+from tidelog.cli.top import command, duration_text, short, summary_text
 from tidelog.cli.top_app import TopApp, _cell
-from tidelog.cli.top_texts import duration_text, short, summary_text
 from tidelog.client.errors import UnreachableError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition

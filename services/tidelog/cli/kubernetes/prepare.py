@@ -20,8 +20,7 @@ from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
 from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
 from tidelog.cli.output import add_facts, counted
-from tidelog.cli.rebalance import parse_ids, planned
-from tidelog.cli.rebalance_run import AT_ONCE, carry_out
+from tidelog.cli.rebalance import AT_ONCE, carry_out, parse_ids, planned
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.client.admin.reassignments import standing_of
 

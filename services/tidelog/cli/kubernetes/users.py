@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import click
 
-from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.entrances import bootstrap_option
 from tidelog.cli.kubernetes.release_options import release_options
@@ -32,6 +31,7 @@ from tidelog.cli.kubernetes.user_plan import (
     parse_wanted,
 )
 from tidelog.cli.output import counted
+from tidelog.cli.secure_dev import new_entries, write_first_user
 from tidelog.cli.service_options import settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.cli.user import check_unchanged_by_saslprep

@@ -197,8 +197,7 @@ class LocalCluster:
         return path
 
     async def _create_admin(self, path: Path) -> None:
-        from tidelog.cli.first_user import new_entries
-        from tidelog.cli.secure_dev import PASSWORD_BYTES, client_properties, write_private
+        from tidelog.cli.secure_dev import PASSWORD_BYTES, client_properties, new_entries, write_private
         from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 
         password = secrets.token_urlsafe(PASSWORD_BYTES)
