@@ -6,10 +6,10 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from tidelog.cli.tool_command import ToolError
+from tidelog.observe.number_texts import iso_time
 from tidelog.records.record_writer import Header
 
 _ESCAPES: Final[Mapping[str, str]] = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "\\": "\\"}
@@ -142,21 +142,10 @@ class ColumnFormat:
 
     def line_of(self, record: PrintedRecord, partition: int) -> bytes:
         line = (
-            f"{partition:>9}  {record.offset:>10}  {time_text(record.timestamp):<24}  "
+            f"{partition:>9}  {record.offset:>10}  {iso_time(record.timestamp):<24}  "
             f"{_cell(record.key):<20}  {_cell(record.value)}\n"
         )
         return line.encode()
-
-
-def time_text(timestamp_ms: int) -> str:
-    """Returns a time in UTC, or `-` if it is no time or is after the year 9999."""
-    if timestamp_ms < 0:
-        return "-"
-    try:
-        found = datetime.fromtimestamp(timestamp_ms // 1000, UTC)
-    except (OverflowError, ValueError):
-        return "-"
-    return f"{found:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03}Z"
 
 
 def _json_of(content: bytes | None) -> object:

@@ -15,13 +15,13 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from tidelog.cli.tool_command import sentence_of
-from tidelog.cli.top import duration_text, short, summary_text
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.printable import printable
 from tidelog.observe.cluster_reader import rates_now
-from tidelog.observe.rates import ClusterRates
+from tidelog.observe.number_texts import short, short_duration
+from tidelog.observe.rates import ClusterRates, summary_text
 
 _COLUMNS: Final = {
     "brokers": ("broker", "address", "", "leaders", "replicas", "missing", "disk", "records/s", "bytes/s"),
@@ -175,7 +175,7 @@ class TopApp(App[None]):
                     str(row.uncommitted),
                     str(row.beyond_end),
                     short(row.records_per_s),
-                    duration_text(row.catch_up_s),
+                    short_duration(row.catch_up_s),
                 )
                 for row in rates.groups()[:MAX_ROWS]
             ],

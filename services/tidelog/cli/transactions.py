@@ -12,7 +12,6 @@ import click
 from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, note, print_heading, print_table, say
 from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
-from tidelog.cli.record_formats import time_text
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -41,6 +40,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MINUTE_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
+from tidelog.observe.number_texts import iso_time
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX, LONG_MAX
 
@@ -201,7 +201,7 @@ def describe_them(
                 producer.producer_epoch,
                 producer.coordinator_epoch,
                 producer.last_sequence,
-                time_text(producer.last_timestamp_ms),
+                iso_time(producer.last_timestamp_ms),
                 producer.start_offset if producer.is_in_transaction else None,
             )
             for producer in producers
@@ -261,7 +261,7 @@ def find_them(
                 producer.producer_epoch,
                 producer.coordinator_epoch,
                 producer.start_offset,
-                time_text(producer.last_timestamp_ms),
+                iso_time(producer.last_timestamp_ms),
                 (now_ms - producer.last_timestamp_ms) // MINUTE_MS,
             )
             for producer in found.hanging

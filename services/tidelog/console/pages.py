@@ -33,11 +33,12 @@ from tidelog.console.events import ENDED, event
 from tidelog.console.login import Login, LoginOptions, SessionGate
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
-from tidelog.console.rendering import HERE, Renderer, time_text
+from tidelog.console.rendering import HERE, Renderer
 from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.observe.number_texts import time_text
 
 MAX_VIEWERS: Final = 64
 """The most pages that receive live updates at a time. Users share them fairly."""

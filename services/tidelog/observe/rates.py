@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.plurals import counted
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.lag import PartitionLag, beyond_end_count, total_of
+from tidelog.observe.number_texts import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,3 +296,18 @@ def records_per_second(before: EndOffsets | None, now: EndOffsets) -> dict[str, 
             grown[partition.topic] = grown.get(partition.topic, 0) + more
     seconds = (now.at_ms - before.at_ms) / 1000
     return {topic: count / seconds for topic, count in grown.items()}
+
+
+def summary_text(found: ClusterSummary) -> str:
+    """Returns one line about the whole cluster."""
+    faults = []
+    if found.missing_replicas:
+        faults.append(f"{counted(found.missing_replicas, 'replica')} missing")
+    if found.offline:
+        faults.append(f"{counted(found.offline, 'partition')} offline")
+    return (
+        f"{counted(found.brokers, 'broker')}, controller {found.controller}, "
+        f"{counted(found.topics, 'topic')}, "
+        f"{counted(found.partitions, 'partition')}, {', '.join(faults) or 'all replicas in sync'}, "
+        f"{short(found.records_per_s)} records/s, {short(found.bytes_per_s)}B/s"
+    )

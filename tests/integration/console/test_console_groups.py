@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from grouplab.mixed_groups import SHARE, STREAMS, StreamsThread, create_groups, share_member
-from tidelog.console.rendering import UNKNOWN
 from tidelog.model.topics import TopicPartition as Place
+from tidelog.observe.number_texts import UNKNOWN
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration

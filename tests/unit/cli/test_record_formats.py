@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.consume import command
-from tidelog.cli.record_formats import ColumnFormat, JsonFormat, TemplateFormat, time_text
+from tidelog.cli.record_formats import ColumnFormat, JsonFormat, TemplateFormat
 from tidelog.cli.tool_command import ToolError
+from tidelog.observe.number_texts import iso_time
 from tidelog.records.record import Record
 
 RECORD = Record(5, 1_700_000_000_123, b"k", b"\xff\x00", (("h", b"1"), ("i", None)))
@@ -72,8 +73,8 @@ def test_columns_are_single_lines_without_control_characters() -> None:
 
 
 def test_times() -> None:
-    assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
-    assert time_text(-1) == time_text(2**62) == "-"
+    assert iso_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
+    assert iso_time(-1) == iso_time(2**62) == "-"
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,20 @@ from click.testing import CliRunner
 from textual.widgets import DataTable, Static
 
 from brokerlab.scripted_broker import ScriptedBroker
-from tidelog.cli.top import command, duration_text, short, summary_text
+from tidelog.cli.top import command
 from tidelog.cli.top_app import TopApp, _cell
 from tidelog.client.errors import UnreachableError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
-from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
+from tidelog.observe.number_texts import short, short_duration
+from tidelog.observe.rates import (
+    BrokerFacts,
+    ClusterRates,
+    GroupFacts,
+    PartitionFacts,
+    Snapshot,
+    summary_text,
+)
 
 T0 = TopicPartition("flights[x]", 0)  # brackets are markup in Textual
 
@@ -48,7 +56,7 @@ def test_numbers_are_short(value: float | None, text: str) -> None:
     [(None, "-"), (0, "0 s"), (59, "59 s"), (90, "1.5 min"), (5_400, "1.5 h"), (129_600, "1.5 d")],
 )
 def test_durations(seconds: float | None, text: str) -> None:
-    assert duration_text(seconds) == text
+    assert short_duration(seconds) == text
 
 
 def test_the_summary_names_faults() -> None:

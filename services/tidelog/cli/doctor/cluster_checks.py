@@ -24,7 +24,9 @@ from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer, unknown_to_coordinators
 from tidelog.model.error_meanings import meaning_of
 from tidelog.model.instants import DAY_MS, HOUR_MS
+from tidelog.model.plurals import counted
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
+from tidelog.observe.number_texts import rough_duration, size_text
 
 AGEING: Final = 0.8
 """The part of the retention after which a record that a group has not read counts as endangered."""
@@ -290,7 +292,7 @@ def check_forecast(
         full_ms = full_in_ms(directory.usable_bytes, growths)
         if full_ms is not None and full_ms < FORECAST_MS:
             text = (
-                f"{directory.path} of broker {directory.broker_id} is full in {time_text(full_ms)} "
+                f"{directory.path} of broker {directory.broker_id} is full in {rough_duration(full_ms)} "
                 "if the topics grow as in the last hour"
             )
             step = "enlarge the volume, shorten retention.ms, or move replicas with 'tidelog rebalance'"
@@ -414,7 +416,7 @@ def _group_findings(
         step = f"start its members, or accept the loss: they continue at the log start ({group_id})"
         found.append(Finding("groups", State.FAIL, text, step))
     if ageing:
-        within = time_text(min(ageing.values()))
+        within = rough_duration(min(ageing.values()))
         text = (
             f"{name} loses records within {within}, because it reads more slowly than retention deletes: "
             f"{named(ageing)}"
@@ -456,7 +458,7 @@ def check_transactions(
     else:
         found += [_hanging(producer) for producer in hanging]
     for row in transactions:
-        age = time_text(row.open_ms)
+        age = rough_duration(row.open_ms)
         name = shlex.quote(row.transactional_id)
         logs = f"read the logs of its coordinator: tidelog transactions describe {name}"
         if row.state != ONGOING:
@@ -466,7 +468,7 @@ def check_transactions(
         elif row.open_ms > row.timeout_ms + ENDING_MS:
             text = (
                 f"{row.transactional_id} has been open for {age}, longer than its timeout of "
-                f"{time_text(row.timeout_ms)}, and was not aborted"
+                f"{rough_duration(row.timeout_ms)}, and was not aborted"
             )
             found.append(Finding(check, State.FAIL, text, logs))
         elif row.open_ms > LONG_TRANSACTION_MS:
@@ -632,36 +634,6 @@ def check_etcd(members: Sequence[EtcdMember] | Unseen) -> list[Finding]:
     slowest = max(member.health_ms for member in members)
     text = f"healthy ({counted(len(members), 'server')}), a read by a quorum takes {slowest:.1f} ms"
     return [Finding(check, State.OK, text)]
-
-
-# -- words
-
-
-def counted(count: int, noun: str) -> str:
-    """Returns a number with its noun, as `1 broker` and `2 brokers`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def size_text(size_bytes: float) -> str:
-    """Returns a size with a unit, as `3.2 GiB`."""
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
-
-
-def time_text(duration_ms: float) -> str:
-    """Returns a duration with a unit, as `3.5 h`."""
-    for limit_ms, unit_ms, unit in (
-        (60_000, 1_000, "s"),
-        (HOUR_MS, 60_000, "min"),
-        (2 * DAY_MS, HOUR_MS, "h"),
-    ):
-        if duration_ms < limit_ms:
-            return f"{duration_ms / unit_ms:.0f} {unit}"
-    return f"{duration_ms / DAY_MS:.0f} days"
 
 
 def _seen(metrics: Mapping[int, ServiceMetrics | Unseen]) -> dict[int, ServiceMetrics] | Unseen:

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
-from tidelog.cli.doctor.cluster_checks import counted, findings_of, size_text
+from tidelog.cli.doctor.cluster_checks import findings_of
 from tidelog.cli.doctor.cluster_facts import ClusterReader
 from tidelog.cli.doctor.directory_check import (
     STRANDED,
@@ -52,6 +52,8 @@ from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.model.plurals import counted
+from tidelog.observe.number_texts import size_text
 
 SERVICE_TIMEOUT_S: Final = 5.0
 """The time to wait for an answer of a metrics endpoint or of etcd."""
