@@ -18,9 +18,6 @@ from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.shards.claims import Claims
-from tidelog.group_coordinator.shards.cluster_view import ClusterView
-from tidelog.group_coordinator.shards.cluster_wide_settings import ClusterWideSettings
-from tidelog.group_coordinator.shards.group_configs import GroupConfigs
 from tidelog.group_coordinator.shards.lag import LagReporter
 from tidelog.group_coordinator.shards.markers import MarkerSender
 from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
@@ -28,6 +25,7 @@ from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.runner import BrokerSessions, CoordinatorRuntime
 from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards.store_copies import ClusterView, FollowedSettings
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
@@ -47,23 +45,6 @@ GRACE_MS: Final = 5_000
 _log = structlog.get_logger(__name__)
 
 
-class _Configs:
-    """The settings of groups and of the cluster, which follow the metadata store until `stop`."""
-
-    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
-        self.of_groups = GroupConfigs(store)
-        self.cluster_wide = ClusterWideSettings(store, settings)
-
-    async def start(self) -> None:
-        """Raises StoreUnavailableError."""
-        await self.of_groups.start()
-        await self.cluster_wide.start()
-
-    async def stop(self) -> None:
-        await self.of_groups.stop()
-        await self.cluster_wide.stop()
-
-
 class GroupCoordinator:
     """A running coordinator: `await GroupCoordinator.start(...)`, then `await stop()`."""
 
@@ -71,14 +52,14 @@ class GroupCoordinator:
         self,
         session: Session,
         runtime: CoordinatorRuntime,
-        configs: _Configs,
+        followed: FollowedSettings,
         lag: LagReporter,
         timer: LoopTimer,
     ) -> None:
         self.runtime = runtime
         self.metrics = CoordinatorMetrics(lag)
         self._session = session
-        self._configs = configs
+        self._followed = followed
         self._lag = lag
         self._timer = timer
 
@@ -101,8 +82,8 @@ class GroupCoordinator:
         """
         timer = LoopTimer(asyncio.get_running_loop())
         clock = clock or SystemClock()
-        configs = _Configs(store, settings)
-        runtime, lag = _compose(store, settings, connector, configs, clock, timer, tracing)
+        followed = FollowedSettings(store, settings)
+        runtime, lag = _compose(store, settings, connector, followed, clock, timer, tracing)
         entry = CoordinatorEntry(GROUP, settings.node_id)
         session = Session(
             store,
@@ -114,12 +95,12 @@ class GroupCoordinator:
             on_failed=on_failed,
         )
         try:
-            await configs.start()
+            await followed.start()
             await runtime.start()
             await session.start()
         except KeyHeldError as error:
             await runtime.stop()
-            await configs.stop()
+            await followed.stop()
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"node.id: another live process is group coordinator {settings.node_id}; "
@@ -127,12 +108,12 @@ class GroupCoordinator:
             ) from error
         except BaseException:
             await runtime.stop()
-            await configs.stop()
+            await followed.stop()
             raise
         _log.info("registered as group coordinator", coordinator_id=settings.node_id, key=entry.key)
         if settings.tidelog_metrics_listener:
             lag.start()
-        return cls(session, runtime, configs, lag, timer)
+        return cls(session, runtime, followed, lag, timer)
 
     def why_not_ready(self) -> str | None:
         """Returns None if the coordinator is registered and has claimed its share of the shards."""
@@ -151,7 +132,7 @@ class GroupCoordinator:
         """Hands the shards over and ends the registration."""
         self._lag.stop()
         await self.runtime.stop()
-        await self._configs.stop()
+        await self._followed.stop()
         await self._session.stop()
         self._timer.close()
 
@@ -160,7 +141,7 @@ def _compose(
     store: MetadataStore,
     settings: BrokerSettings,
     connector: SessionConnector,
-    configs: _Configs,
+    followed: FollowedSettings,
     clock: Clock,
     timer: LoopTimer,
     tracing: CallTracing | None,
@@ -170,7 +151,7 @@ def _compose(
     questions = OffsetQuestions(sessions.line_to_leader, timer)
     runtime = CoordinatorRuntime(
         settings.node_id,
-        core_factories(settings, configs),
+        core_factories(settings, followed),
         view=view,
         claims=Claims(store, settings.node_id, shard_count=view.shard_count),
         sessions=sessions,
@@ -187,12 +168,12 @@ def _compose(
 
 
 def core_factories(
-    settings: BrokerSettings, configs: _Configs
+    settings: BrokerSettings, followed: FollowedSettings
 ) -> dict[ShardKind, Callable[[ShardId, int], ShardCore]]:
     """Returns for each kind of shard a function that makes a core, given the shard and its epoch."""
     return {
         ShardKind.GROUP: lambda shard, epoch: GroupCore(
-            settings, new_member_uuid, configs.of_groups.overrides_of, lambda: configs.cluster_wide.current
+            settings, new_member_uuid, followed.overrides_of, lambda: followed.current
         ),
         ShardKind.TRANSACTION: lambda shard, epoch: TransactionCore(epoch, settings),
         ShardKind.SHARE: lambda shard, epoch: ShareStateCore(settings),

@@ -9,13 +9,12 @@ each claim raises by one: brokers and later owners ignore what an older owner wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tidelog.group_coordinator.shards.shares import plan_shares
-from tidelog.group_coordinator.shards.store_follower import StoreFollower
+from tidelog.group_coordinator.shards.store_copies import StoreFollower
 from tidelog.metadata.coordinators import (
     COORDINATORS,
     CoordinatorEntry,
@@ -157,8 +156,6 @@ class Claims:
             await asyncio.wait([self._balancing])
         await self._follower.stop()
 
-    # -- changes of the store
-
     def _on_listing(self, listing: Listing) -> None:
         for live in self._live.values():
             live.clear()
@@ -221,8 +218,6 @@ class Claims:
         for shard, epoch in mine.items():
             if before.get(shard) != epoch:
                 self._listener.claimed(shard, epoch)
-
-    # -- the share of this coordinator
 
     def why_incomplete(self) -> str | None:
         """Returns None if this coordinator is registered and has claimed its share of the shards."""
@@ -292,3 +287,40 @@ class Claims:
             return
         for shard in shards:
             await self._claim([shard])
+
+
+def plan_shares(coordinators: Iterable[int], owners: Mapping[int, int], shard_count: int) -> dict[int, int]:
+    """Assigns each of `shard_count` shards to a live coordinator: equal shares with as few moves as possible.
+    Returns coordinator ids by shard number, or {} if there is no coordinator.
+
+    Every coordinator computes the assignment from the same keys, so all agree as soon as they have seen the
+    same keys. Until then, two coordinators may claim one shard, and the metadata store gives it to one of
+    them.
+
+    `owners` has the present owner of each owned shard. A coordinator with more than a fair share gives up the
+    shards with the highest numbers. Free shards go, in order, to the coordinator with the fewest shards, and
+    among equals to the one with the lowest id.
+    """
+    planned: dict[int, list[int]] = {coordinator: [] for coordinator in sorted(coordinators)}
+    if not planned:
+        return {}
+    for shard in range(shard_count):
+        owner = owners.get(shard)
+        if owner in planned:
+            planned[owner].append(shard)
+    least, extra = divmod(shard_count, len(planned))
+    # The coordinators with the most shards keep one more than the others.
+    by_load = sorted(planned, key=lambda coordinator: (-len(planned[coordinator]), coordinator))
+    quotas = {coordinator: least + (rank < extra) for rank, coordinator in enumerate(by_load)}
+    for coordinator, shards in planned.items():
+        del shards[quotas[coordinator] :]
+    placed = {shard for shards in planned.values() for shard in shards}
+    shares = {shard: coordinator for coordinator, shards in planned.items() for shard in shards}
+    for shard in range(shard_count):
+        if shard not in placed:
+            coordinator = min(
+                (c for c in planned if len(planned[c]) < quotas[c]), key=lambda c: (len(planned[c]), c)
+            )
+            planned[coordinator].append(shard)
+            shares[shard] = coordinator
+    return shares

@@ -23,13 +23,13 @@ from tidelog.group_coordinator.shard_core import (
     ShardCore,
 )
 from tidelog.group_coordinator.shards.claims import Claims
-from tidelog.group_coordinator.shards.cluster_view import ClusterView
 from tidelog.group_coordinator.shards.markers import MarkerSender
 from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions, Position
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
 from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.group_coordinator.shards.waiting_items import WaitingItems
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch

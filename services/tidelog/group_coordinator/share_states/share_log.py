@@ -17,12 +17,11 @@ from uuid import UUID
 
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
 from tidelog.model.instants import WallMs
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec, record_kind
 from tidelog.wire.messages.records import share_snapshot, share_update
 from tidelog.wire.messages.records.share_snapshot import ShareSnapshotKey, ShareSnapshotValue
 from tidelog.wire.messages.records.share_update import ShareUpdateKey, ShareUpdateValue
-
-NO_OFFSET: Final = -1
 
 
 class StateBatch(NamedTuple):
@@ -127,8 +126,6 @@ def _append(combined: list[StateBatch], batch: StateBatch) -> None:
     combined.append(batch)
 
 
-NO_EPOCH: Final = -1
-"""The epoch of a request or record that does not change or check an epoch."""
 FIRST_EPOCH: Final = 0
 NO_COUNT: Final = -1
 _SNAPSHOT_KIND: Final = 0
@@ -179,7 +176,7 @@ def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionSt
     start = max(state.start_offset, update.start_offset)
     return replace(
         state,
-        leader_epoch=state.leader_epoch if update.leader_epoch == NO_EPOCH else update.leader_epoch,
+        leader_epoch=state.leader_epoch if update.leader_epoch == UNKNOWN_EPOCH else update.leader_epoch,
         start_offset=start,
         delivery_complete_count=update.delivery_complete_count,
         batches=with_changes(state.batches, update.batches, start),

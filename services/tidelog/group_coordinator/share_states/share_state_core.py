@@ -28,8 +28,6 @@ from tidelog.group_coordinator.shard_core import (
 from tidelog.group_coordinator.share_states.share_log import (
     FIRST_EPOCH,
     NO_COUNT,
-    NO_EPOCH,
-    NO_OFFSET,
     SharePartitionKey,
     SharePartitionState,
     ShareUpdate,
@@ -43,6 +41,7 @@ from tidelog.group_coordinator.share_states.share_log import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID
 from tidelog.settings.share_settings import ShareSettings
 from tidelog.wire.api_keys import ApiKey
@@ -200,7 +199,7 @@ class ShareStateCore:
         """Sets the start offset and the state epoch of share partitions, and forgets deliveries."""
         known = self.states.get(key)
         error = _malformed(key)
-        if not error and known is not None and NO_EPOCH < wanted.state_epoch < known.state_epoch:
+        if not error and known is not None and UNKNOWN_EPOCH < wanted.state_epoch < known.state_epoch:
             error = ErrorCode.FENCED_STATE_EPOCH
         error = error or self._unknown_partition(key)
         # The group coordinator repeats a request that was not answered. Its state epoch is the same.
@@ -210,7 +209,7 @@ class ShareStateCore:
                 state_epoch=wanted.state_epoch,
                 leader_epoch=FIRST_EPOCH,
                 start_offset=wanted.start_offset,
-                delivery_complete_count=NO_COUNT if wanted.start_offset == NO_OFFSET else 0,
+                delivery_complete_count=NO_COUNT if wanted.start_offset == UNKNOWN_OFFSET else 0,
                 create_timestamp_ms=now_ms,
                 write_timestamp_ms=now_ms,
             )
@@ -225,7 +224,7 @@ class ShareStateCore:
         error = _malformed(key) or _refused(known, wanted.leader_epoch) or self._unknown_partition(key)
         if error or known is None:
             return reading.PartitionResult(key.partition, error, _text(error))
-        if wanted.leader_epoch not in (NO_EPOCH, known.leader_epoch):
+        if wanted.leader_epoch not in (UNKNOWN_EPOCH, known.leader_epoch):
             update = ShareUpdate(
                 known.snapshot_epoch,
                 wanted.leader_epoch,
@@ -281,7 +280,9 @@ class ShareStateCore:
         error = _malformed(key) or self._unknown_partition(key)
         known = None if error else self.states.get(key)
         if known is None:
-            return summarizing.PartitionResult(key.partition, error, _text(error), start_offset=NO_OFFSET)
+            return summarizing.PartitionResult(
+                key.partition, error, _text(error), start_offset=UNKNOWN_OFFSET
+            )
         return summarizing.PartitionResult(
             key.partition,
             state_epoch=known.state_epoch,
@@ -343,13 +344,15 @@ def _malformed(key: SharePartitionKey) -> ErrorCode:
     return ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
 
 
-def _refused(known: SharePartitionState | None, leader_epoch: int, state_epoch: int = NO_EPOCH) -> ErrorCode:
+def _refused(
+    known: SharePartitionState | None, leader_epoch: int, state_epoch: int = UNKNOWN_EPOCH
+) -> ErrorCode:
     """Returns why a leader with these epochs may not use the state."""
     if known is None:
         return ErrorCode.INVALID_REQUEST
-    if NO_EPOCH < leader_epoch < known.leader_epoch:
+    if UNKNOWN_EPOCH < leader_epoch < known.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if NO_EPOCH < state_epoch < known.state_epoch:
+    if UNKNOWN_EPOCH < state_epoch < known.state_epoch:
         return ErrorCode.FENCED_STATE_EPOCH
     return ErrorCode.NONE
 

@@ -15,8 +15,8 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord, TopicImage
-from tidelog.group_coordinator.shards.cluster_view import ClusterView
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.metadata.entries import TOPIC_PREFIX, TopicEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Delete, Put, WatchBatch

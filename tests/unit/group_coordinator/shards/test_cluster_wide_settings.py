@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.shards.cluster_wide_settings import ClusterWideSettings
+from tidelog.group_coordinator.shards.store_copies import FollowedSettings
 from tidelog.metadata.entries import BrokerConfigEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Delete, Put
@@ -35,7 +35,7 @@ def test_groups_get_a_changed_assignment_interval(tmp_path: Path) -> None:
     async def test() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
         settings = BrokerSettings.parse({NAME: "2000"})
-        followed = ClusterWideSettings(store, settings)
+        followed = FollowedSettings(store, settings)
         core = GroupCore(settings, lambda: "id", lambda group: {}, lambda: followed.current)
 
         def interval_ms() -> int:
@@ -62,7 +62,7 @@ def test_a_value_that_is_not_valid_leaves_the_settings_as_they_are(tmp_path: Pat
     async def test() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
         await put(store, "", {NAME: "-1"})
-        followed = ClusterWideSettings(store, BrokerSettings.parse({NAME: "2000"}))
+        followed = FollowedSettings(store, BrokerSettings.parse({NAME: "2000"}))
         await followed.start()
         assert followed.current.group_streams_assignment_interval_ms == 2_000
         await followed.stop()

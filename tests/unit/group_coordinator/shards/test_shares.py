@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.shards.shares import plan_shares
+from tidelog.group_coordinator.shards.claims import plan_shares
 
 COORDINATORS = st.sets(st.integers(0, 9), min_size=1, max_size=6)
 OWNERS = st.dictionaries(st.integers(0, 59), st.integers(0, 9))

@@ -26,7 +26,13 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
 )
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.classic.rebalance import NULLABLE_PROTOCOL_FROM
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
+from tidelog.group_coordinator.groups.consumer.consumer_group import (
+    CONSUMER_FORMAT,
+    ClassicSide,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+)
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     JOIN_TIMER,
     SYNC_TIMER,
@@ -35,7 +41,6 @@ from tidelog.group_coordinator.groups.consumer.group_changes import (
     check_static,
     join_as_static,
 )
-from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, ClassicSide, Member, MemberState
 from tidelog.group_coordinator.groups.modern_groups import (
     SESSION_TIMER,
     check_memory,
@@ -201,7 +206,7 @@ class ClassicMembers:
         group = self._group(message.group_id)
         is_batched = request.api_version >= _BATCHED_LEAVE_FROM
         leaving = message.members if is_batched else [MemberIdentity(member_id=message.member_id)]
-        found: dict[str, Member] = {}
+        found: dict[str, ConsumerMember] = {}
         results = [_find_leaving(group, identity, found) for identity in leaving]
         decision = ShardDecision()
         remove_members(self._groups, self._classic, group, list(found.values()), decision, now_ms)
@@ -247,7 +252,7 @@ def _find_joining(
 ) -> FoundMember:
     if instance_id is None:
         # The group does not know a member yet that obtained its id by MEMBER_ID_REQUIRED.
-        return FoundMember(group.members.get(member_id, Member(member_id)))
+        return FoundMember(group.members.get(member_id, ConsumerMember(member_id)))
     static = group.static_member(instance_id)
     if is_new:
         return join_as_static(group, static, member_id, instance_id, speaks_classic=True)
@@ -255,8 +260,10 @@ def _find_joining(
 
 
 def _with_request(
-    member: Member, request: ShardRequest[JoinGroupRequest], subscription: ConsumerProtocolSubscription
-) -> Member:
+    member: ConsumerMember,
+    request: ShardRequest[JoinGroupRequest],
+    subscription: ConsumerProtocolSubscription,
+) -> ConsumerMember:
     """Returns the member with the subscription and the timeouts of a JoinGroup."""
     message = request.message
     timeout_ms = message.rebalance_timeout_ms
@@ -276,25 +283,27 @@ def _with_request(
     )
 
 
-def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+def _find(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
     """Returns the member that sends a request. Raises KafkaError."""
     if instance_id is not None:
         return check_static(group.static_member(instance_id), member_id, instance_id)
     return find_member(group, member_id)
 
 
-def _classic_side(member: Member) -> ClassicSide:
+def _classic_side(member: ConsumerMember) -> ClassicSide:
     if member.classic is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     return member.classic
 
 
-def _check_generation(member: Member, generation: int) -> None:
+def _check_generation(member: ConsumerMember, generation: int) -> None:
     if generation != member.member_epoch:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
-def _find_leaving(group: ConsumerGroup, identity: MemberIdentity, found: dict[str, Member]) -> MemberResponse:
+def _find_leaving(
+    group: ConsumerGroup, identity: MemberIdentity, found: dict[str, ConsumerMember]
+) -> MemberResponse:
     """Adds the member that leaves to `found` and returns its result.
 
     An admin tool names a static member only by its instance id, and may remove members of either protocol.
@@ -316,7 +325,7 @@ def remove_members(
     groups: Groups,
     classic: ClassicGroups,
     group: ConsumerGroup,
-    members: Collection[Member],
+    members: Collection[ConsumerMember],
     decision: ShardDecision,
     now_ms: WallMs,
 ) -> None:
@@ -379,7 +388,7 @@ def _from_classic_member(
     group: ClassicGroup,
     classic: ClassicMember,
     taken: Mapping[UUID, Mapping[int, str]],
-) -> tuple[Member, dict[UUID, frozenset[int]]]:
+) -> tuple[ConsumerMember, dict[UUID, frozenset[int]]]:
     """Returns the member and its assignment, without partitions in `taken`. Raises ValueError."""
     subscription = read_subscription(classic.metadata(group.protocol) or classic.protocols[0].metadata)
     assigned = read_assignment(classic.assignment, groups.image)
@@ -392,7 +401,7 @@ def _from_classic_member(
         if (free := found - taken.get(topic_id, {}).keys())
     }
     protocols = tuple((protocol.name, protocol.metadata) for protocol in classic.protocols)
-    member = Member(
+    member = ConsumerMember(
         classic.member_id,
         instance_id=classic.group_instance_id,
         rack_id=subscription.rack_id,
@@ -458,7 +467,7 @@ def to_classic(
     classic.adopt(made, now_ms, decision)
 
 
-def _to_classic_member(groups: Groups, member: Member) -> ClassicMember:
+def _to_classic_member(groups: Groups, member: ConsumerMember) -> ClassicMember:
     assert member.classic is not None
     protocols = tuple(MemberProtocol(name, data) for name, data in member.classic.protocols)
     return ClassicMember(

@@ -21,7 +21,12 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
     remove_members,
     take_over,
 )
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
+from tidelog.group_coordinator.groups.consumer.consumer_group import (
+    CONSUMER_FORMAT,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+)
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     REGEX_INTERVAL_MS,
     REGEX_TIMER,
@@ -32,7 +37,6 @@ from tidelog.group_coordinator.groups.consumer.group_changes import (
     default_assignor,
     find_sender,
 )
-from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, Member, MemberState
 from tidelog.group_coordinator.groups.consumer.topic_regex import MAX_RESOLVED_BYTES, TopicRegex
 from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
@@ -163,8 +167,8 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     def _response(
         self,
         message: ConsumerGroupHeartbeatRequest,
-        before: Member,
-        member: Member,
+        before: ConsumerMember,
+        member: ConsumerMember,
         reported: Assignment | None,
     ) -> ConsumerGroupHeartbeatResponse:
         """Returns the response, with the assignment if it changed or if the request was complete."""
@@ -251,7 +255,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         default = default_assignor(self._groups.settings.group_consumer_assignors)
         described.assignor_name = group.preferred_assignor(default)
 
-    def _described_member(self, member: Member, target: Assignment) -> describing.Member:
+    def _described_member(self, member: ConsumerMember, target: Assignment) -> describing.Member:
         return describing.Member(
             member_id=member.member_id,
             instance_id=member.instance_id,
@@ -270,7 +274,9 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         return describing.Assignment(self._named_topics(describing.TopicPartitions, partitions))
 
 
-def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRequest]) -> Member:
+def _with_request(
+    member: ConsumerMember, request: ShardRequest[ConsumerGroupHeartbeatRequest]
+) -> ConsumerMember:
     """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values.
 
     The member speaks the consumer protocol from now on, whichever protocol it spoke before.
@@ -294,7 +300,7 @@ def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRe
     )
 
 
-def _held(member: Member) -> dict[UUID, set[int]]:
+def _held(member: ConsumerMember) -> dict[UUID, set[int]]:
     """Returns the partitions that the member holds, including those that it has to give up."""
     held: dict[UUID, set[int]] = {}
     for owned in (member.owned, member.revoking):

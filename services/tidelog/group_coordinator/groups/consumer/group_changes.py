@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer.assignors import ASSIGNORS, MemberSpec
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
-from tidelog.group_coordinator.groups.consumer.member import (
+from tidelog.group_coordinator.groups.consumer.consumer_group import (
     PARTITION_METADATA,
     REGEX,
+    ConsumerGroup,
+    ConsumerMember,
     Goal,
-    Member,
     MemberState,
     holds_all,
     reconcile,
@@ -64,7 +64,7 @@ _MEMBER_CHOOSES_ITS_ID: Final = 1
 """The version from which a member chooses its own id (KIP-1082)."""
 
 
-class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
+class GroupChanges(ModernChanges[ConsumerGroup, ConsumerMember, Assignment]):
     """The changes that one event makes to one group.
 
     `describable` are the topics that the client of the event may describe, None if these are all topics.
@@ -97,13 +97,13 @@ class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
         )
         self.write(REGEX, value, expression)
 
-    def remove_member(self, member: Member) -> None:
+    def remove_member(self, member: ConsumerMember) -> None:
         """Removes a member with its partitions, its timers, and a regular expression that only it used."""
         super().remove_member(member)
         self.group.called_to_join.discard(member.member_id)
         self.forget_regex(member.topic_regex)
 
-    def replace_static_member(self, before: Member, after: Member) -> None:
+    def replace_static_member(self, before: ConsumerMember, after: ConsumerMember) -> None:
         """Transfers everything from a static member to a process with the same instance id."""
         target = self.group.target_of(before.member_id)
         self.remove_member(before)
@@ -121,11 +121,11 @@ class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
 
     def update_member(
         self,
-        before: Member,
-        wanted: Member,
+        before: ConsumerMember,
+        wanted: ConsumerMember,
         reported: Assignment | None,
         compiled: Mapping[str, TopicRegex],
-    ) -> Member:
+    ) -> ConsumerMember:
         """Applies a member's request, and returns the member after one step of its reconciliation.
 
         `reported` are the partitions that the member says it owns, None if it does not say.
@@ -241,7 +241,9 @@ class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
         }
         return specs, counts
 
-    def reconcile(self, member_id: str, reported: Assignment | None, *, subscription_changed: bool) -> Member:
+    def reconcile(
+        self, member_id: str, reported: Assignment | None, *, subscription_changed: bool
+    ) -> ConsumerMember:
         """Moves the member one step toward its target assignment and returns it."""
         group = self.group
         before = group.members[member_id]
@@ -264,7 +266,7 @@ class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
                     self.cancel_timer(REBALANCE_TIMER, member_id)
         return after
 
-    def expect_join(self, member: Member) -> None:
+    def expect_join(self, member: ConsumerMember) -> None:
         """Starts the join timer of a classic member that was asked to rejoin."""
         if member.member_id not in self.group.called_to_join:
             self.group.called_to_join.add(member.member_id)
@@ -276,7 +278,7 @@ class GroupChanges(ModernChanges[ConsumerGroup, Member, Assignment]):
             self.group.called_to_join.remove(member_id)
             self.cancel_timer(JOIN_TIMER, member_id)
 
-    def extend_session(self, member: Member) -> None:
+    def extend_session(self, member: ConsumerMember) -> None:
         """Restarts the member's session timeout."""
         if member.classic is None:
             timeout_ms = self._settings.consumer_session_timeout_ms
@@ -326,9 +328,9 @@ def _check_join(message: ConsumerGroupHeartbeatRequest) -> None:
 class FoundMember(NamedTuple):
     """The member of a request."""
 
-    member: Member
+    member: ConsumerMember
     """The member before the request; empty if it is new."""
-    replaced: Member | None = None
+    replaced: ConsumerMember | None = None
     """The static member that this one replaces."""
 
 
@@ -347,7 +349,7 @@ def find_sender(
     joins = epoch == JOIN_EPOCH
     if instance_id is None:
         if joins and member_id not in group.members:
-            return FoundMember(Member(member_id))
+            return FoundMember(ConsumerMember(member_id))
         member = find_member(group, member_id)
         _check_epoch(member, epoch, reported)
         return FoundMember(member)
@@ -360,14 +362,19 @@ def find_sender(
 
 
 def join_as_static(
-    group: ConsumerGroup, static: Member | None, member_id: str, instance_id: str, *, speaks_classic: bool
+    group: ConsumerGroup,
+    static: ConsumerMember | None,
+    member_id: str,
+    instance_id: str,
+    *,
+    speaks_classic: bool,
 ) -> FoundMember:
     """Returns the member for a join with an instance id, of which `static` is the current member.
 
     Raises KafkaError (UNRELEASED_INSTANCE_ID) if a running member holds the instance id.
     """
     if static is None:
-        return FoundMember(group.members.get(member_id, Member(member_id)))
+        return FoundMember(group.members.get(member_id, ConsumerMember(member_id)))
     if static.member_id == member_id and static.member_epoch != STATIC_LEAVE_EPOCH:
         return FoundMember(static)  # the same process, which missed a response or was fenced
     both_consumer = not speaks_classic and static.classic is None
@@ -380,7 +387,7 @@ def join_as_static(
     return FoundMember(replace(static, member_id=member_id, member_epoch=0, previous_epoch=0), static)
 
 
-def check_static(static: Member | None, member_id: str, instance_id: str) -> Member:
+def check_static(static: ConsumerMember | None, member_id: str, instance_id: str) -> ConsumerMember:
     """Returns `static`, the member with this instance id. Raises KafkaError if its member id differs."""
     if static is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -393,7 +400,7 @@ def check_static(static: Member | None, member_id: str, instance_id: str) -> Mem
     return static
 
 
-def _check_epoch(member: Member, epoch: int, reported: Assignment | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, reported: Assignment | None) -> None:
     owns_reported = reported is not None and holds_all(member.owned, reported)
     check_epoch(GroupKind.CONSUMER, member, epoch, owns_reported=owns_reported)
     if epoch != JOIN_EPOCH and member.state is MemberState.UNKNOWN and reported != {}:

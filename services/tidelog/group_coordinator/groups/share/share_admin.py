@@ -13,7 +13,7 @@ from uuid import UUID
 from tidelog.group_coordinator.answer_room import NO_ROOM, AnswerRoom
 from tidelog.group_coordinator.groups.modern_groups import find_group
 from tidelog.group_coordinator.groups.share.share_group import ShareChanges, ShareGroup
-from tidelog.group_coordinator.groups.share.share_states import (
+from tidelog.group_coordinator.groups.share.share_groups import (
     EndOffsets,
     Result,
     Results,

@@ -1,9 +1,9 @@
 """One share group (KIP-932): its members, its share partitions, their records in Kafka's formats, changes.
 
 A member of a share group needs nobody's consent to get or to lose a partition, so its heartbeat gives it its
-whole target assignment at once. `SharePartitions` says how far the states in `__share_group_state` have got:
-the group coordinator records what it is about to do before it asks the owners of the states, so that a later
-owner of the group can repeat it.
+whole target assignment at once. `ShareStateProgress` says how far the states in `__share_group_state` have
+got: the group coordinator records what it is about to do before it asks the owners of the states, so that a
+later owner of the group can repeat it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ Shares: TypeAlias = Mapping[UUID, TopicShare]
 
 
 @dataclass(frozen=True, slots=True)
-class SharePartitions:
+class ShareStateProgress:
     """A change replaces the object. A share partition is in at most one of the three places."""
 
     initializing: Shares = field(default_factory=dict)
@@ -107,11 +107,11 @@ class SharePartitions:
                 found[topic_id] = TopicShare(topic.name, left)
         return found
 
-    def with_initializing(self, shares: Shares) -> SharePartitions:
+    def with_initializing(self, shares: Shares) -> ShareStateProgress:
         """Returns this with more share partitions that are being initialized."""
         return replace(self, initializing=_plus(self.initializing, shares))
 
-    def with_initialized(self, shares: Shares) -> SharePartitions:
+    def with_initialized(self, shares: Shares) -> ShareStateProgress:
         """Returns this after the initialization of `shares`."""
         return replace(
             self,
@@ -119,17 +119,17 @@ class SharePartitions:
             initialized=_plus(self.initialized, shares),
         )
 
-    def with_deleting(self, topic_ids: Iterable[UUID]) -> SharePartitions:
+    def with_deleting(self, topic_ids: Iterable[UUID]) -> ShareStateProgress:
         """Returns this after the decision to delete the states of known topics."""
         known = {topic_id: self._name(topic_id) for topic_id in topic_ids}
-        return SharePartitions(
+        return ShareStateProgress(
             _without(self.initializing, known), _without(self.initialized, known), {**self.deleting, **known}
         )
 
-    def without(self, topic_ids: Iterable[UUID]) -> SharePartitions:
+    def without(self, topic_ids: Iterable[UUID]) -> ShareStateProgress:
         """Returns this without everything about these topics."""
         gone = set(topic_ids)
-        return SharePartitions(
+        return ShareStateProgress(
             _without(self.initializing, gone),
             _without(self.initialized, gone),
             {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in gone},
@@ -217,7 +217,7 @@ def _current_of(member_id: str, value: ShareGroupCurrentMemberAssignmentValue) -
     )
 
 
-def _partitions_value(partitions: SharePartitions) -> ShareGroupStatePartitionMetadataValue:
+def _partitions_value(partitions: ShareStateProgress) -> ShareGroupStatePartitionMetadataValue:
     return ShareGroupStatePartitionMetadataValue(
         _topics(partitions.initializing),
         _topics(partitions.initialized),
@@ -232,8 +232,8 @@ def _topics(topics: Mapping[UUID, TopicShare]) -> list[TopicPartitionsInfo]:
     ]
 
 
-def _partitions_of(value: ShareGroupStatePartitionMetadataValue) -> SharePartitions:
-    return SharePartitions(
+def _partitions_of(value: ShareGroupStatePartitionMetadataValue) -> ShareStateProgress:
+    return ShareStateProgress(
         _shares(value.initializing_topics),
         _shares(value.initialized_topics),
         {topic.topic_id: topic.topic_name for topic in value.deleting_topics},
@@ -279,7 +279,7 @@ class ShareGroup(ModernGroup[ShareMember, Assignment]):
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.partitions = SharePartitions()
+        self.partitions = ShareStateProgress()
         # No record holds the following state.
         self.states_are_due = True
         """Whether a subscribed share partition may lack a state."""
@@ -295,7 +295,7 @@ class ShareGroup(ModernGroup[ShareMember, Assignment]):
         return ShareState.STABLE if self.members else ShareState.EMPTY
 
     def apply_other(self, record_type: RecordType, key: Any, value: Any) -> None:
-        self.partitions = SharePartitions() if value is None else _partitions_of(value)
+        self.partitions = ShareStateProgress() if value is None else _partitions_of(value)
 
     def subscribed_names(self) -> frozenset[str]:
         """Returns the topics that any member subscribes to."""
@@ -343,7 +343,7 @@ class ShareChanges(ModernChanges[ShareGroup, ShareMember, Assignment]):
         super().put_group(*fields)
         self.group.states_are_due = True
 
-    def put_partitions(self, partitions: SharePartitions) -> None:
+    def put_partitions(self, partitions: ShareStateProgress) -> None:
         if partitions != self.group.partitions:
             self.group.partitions = partitions
             self.write(_STATES, _partitions_value(partitions))

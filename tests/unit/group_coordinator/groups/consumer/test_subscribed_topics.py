@@ -8,8 +8,11 @@ from typing import ClassVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
-from tidelog.group_coordinator.groups.consumer.member import CONSUMER_FORMAT, Member
+from tidelog.group_coordinator.groups.consumer.consumer_group import (
+    CONSUMER_FORMAT,
+    ConsumerGroup,
+    ConsumerMember,
+)
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
@@ -39,9 +42,9 @@ def test_subscribed_topics_follow_each_change(changes: Sequence[tuple[str, str, 
     for change, name, topics in changes:
         match change:
             case "subscribe":
-                group.put_subscription(Member(name, topic_names=topics))
+                group.put_subscription(ConsumerMember(name, topic_names=topics))
             case "assign":
-                group.put_current_assignment(Member(name, member_epoch=3))
+                group.put_current_assignment(ConsumerMember(name, member_epoch=3))
             case "unassign":
                 group.apply(CONSUMER_FORMAT.current, CurrentAssignmentKey("g", name), None)
             case "leave":
@@ -77,7 +80,7 @@ class CountedNames(frozenset[str]):
 def test_many_offsets_do_not_examine_all_members_again() -> None:
     group = ConsumerGroup("g")
     for number in range(200):
-        group.put_subscription(Member(f"m{number}", topic_names=CountedNames([f"t{number}"])))
+        group.put_subscription(ConsumerMember(f"m{number}", topic_names=CountedNames([f"t{number}"])))
     CountedNames.examined[0] = 0
     for number in range(500):
         assert group.is_subscribed_to(f"t{number}") == (number < 200)

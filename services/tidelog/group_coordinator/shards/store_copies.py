@@ -1,39 +1,123 @@
-"""The coordinator's view of the cluster: the brokers, the topics and the partitions' leaders.
+"""The copies of keys of the metadata store that a coordinator keeps: the cluster, and settings that change.
 
-The view is a copy of the metadata store's keys below `/brokers/`. While the store is unavailable, the view
-stays as it is.
+A copy lists its keys and then watches them. While the store is unavailable, the copy stays as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 import structlog
 
 from tidelog.group_coordinator.shard_core import ClusterImage, TopicImage
-from tidelog.group_coordinator.shards.store_follower import StoreFollower
 from tidelog.metadata.entries import (
+    BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
     BROKERS_AND_TOPICS_PREFIX,
+    GROUP_CONFIG_PREFIX,
     TOPIC_PREFIX,
+    BrokerConfigEntry,
     BrokerEntry,
+    GroupConfigEntry,
     InvalidEntryError,
     PartitionStateEntry,
     TopicEntry,
+    broker_config_key,
     decode_entry,
+    group_config_key,
     parse_partition_state_key,
     topic_key,
 )
-from tidelog.metadata.store import Listing, MetadataStore, StoreError, WatchBatch
+from tidelog.metadata.store import (
+    CompactedError,
+    Listing,
+    MetadataStore,
+    StoreError,
+    StoreUnavailableError,
+    WatchBatch,
+)
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.setting import SettingError
+
+RETRY_MS: Final = 500
+_NO_OVERRIDES: Final[Mapping[str, str]] = {}
+_CLUSTER_WIDE_KEY: Final = broker_config_key("")
 
 _log = structlog.get_logger(__name__)
+
+
+class StoreFollower:
+    """Calls `on_listing` at the start and after each gap of the watch, and `on_batch` with each later change.
+
+    While the store is unavailable, it makes no calls.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        *,
+        on_listing: Callable[[Listing], None],
+        on_batch: Callable[[WatchBatch], None],
+    ) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._on_listing = on_listing
+        self._on_batch = on_batch
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Returns after the first listing. Raises StoreUnavailableError."""
+        listing = await self._store.list_prefix(self._prefix)
+        self._on_listing(listing)
+        self._task = asyncio.create_task(self._follow(listing.revision), name=f"follow {self._prefix}")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _follow(self, revision: int) -> None:
+        while True:
+            try:
+                await self._watch(revision + 1)
+            except (CompactedError, StoreUnavailableError) as error:
+                _log.warning(
+                    "keys of the metadata store are listed again", prefix=self._prefix, reason=str(error)
+                )
+            except Exception:  # noqa: BLE001 - a bug must not end the task: list again
+                _log.exception("following the metadata store failed and starts again", prefix=self._prefix)
+            revision = await self._list_again()
+
+    async def _list_again(self) -> int:
+        """Returns the revision of a new listing."""
+        while True:
+            await asyncio.sleep(RETRY_MS / 1000)
+            try:
+                listing = await self._store.list_prefix(self._prefix)
+                self._on_listing(listing)
+            except StoreUnavailableError:
+                continue
+            except Exception:  # noqa: BLE001 - a bug must not end the task: list again
+                _log.exception("a listing of the metadata store can't be applied", prefix=self._prefix)
+                continue
+            return listing.revision
+
+    async def _watch(self, start_revision: int) -> None:
+        watch = self._store.watch(self._prefix, start_revision)
+        try:
+            async for batch in watch:
+                self._on_batch(batch)
+        finally:
+            await watch.aclose()
 
 
 class Leader(NamedTuple):
@@ -51,7 +135,7 @@ class ClusterListener(Protocol):
 
 
 class ClusterView:
-    """A copy of the keys. `start` reads it, and a watch keeps it current until `stop`."""
+    """The brokers, the topics and the partitions' leaders: a copy of the keys below `/brokers/`."""
 
     _listener: ClusterListener
 
@@ -195,3 +279,82 @@ class ClusterView:
                 for replicas in topic.assignments
             )
         return TopicImage(topic.topic_id, topic.name, len(topic.assignments), racks)
+
+
+class FollowedSettings:
+    """The settings that follow the store: the cluster-wide ones, and those that groups override.
+
+    The settings of single brokers do not concern a coordinator. Only settings of groups follow changes; the
+    coordinator reads the others when it starts.
+    """
+
+    def __init__(self, store: MetadataStore, settings: BrokerSettings) -> None:
+        self.current = settings
+        """The coordinator's settings with the cluster-wide dynamic ones."""
+        self._of_groups: dict[str, Mapping[str, str]] = {}
+        self._followers = (
+            StoreFollower(
+                store, GROUP_CONFIG_PREFIX, on_listing=self._groups_listed, on_batch=self._groups_changed
+            ),
+            StoreFollower(
+                store, BROKER_CONFIG_PREFIX, on_listing=self._brokers_listed, on_batch=self._brokers_changed
+            ),
+        )
+
+    async def start(self) -> None:
+        """Raises StoreUnavailableError."""
+        for follower in self._followers:
+            await follower.start()
+
+    async def stop(self) -> None:
+        for follower in self._followers:
+            await follower.stop()
+
+    def overrides_of(self, group_id: str) -> Mapping[str, str]:
+        """Returns the texts of the settings that a group overrides."""
+        if not self._of_groups:
+            return _NO_OVERRIDES
+        return self._of_groups.get(group_config_key(group_id), _NO_OVERRIDES)
+
+    def _groups_listed(self, listing: Listing) -> None:
+        self._of_groups.clear()
+        for item in listing.items:
+            self._take_group(item.key, item.value)
+
+    def _groups_changed(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            self._take_group(event.key, event.value)
+
+    def _take_group(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self._of_groups.pop(key, None)
+            return
+        try:
+            entry = decode_entry(key, value)
+        except InvalidEntryError as error:
+            _log.warning(
+                "a key of the metadata store is ignored because its value is not valid", reason=str(error)
+            )
+            return
+        if isinstance(entry, GroupConfigEntry):
+            self._of_groups[key] = entry.configs
+
+    def _brokers_listed(self, listing: Listing) -> None:
+        values = {item.key: item.value for item in listing.items}
+        self._take_cluster_wide(values.get(_CLUSTER_WIDE_KEY))
+
+    def _brokers_changed(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            if event.key == _CLUSTER_WIDE_KEY:
+                self._take_cluster_wide(event.value)
+
+    def _take_cluster_wide(self, value: bytes | None) -> None:
+        configs: Mapping[str, str] = {}
+        try:
+            if value is not None:
+                entry = decode_entry(_CLUSTER_WIDE_KEY, value)
+                if isinstance(entry, BrokerConfigEntry):
+                    configs = entry.configs
+            self.current = self.current.with_dynamic(dynamic_default=configs, dynamic={})
+        except (InvalidEntryError, SettingError) as error:
+            _log.error("cluster-wide settings are not applied", reason=str(error))
