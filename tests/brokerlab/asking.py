@@ -13,7 +13,7 @@ from tidelog.broker.net.connection import Connection
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.request import RequestContext
-from tidelog.model.principal import ANONYMOUS, Principal
+from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_response_header, encode_request_header

@@ -24,8 +24,8 @@ from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.request import EncodedBody, RequestContext
 from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.model.brokers import BrokerRegistration, Endpoint
-from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

@@ -27,10 +27,16 @@ from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry,
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
 from tidelog.metadata.store import Compare, Put
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.brokers import Endpoint
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,

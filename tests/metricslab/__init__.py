@@ -28,10 +28,10 @@ from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.container_memory import ContainerMemory
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
+from tidelog.model.acl import user_principal
 from tidelog.model.errors import ErrorCode
 from tidelog.model.fair_budget import BudgetUse, FairBudget
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock
 from tidelog.timing.purgatory import DelayedOperation, Purgatory

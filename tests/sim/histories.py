@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import CRC_COVERS_FROM, BatchHeader, iterate_headers
-from tidelog.records.control import decode_end_transaction
+from tidelog.records.batch import CRC_COVERS_FROM, BatchHeader, decode_end_transaction, iterate_headers
 from tidelog.records.record import iterate_records
 
 SEPARATOR: Final = b"|"

@@ -18,7 +18,7 @@ from tidelog.broker.replication.follower.leader_connection import (
     Question,
 )
 from tidelog.broker.requests.request import NO_REPLY, PARKED, EncodedBody, Route
-from tidelog.model.principal import ANONYMOUS
+from tidelog.model.acl import ANONYMOUS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 

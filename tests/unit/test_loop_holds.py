@@ -29,13 +29,12 @@ from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
 from tidelog.broker.requests.apis import APIS
 from tidelog.embedded.cluster import EmbeddedCluster
-from tidelog.model.name_limits import MAX_NAME_BYTES
+from tidelog.model.topics import MAX_NAME_BYTES
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
-from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.api_keys import ApiKey, max_elements
 from tidelog.wire.headers import encode_request_header
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Message, Struct
 
 T = TypeVar("T")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import cloudpickle
 
 from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, SeenBatch, Span
-from tidelog.records.batch import parse_header
+from tidelog.records.batch import EndTransactionMarker, parse_header
 from tidelog.records.builder import build_batch, build_end_transaction_batch
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record, iterate_records
 
 if TYPE_CHECKING:

@@ -60,9 +60,9 @@ from tidelog.metrics.telemetry import (
     BROKER_STOPPING,
     Telemetry,
 )
+from tidelog.model.acl import parse_principals
 from tidelog.model.brokers import Endpoint
 from tidelog.model.coordinator_shards import ShardKind
-from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings

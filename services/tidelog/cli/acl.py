@@ -24,9 +24,9 @@ from tidelog.model.acl import (
     AclOperation,
     PatternType,
     PermissionType,
+    Principal,
     ResourceType,
 )
-from tidelog.model.principal import Principal
 from tidelog.process.command_help import SuggestingGroup
 
 F = TypeVar("F", bound=Callable[..., object])

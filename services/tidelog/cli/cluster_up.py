@@ -21,7 +21,7 @@ from tidelog.cli.local_cluster.plan import (
 from tidelog.cli.output import add_facts, note, progress, say
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.model.brokers import MAX_PORT
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.process.private_files import keep_files_private
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError

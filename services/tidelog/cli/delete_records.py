@@ -23,8 +23,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.admin.topics import delete_records, list_offsets, places_by_leader
 from tidelog.client.cluster import Cluster
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.protocol_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

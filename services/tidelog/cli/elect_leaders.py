@@ -12,8 +12,7 @@ from tidelog.cli.partition_file import parse_partition_rows, read_text_file
 from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin.reassignments import PREFERRED, UNCLEAN, Election, elect_leaders
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.setting import INT_MAX
 

@@ -28,7 +28,7 @@ from tidelog.metadata.etcd.users import (
     require_users,
 )
 from tidelog.metadata.store import StoreError
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.rpc.callers import ServiceRole
 

@@ -55,8 +55,7 @@ from tidelog.client.admin.share_groups import (
 )
 from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, topic_error_of
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 
 ROWS: Final = "rows"
 """The name of a table without a name, beside other contents."""

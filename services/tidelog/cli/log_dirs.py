@@ -9,8 +9,7 @@ from tidelog.cli.rebalance import parse_ids
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.admin.brokers import UNKNOWN_BYTES, LogDir, describe_log_dirs
 from tidelog.client.cluster import topic_error_of
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, meaning_of
 
 
 @click.command(

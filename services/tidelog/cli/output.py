@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tidelog.cli.json_document import JsonDocument, Shown, is_named
-from tidelog.model.plurals import counted
-from tidelog.model.printable import printable
-from tidelog.process.output_format import OutputFormat, format_option, is_terminal, output_format
+from tidelog.model.text import counted, printable
+from tidelog.process.command_help import OutputFormat, format_option, is_terminal, output_format
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,7 +18,7 @@ from tidelog.cli.tool_command import sentence_of
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
-from tidelog.model.printable import printable
+from tidelog.model.text import printable
 from tidelog.observe.cluster_reader import rates_now
 from tidelog.observe.number_texts import short, short_duration
 from tidelog.observe.rates import ClusterRates, summary_text

@@ -19,8 +19,7 @@ from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.sasl import SCRAM_SHA_512
-from tidelog.sasl.saslprep import saslprep
-from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS
+from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS, saslprep
 from tidelog.timing.clock import SystemClock
 
 _password_option = click.option(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from tidelog.model.error_meanings import known_code, meaning_of
-from tidelog.model.errors import ErrorCode, KafkaError, TidelogError
+from tidelog.model.errors import ErrorCode, KafkaError, TidelogError, known_code, meaning_of
 
 
 class ClientError(TidelogError):

@@ -10,7 +10,7 @@ from tidelog.console.core.decoded import MAX_DECODED_BYTES, Decode, Decoded, Mis
 from tidelog.console.core.protobuf_reader import ProtobufReader
 from tidelog.console.schema_files import FileSchema
 from tidelog.console.schema_registry import RegistryError, SchemaRegistry
-from tidelog.records.schema_framing import SCHEMA_ID_BYTES, SINGLE_OBJECT_BYTES, schema_id_of
+from tidelog.records.schemas import SCHEMA_ID_BYTES, SINGLE_OBJECT_BYTES, schema_id_of
 
 MAX_LOOKUPS: Final = 20
 """The most schemas for which one search asks the registry. Records can name any number of ids."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
 
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import DescribableTopics, TopicPartition
 from tidelog.wire.messages.create_topics import CreateTopicsRequest
 

@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from tidelog.metadata.store import StoreError
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.model.brokers import Endpoint
-from tidelog.model.json_object import JsonObject
-from tidelog.model.principal import Principal
+from tidelog.model.text import JsonObject
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.sasl.scram import ScramCredential
 

@@ -21,7 +21,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.model.principal import ANONYMOUS
+from tidelog.model.acl import ANONYMOUS
 
 NO_LIMIT: Final = sys.maxsize
 BROKERS: Final = "brokers"

@@ -1,4 +1,4 @@
-"""Topic names and ids, and the rules for valid names.
+"""Topic names and ids, the rules for valid names, and the limit of the length of all other names.
 
 Rules and messages follow Kafka's `org.apache.kafka.common.internals.Topic`.
 """
@@ -11,6 +11,10 @@ import uuid
 from typing import Final, NamedTuple
 
 MAX_TOPIC_NAME_LENGTH = 249
+MAX_NAME_BYTES: Final = 1024
+"""The most bytes of a name in UTF-8. Services keep names in memory, and repeat them in keys of the metadata
+store and in the records of a log.
+"""
 MAX_REMEMBERED_NAME_CHARS: Final = MAX_TOPIC_NAME_LENGTH
 """The longest name of a client's choice that a table for speed keeps. Ids of clients, groups and transactions
 may have 32,767 bytes, so a table with a bounded number of them would not have a bounded size.
@@ -81,3 +85,10 @@ def collision_key(name: str) -> str:
     refuses the second of such topics.
     """
     return name.replace(".", "_")
+
+
+def is_too_long(name: str) -> bool:
+    """Returns whether the name exceeds MAX_NAME_BYTES."""
+    if len(name) * 4 <= MAX_NAME_BYTES:  # no character has more than four bytes
+        return False
+    return len(name) > MAX_NAME_BYTES or len(name.encode()) > MAX_NAME_BYTES

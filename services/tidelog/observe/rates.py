@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.plurals import counted
+from tidelog.model.text import counted
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.lag import PartitionLag, beyond_end_count, total_of
 from tidelog.observe.number_texts import short

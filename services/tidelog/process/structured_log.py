@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
-from tidelog.model.printable import printable
+from tidelog.model.text import printable
 from tidelog.model.trace_context import add_trace_ids
 
 if TYPE_CHECKING:

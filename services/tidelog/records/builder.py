@@ -15,10 +15,11 @@ from tidelog.records.batch import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    EndTransactionMarker,
     assemble_batch,
+    encode_end_transaction,
 )
 from tidelog.records.compression import Compression, compress
-from tidelog.records.control import EndTransactionMarker, encode_end_transaction
 from tidelog.records.record import Record
 from tidelog.records.record_writer import append_record
 

@@ -11,9 +11,15 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, parse_header
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    BatchHeader,
+    Buffer,
+    EndTransactionMarker,
+    decode_end_transaction,
+    parse_header,
+)
 from tidelog.records.compression import MAX_DECOMPRESSED_BYTES, decompress
-from tidelog.records.control import EndTransactionMarker, decode_end_transaction
 from tidelog.records.record_writer import Header
 from tidelog.records.varint import CorruptVarintError, continue_varint, read_varint
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidelog.model.principal import ANONYMOUS
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.schema import Message
 

@@ -12,10 +12,47 @@ import hashlib
 import hmac
 import math
 import re
-from collections.abc import Mapping
+import stringprep
+import unicodedata
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from tidelog.sasl import SCRAM_SHA_256, SCRAM_SHA_512, AuthenticationError
+
+_PROHIBITED: Final[tuple[Callable[[str], bool], ...]] = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+    stringprep.in_table_a1,  # unassigned code points: this is the preparation of a stored string
+)
+
+
+def saslprep(text: str) -> str:
+    """Returns the prepared string. Raises ValueError if it contains a prohibited character or mixes
+    directions.
+    """
+    mapped = "".join(
+        " " if stringprep.in_table_c12(character) else character
+        for character in text
+        if not stringprep.in_table_b1(character)
+    )
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    for character in prepared:
+        if any(is_prohibited(character) for is_prohibited in _PROHIBITED):
+            raise ValueError(f"the character U+{ord(character):04X} is not allowed")
+    if any(map(stringprep.in_table_d1, prepared)):
+        is_mixed = any(map(stringprep.in_table_d2, prepared))
+        ends = stringprep.in_table_d1(prepared[0]) and stringprep.in_table_d1(prepared[-1])
+        if is_mixed or not ends:
+            raise ValueError("the text mixes writing directions")
+    return prepared
+
 
 MIN_ITERATIONS: Final = 4096
 MAX_ITERATIONS: Final = 16_384

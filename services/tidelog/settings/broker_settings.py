@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tidelog.model.principal import parse_principals
+from tidelog.model.acl import parse_principals
 from tidelog.settings import other_kafka_settings
 from tidelog.settings.listeners import ListenerPlan, plan_listeners
 from tidelog.settings.network_settings import REPLICA_SELECTORS

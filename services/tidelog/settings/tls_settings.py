@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.model.principal import Principal, user_principal
+from tidelog.model.acl import Principal, user_principal
 from tidelog.settings.sasl_settings import ListenerValue, SaslSettings
 from tidelog.settings.setting import (
     LOW,

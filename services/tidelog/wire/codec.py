@@ -16,11 +16,10 @@ import struct
 from collections.abc import Callable, Generator
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from tidelog.wire.api_keys import api_spec
+from tidelog.wire.api_keys import api_spec, max_elements
 from tidelog.wire.decoder_source import write_decoder
 from tidelog.wire.encoder_source import write_encoder
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
-from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Buffer, Message
 
 __all__ = [

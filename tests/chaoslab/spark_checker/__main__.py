@@ -18,10 +18,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from chaoslab.verdict import KINDS, SHOWN_ANOMALIES
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.session import spark_session
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from chaoslab.spark_checker.job import HistoryVerdict

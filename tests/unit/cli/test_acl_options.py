@@ -11,8 +11,7 @@ from click.testing import CliRunner, Result
 
 from tidelog.cli import acl
 from tidelog.cli.acl import command
-from tidelog.model.acl import AclBinding, AclFilter, PatternType, PermissionType
-from tidelog.model.principal import Principal
+from tidelog.model.acl import AclBinding, AclFilter, PatternType, PermissionType, Principal
 
 
 def parsed(name: str, *arguments: str) -> dict[str, object]:

@@ -13,9 +13,9 @@ from click.testing import CliRunner, Result
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, encode_snapshot
 from tidelog.cli.main import main
+from tidelog.records.batch import EndTransactionMarker
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 
 NAME = "00000000000000000010"

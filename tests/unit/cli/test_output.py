@@ -15,7 +15,7 @@ def test_a_pipe_gets_tab_separated_lines(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("tidelog.cli.output", "tidelog.process.output_format"):
+    for module in ("tidelog.cli.output", "tidelog.process.command_help"):
         monkeypatch.setattr(f"{module}.is_terminal", lambda: True)
     output.print_table(("name", "#count"), ROWS, title="Things")
     output.print_heading("[x]", " [y]")
@@ -30,7 +30,7 @@ def test_a_terminal_gets_a_table(capsys: pytest.CaptureFixture[str], monkeypatch
 def test_names_that_clients_choose_do_not_steer_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_shown: bool
 ) -> None:
-    for module in ("tidelog.cli.output", "tidelog.process.output_format"):
+    for module in ("tidelog.cli.output", "tidelog.process.command_help"):
         monkeypatch.setattr(f"{module}.is_terminal", lambda: is_shown)
     name = "evil\x1b[2J\nfake\t1"
     output.print_table(("name", "names"), [(name, [name])])

@@ -35,8 +35,8 @@ from tidelog.client.shell.consuming.group_calls import Coordinator, Member
 from tidelog.client.shell.producing.produce_requests import produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.api_keys import max_elements
 from tidelog.wire.messages.apis import ApiKey
-from tidelog.wire.request_limits import max_elements
 
 COUNT = 6_000
 PLACES = [TopicPartition(f"t{number}", 0) for number in range(COUNT)]

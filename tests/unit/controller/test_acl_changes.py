@@ -14,9 +14,16 @@ from tidelog.controller.core.security_changes import delete_acls
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import AclEntry
-from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import user_principal
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse

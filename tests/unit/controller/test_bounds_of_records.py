@@ -25,9 +25,8 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Compare, Get, InvalidTxnError, Operation, TxnResult, check_txn
-from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType, user_principal
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import user_principal
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_client_quotas import (

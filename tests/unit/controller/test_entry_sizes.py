@@ -23,8 +23,8 @@ from tidelog.metadata.entries import (
     ScramCredentialEntry,
     TopicConfigEntry,
 )
+from tidelog.model.acl import user_principal
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import user_principal
 from tidelog.sasl.scram import ScramCredential
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey

@@ -32,9 +32,8 @@ from tidelog.metadata.entries import (
     partition_state_key,
     topic_key,
 )
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.model.brokers import Endpoint
-from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
 
 _NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)

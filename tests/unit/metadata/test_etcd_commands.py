@@ -14,7 +14,7 @@ from brokerlab.broker_process import free_port
 from brokerlab.etcd_process import EtcdProcess
 from tidelog.cli.etcd_binary import EtcdBinary
 from tidelog.cli.main import main
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 
 OLDER, OLDEST = "etcd-20210101-000000.db", "etcd-20200101-000000.db"
 PASSWORD = ("--set", "tidelog.etcd.username=root", "--set", "tidelog.etcd.password=of-root")

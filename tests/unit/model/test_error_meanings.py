@@ -8,8 +8,7 @@ import pytest
 
 from tidelog.client.cluster import group_error_of, topic_error_of
 from tidelog.client.errors import request_error
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 
 CODE_NAME = re.compile(r"\b[A-Z]+_[A-Z_]+\b")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.plurals import counted
+from tidelog.model.text import counted
 
 
 def test_only_one_thing_is_singular() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.printable import printable
+from tidelog.model.text import printable
 
 
 @pytest.mark.parametrize(

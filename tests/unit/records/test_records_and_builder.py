@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch as KafkaPythonBatch
 
-from tidelog.records.batch import crc_matches, parse_header
-from tidelog.records.builder import build_batch, build_end_transaction_batch
-from tidelog.records.compression import Compression
-from tidelog.records.control import (
+from tidelog.records.batch import (
     ControlType,
     CorruptControlRecordError,
     EndTransactionMarker,
+    crc_matches,
     decode_end_transaction,
+    parse_header,
 )
+from tidelog.records.builder import build_batch, build_end_transaction_batch
+from tidelog.records.compression import Compression
 from tidelog.records.record import (
     CorruptRecordError,
     Record,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.records.schema_framing import MAX_MESSAGE_INDEXES, message_indexes, schema_id_of
+from tidelog.records.schemas import MAX_MESSAGE_INDEXES, message_indexes, schema_id_of
 from tidelog.records.varint import append_varint
 
 ID = b"\0\0\0\1\2"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.jaas import JaasError, parse_jaas, quoted
 from tidelog.sasl.plain import PlainLogin, user_of
-from tidelog.sasl.saslprep import saslprep
+from tidelog.sasl.scram import saslprep
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 PASSWORDS = {"alice": "alice-secret", "bob": "bob-secret"}

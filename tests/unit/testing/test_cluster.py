@@ -28,10 +28,9 @@ from tidelog.client.admin.topics import (
 )
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.client.partitioners import partition_for_key
-from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType
+from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, Principal
 from tidelog.model.acl import ResourceType as AclResourceType
 from tidelog.model.instants import WallMs
-from tidelog.model.principal import Principal
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.testing import Cluster, ErrorCode, Rebalance, RequestFailedError, TidelogMixin

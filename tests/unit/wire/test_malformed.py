@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.wire import codec, headers, primitives
-from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.api_keys import ApiKey, max_elements
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.delete_records import (
@@ -24,7 +24,6 @@ from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from tidelog.wire.primitives import MAX_TAGGED_FIELDS
-from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Message
 from wirelab.catalogue import payload_classes, record_classes, versions_of
 from wirelab.strategies import messages_of

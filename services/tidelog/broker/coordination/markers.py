@@ -18,7 +18,7 @@ from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import EndTransactionMarker
 from tidelog.rpc.coordinator_session import Marker
 from tidelog.timing.clock import Clock
 from tidelog.timing.purgatory import DelayedOperation, Purgatory

@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.model.acl import AclOperation, ResourceType
+from tidelog.model.acl import ANONYMOUS, AclOperation, Principal, ResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.settings.setting import Password
 from tidelog.timing.slices import in_slices

@@ -22,8 +22,7 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import MAX_NAME_BYTES, TopicPartition, is_too_long
 from tidelog.settings.group_settings import GroupSettings
 from tidelog.timing.steps import Steps
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from tidelog.broker.partition.producer_state import TransactionMarker
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import TopicPartition
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import EndTransactionMarker
 from tidelog.rpc.coordinator_session import Marker
 from tidelog.settings.listeners import is_loopback_host
 from tidelog.wire.messages.write_txn_markers import (

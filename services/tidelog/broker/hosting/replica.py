@@ -74,12 +74,12 @@ from tidelog.records.batch import (
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
+    EndTransactionMarker,
     assign_offset_and_epoch,
     parse_header,
     set_log_append_time,
 )
 from tidelog.records.builder import build_end_transaction_batch
-from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import PartitionState
 from tidelog.settings.topic_settings import TopicSettings
 

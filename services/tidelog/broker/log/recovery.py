@@ -38,8 +38,7 @@ from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, Lea
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, known_max_timestamp
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
 
 LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")

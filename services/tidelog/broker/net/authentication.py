@@ -27,8 +27,8 @@ import structlog
 from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.security.audit import AUDIT
 from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, scram_credential_key
+from tidelog.model.acl import Principal, user_principal
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal, user_principal
 from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
 from tidelog.sasl.delegation_tokens import TOKEN_ITERATIONS, token_credential
 from tidelog.sasl.oauthbearer import BearerMessage

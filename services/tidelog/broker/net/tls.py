@@ -24,7 +24,7 @@ import structlog
 
 from tidelog.broker.net.connection import CLIENT_LOG
 from tidelog.broker.net.socket_io import TLS_RECEIVE_BYTES, TlsSession
-from tidelog.model.principal import ANONYMOUS, Principal
+from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.settings.tls_settings import ANY_STORE, TlsPlan, principal_of
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from tidelog.broker.partition.producer_state import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import BatchHeader, EndTransactionMarker
 
 Markers = Mapping[int, EndTransactionMarker | None]
 """The markers of the control batches in a sequence of batches, by base offset."""

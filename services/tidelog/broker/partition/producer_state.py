@@ -16,8 +16,14 @@ from tidelog.broker.partition.producer_snapshot import ENTRY, complete_snapshot,
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
-from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL_BIT, BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import (
+    CONTROL_BIT,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    EndTransactionMarker,
+)
 
 # Kafka's number, and the maximum of requests that an idempotent client has in flight
 MAX_BATCHES_REMEMBERED = 5

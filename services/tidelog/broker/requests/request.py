@@ -10,8 +10,8 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.model.fair_budget import BROKERS
-from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
 from tidelog.timing.slices import run_in_slices
 from tidelog.timing.steps import Steps, all_at_once

@@ -52,7 +52,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.model.plurals import counted
+from tidelog.model.text import counted
 from tidelog.observe.number_texts import size_text
 
 SERVICE_TIMEOUT_S: Final = 5.0

@@ -19,7 +19,7 @@ from tidelog.cli.kubernetes.api_server import NotFoundError
 from tidelog.cli.kubernetes.object_reader import read_object
 from tidelog.cli.output import progress, say
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 
 POLL_S: Final = 2.0
 PLACE: Final = "{address}"

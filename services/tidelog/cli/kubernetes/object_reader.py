@@ -20,7 +20,7 @@ from urllib.parse import quote
 from tidelog.cli.kubernetes import api_server
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.tool_command import ToolError
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.process.direct_requests import open_directly
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -16,10 +16,10 @@ from tidelog.model.acl import (
     AclOperation,
     PatternType,
     PermissionType,
+    Principal,
     ResourceType,
 )
-from tidelog.model.json_object import JsonObject
-from tidelog.model.principal import Principal
+from tidelog.model.text import JsonObject
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.jaas import quoted
 

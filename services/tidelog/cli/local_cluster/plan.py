@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.rpc.callers import ServiceRole, certificate_names
 from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
 from tidelog.sasl import SCRAM_SHA_512

@@ -9,9 +9,16 @@ from typing import Final, NamedTuple
 from tidelog.client.cluster import Cluster, raise_on_error
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import request_error
-from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+)
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER, ScramMechanism, salt_from, salted_password
 from tidelog.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 

@@ -17,8 +17,7 @@ from uuid import UUID
 import fastavro
 
 from tidelog.console.core.decoded import MAX_DEPTH, Allowance, MisfitError, SchemaError
-from tidelog.records.avro_logical_types import without_invalid_logical_types
-from tidelog.records.schema_framing import SINGLE_OBJECT_MARK
+from tidelog.records.schemas import SINGLE_OBJECT_MARK, without_invalid_logical_types
 from tidelog.records.varint import CorruptVarintError, read_varint
 
 AvroSchema: TypeAlias = Any

@@ -31,7 +31,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescript
 from google.protobuf.message import DecodeError
 
 from tidelog.console.core.decoded import MAX_NAME_CHARS, Allowance, MisfitError, SchemaError
-from tidelog.records.schema_framing import message_indexes
+from tidelog.records.schemas import message_indexes
 
 _Message: TypeAlias = Any
 """A message of a class that is made from a descriptor at run time."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from tidelog.console.core.decoded import Decoded, DecodedRecord
 from tidelog.console.core.visible_text import is_text, visible
 from tidelog.records.record import Record
-from tidelog.records.schema_framing import SCHEMA_ID_BYTES, schema_id_of
+from tidelog.records.schemas import SCHEMA_ID_BYTES, schema_id_of
 
 PREVIEW_BYTES: Final = 2_000
 """The bytes of a key or value in a list of records."""

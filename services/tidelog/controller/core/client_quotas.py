@@ -21,7 +21,7 @@ from tidelog.controller.core.decision import (
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
+from tidelog.model.topics import MAX_NAME_BYTES, is_too_long
 from tidelog.wire.messages import alter_client_quotas as alter
 from tidelog.wire.messages import describe_client_quotas as describe
 

@@ -30,10 +30,9 @@ from tidelog.metadata.entries import (
     encode_uuid,
     scram_credential_key,
 )
-from tidelog.model.acl import AclFilter, acl_filter, new_binding
+from tidelog.model.acl import AclFilter, Principal, acl_filter, new_binding
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
-from tidelog.model.principal import Principal
+from tidelog.model.topics import MAX_NAME_BYTES, is_too_long
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.sasl.scram import (
     MAX_ITERATIONS,

@@ -51,8 +51,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.model.name_limits import is_too_long
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, is_too_long
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey

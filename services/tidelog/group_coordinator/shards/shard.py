@@ -50,9 +50,14 @@ from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardC
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TRANSACTIONAL_BIT, wrap_records
+from tidelog.records.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    EndTransactionMarker,
+    wrap_records,
+)
 from tidelog.records.builder import build_end_transaction_batch
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,

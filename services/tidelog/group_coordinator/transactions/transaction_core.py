@@ -64,8 +64,7 @@ from tidelog.group_coordinator.transactions.transaction import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.model.name_limits import is_too_long
-from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition, is_too_long
 from tidelog.records.batch import NO_PRODUCER_EPOCH
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.timing.steps import Steps

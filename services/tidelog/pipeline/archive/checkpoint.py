@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.spec import ArchiveSpec, Offsets, Ranges, parse_offsets, ranges_between
 from tidelog.pipeline.archive.survey import next_offsets

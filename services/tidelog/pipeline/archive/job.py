@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from tidelog.client.admin.leader_epochs import OffsetRange
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.batch import BatchArchiver, OffsetsMissingError, check_ranges, first_schema
 from tidelog.pipeline.archive.checkpoint import (

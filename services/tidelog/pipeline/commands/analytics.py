@@ -20,8 +20,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.security import environment_security
 from tidelog.pipeline.commands.options import Options, parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
-from tidelog.process.command_help import DescribedCommand
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.analytics.job import Analysis

@@ -34,8 +34,7 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.value_format import load_value_format
 from tidelog.pipeline.tables.ledger import CommitEntry
 from tidelog.pipeline.tables.maintenance import MaintenanceSchedule, MaintenanceSettings
-from tidelog.process.command_help import DescribedCommand
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.archive.from_segments import SegmentFiles

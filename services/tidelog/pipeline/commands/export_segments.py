@@ -18,8 +18,7 @@ from rich.progress import (
 from rich.table import Table
 
 from tidelog.pipeline.commands.options import pairs
-from tidelog.process.command_help import DescribedCommand
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from tidelog.pipeline.segments.export import ExportSummary

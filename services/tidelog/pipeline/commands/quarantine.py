@@ -27,8 +27,13 @@ from tidelog.pipeline.quarantine.replay import (
     replay,
     survey_quarantine,
 )
-from tidelog.process.command_help import DescribedCommand, SuggestingGroup
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import (
+    DescribedCommand,
+    OutputFormat,
+    SuggestingGroup,
+    output_format,
+    with_format,
+)
 
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 _EXAMPLES: Final = 3

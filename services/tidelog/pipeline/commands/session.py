@@ -15,8 +15,7 @@ from tidelog.pipeline import session
 from tidelog.pipeline.commands.options import F, Options, pairs
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import session_jars
-from tidelog.process.command_help import DescribedCommand
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -31,8 +31,7 @@ from tidelog.pipeline.tables.archive_table import table_format_of
 from tidelog.pipeline.tables.maintenance import MaintenanceSettings, maintain
 from tidelog.pipeline.verify.log_reader import LogReader
 from tidelog.pipeline.verify.verdict import Verdict, report_html
-from tidelog.process.command_help import DescribedCommand
-from tidelog.process.output_format import OutputFormat, output_format, with_format
+from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 _NAMED_PROBLEMS: Final = 50
 _MIN_KEEP_HOURS: Final = 1.0

@@ -32,12 +32,12 @@ from tidelog.pipeline.formats.columns import (
 )
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.value_format import Framing, NamedSchema, ValueFormat
-from tidelog.records.avro_logical_types import without_invalid_logical_types
-from tidelog.records.schema_framing import (
+from tidelog.records.schemas import (
     SCHEMA_ID_BYTES,
     SINGLE_OBJECT_BYTES,
     SINGLE_OBJECT_MARK,
     schema_id_of,
+    without_invalid_logical_types,
 )
 
 AvroSchema: TypeAlias = Any

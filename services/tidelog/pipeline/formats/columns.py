@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 
 DecodedValue: TypeAlias = Any
 """A value as a decoder returns it. Its type is known only from the schema, at run time."""

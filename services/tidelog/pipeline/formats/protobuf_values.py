@@ -18,7 +18,7 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.columns import MAX_DEPTH, DecodedValue, Fields, folded, is_kept
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.value_format import Framing, ValueFormat
-from tidelog.records.schema_framing import SCHEMA_ID_BYTES, message_indexes, schema_id_of
+from tidelog.records.schemas import SCHEMA_ID_BYTES, message_indexes, schema_id_of
 
 Take = Callable[[DecodedValue], DecodedValue]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -48,7 +48,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
 from tidelog.pipeline.segments.options import (

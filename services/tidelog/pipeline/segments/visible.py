@@ -51,8 +51,7 @@ from tidelog.pipeline.segments.log_files import (
     scan_batches,
 )
 from tidelog.pipeline.segments.storage import FileEntry, Storage, is_local
-from tidelog.records.batch import BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import BatchHeader, EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
 

@@ -15,7 +15,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.tables.ledger import CommitEntry, entry_from_json
 from tidelog.pipeline.tables.stored_files import StoredDirectory, absolute

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from tidelog.model.json_object import JsonObject
+from tidelog.model.text import JsonObject
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.tables.archive_table import (
     COMMITS_DIRECTORY,

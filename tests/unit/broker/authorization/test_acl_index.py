@@ -20,12 +20,12 @@ from tidelog.model.acl import (
     AclOperation,
     PatternType,
     PermissionType,
+    Principal,
     ResourceType,
     acl_filter,
     new_binding,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import Principal
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.create_acls import AclCreation
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest

@@ -13,8 +13,15 @@ from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import AclEntry, DelegationTokenEntry, ScramCredentialEntry, SecurityEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.principal import Principal, user_principal
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+    user_principal,
+)
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import ScramCredential
 from tidelog.timing.steps import all_at_once

@@ -19,9 +19,16 @@ from tidelog.broker.requests.apis import APIS
 from tidelog.broker.security.authorization.judging import Judgement
 from tidelog.broker.security.authorization.rules import hide_topologies, judge_describe_share_group_offsets
 from tidelog.metadata.entries import AclEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal, user_principal
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import SecurityUpdate

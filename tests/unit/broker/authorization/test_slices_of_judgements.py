@@ -19,9 +19,16 @@ from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.judging import Judgement
 from tidelog.broker.security.authorization.rules import _shown_topics
 from tidelog.metadata.entries import AclEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal, user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER

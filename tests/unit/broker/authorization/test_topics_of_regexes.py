@@ -13,10 +13,16 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.coordination import coordination
 from tidelog.metadata.entries import AclEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.fair_budget import FairBudget
-from tidelog.model.principal import user_principal
 from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import TOPICS_NEEDED, AnswerRequest, ForwardedToShard

@@ -19,8 +19,15 @@ from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.authorization.gate import guarded
 from tidelog.broker.security.authorization.judging import By, Each, Shown
 from tidelog.metrics.telemetry import Telemetry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.principal import Principal, user_principal
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+    user_principal,
+)
 from tidelog.timing import slices
 from tidelog.timing.clock import ManualClock
 from tidelog.timing.steps import all_at_once

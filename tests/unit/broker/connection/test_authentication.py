@@ -18,8 +18,8 @@ from tidelog.broker.net.authentication import Authenticator, ConnectionAuthentic
 from tidelog.broker.net.connection import CLOSED_GATE
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import DelegationTokenEntry, ScramCredentialEntry
+from tidelog.model.acl import ANONYMOUS, user_principal
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import ANONYMOUS, user_principal
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.sasl.scram import (

@@ -37,8 +37,8 @@ from tidelog.broker.net.listener import Listener
 from tidelog.broker.net.socket_io import BufferPool, Chunk, Outbox, Turn
 from tidelog.broker.requests.request import PARKED, EncodedBody, Handling, RequestContext, Route
 from tidelog.metrics.telemetry import RequestMetrics, Telemetry
+from tidelog.model.acl import Principal
 from tidelog.model.fair_budget import FairBudget
-from tidelog.model.principal import Principal
 from tidelog.timing.clock import ManualClock
 from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey

@@ -17,10 +17,10 @@ from tidelog.broker.hosting.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.error_responses import item_error, refusal
+from tidelog.model.acl import Principal
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.principal import Principal
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,

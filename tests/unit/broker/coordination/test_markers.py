@@ -10,9 +10,9 @@ from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
 from tidelog.broker.partition.events import FollowerFetched
+from tidelog.model.acl import Principal
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState
 from tidelog.rpc.coordinator_session import (

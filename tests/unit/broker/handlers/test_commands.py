@@ -19,9 +19,15 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.metadata.entries import AclEntry, GroupConfigEntry, SecurityEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,

@@ -10,9 +10,16 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.metadata.entries import AclEntry, DelegationTokenEntry
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+    user_principal,
+)
 from tidelog.model.errors import ErrorCode
-from tidelog.model.principal import Principal, user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.wire.messages import create_delegation_token as create

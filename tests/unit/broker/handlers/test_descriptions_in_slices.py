@@ -16,8 +16,14 @@ from tidelog.metadata.entries import (
     ScramCredentialEntry,
     SecurityEntry,
 )
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.principal import user_principal
+from tidelog.model.acl import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    user_principal,
+)
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import MECHANISM_BY_NAME, credential_of_salted
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER

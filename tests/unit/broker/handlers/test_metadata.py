@@ -12,8 +12,8 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
 from tidelog.broker.requests.request import EncodedBody, RequestContext
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.principal import ANONYMOUS
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

@@ -29,14 +29,12 @@ from tidelog.broker.share.screening import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
 from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
-from tidelog.model.acl import AclOperation, ResourceType
+from tidelog.model.acl import ANONYMOUS, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.name_limits import MAX_NAME_BYTES
-from tidelog.model.principal import ANONYMOUS
-from tidelog.records.batch import CorruptBatchError, iterate_headers
+from tidelog.model.topics import MAX_NAME_BYTES
+from tidelog.records.batch import CorruptBatchError, EndTransactionMarker, iterate_headers
 from tidelog.records.builder import Record
-from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing import slices

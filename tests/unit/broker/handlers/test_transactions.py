@@ -16,9 +16,8 @@ from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.requests.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import iterate_headers
+from tidelog.records.batch import EndTransactionMarker, iterate_headers
 from tidelog.records.builder import build_batch
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr
 from tidelog.wire.api_keys import ApiKey

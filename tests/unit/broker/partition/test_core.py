@@ -25,8 +25,7 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, EndTransactionMarker
 
 ME, OTHER = 1, 2
 NOW = 1_700_000_000_000

@@ -17,8 +17,7 @@ from tidelog.broker.partition.producer_state import (
     StoredBatch,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, EndTransactionMarker
 
 MAX_SEQUENCE = 2**31 - 1
 NOW_MS = 1_000

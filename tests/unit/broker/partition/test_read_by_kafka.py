@@ -9,10 +9,9 @@ import pytest
 
 from brokerlab.kafka_jars import JavaTools, KafkaUnavailableError, find_jars
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.records.batch import parse_header
+from tidelog.records.batch import EndTransactionMarker, parse_header
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 
 NOW_MS = 1_700_000_000_000

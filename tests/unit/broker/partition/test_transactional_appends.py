@@ -38,8 +38,7 @@ from tidelog.broker.partition.producer_state import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED
-from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
-from tidelog.records.control import EndTransactionMarker
+from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, EndTransactionMarker
 
 ME, OTHER = 1, 2
 NOW = 1_700_000_000_000

@@ -16,8 +16,8 @@ from tidelog.broker.security.quotas.charge import RequestQuotas
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, QuotaEntity
+from tidelog.model.acl import user_principal
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.model.principal import user_principal
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.timing.steps import all_at_once
 

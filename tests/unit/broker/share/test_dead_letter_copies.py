@@ -20,8 +20,8 @@ from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED
+from tidelog.records.batch import EndTransactionMarker
 from tidelog.records.builder import build_batch
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record, iterate_records
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.settings.group_settings import GroupSettings

@@ -10,10 +10,9 @@ from tidelog.broker.partition.batch_validation import AppendRules, validate_batc
 from tidelog.broker.share import screening
 from tidelog.broker.share.screening import FoundFacts, RecordFacts, WantedFacts, find_facts
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import assemble_batch, parse_header
+from tidelog.records.batch import EndTransactionMarker, assemble_batch, parse_header
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.varint import append_varint
 
 NOW = 1_700_000_000_000

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tidelog.cli.kubernetes.user_plan import Record, client_properties, leaving, parse_wanted
 from tidelog.client.security import ClientSecurity, parse_security
-from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
-from tidelog.model.principal import Principal
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.login import SaslLogin
 from tidelog.settings.properties_file import parse_properties

@@ -54,8 +54,8 @@ from tidelog.client.errors import LogTruncationError, TopicAuthorizationError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import EndTransactionMarker, encode_end_transaction
 from tidelog.records.builder import build_batch
-from tidelog.records.control import EndTransactionMarker, encode_end_transaction
 from tidelog.records.record import Record
 
 TOPIC_ID = uuid.UUID(int=1)

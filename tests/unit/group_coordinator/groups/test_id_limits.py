@@ -9,9 +9,9 @@ import pytest
 from grouplab.consumer_lab import ConsumerLab
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import Refused, size_of_records
-from tidelog.model import name_limits
+from tidelog.model import topics
 from tidelog.model.errors import ErrorCode
-from tidelog.model.name_limits import MAX_NAME_BYTES, is_too_long
+from tidelog.model.topics import MAX_NAME_BYTES, is_too_long
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -111,7 +111,7 @@ def test_groups_with_longer_ids_in_the_log_are_loaded_and_can_be_deleted(
     lab, long = ConsumerLab(), "x" * 30_000
     lab.set_topic("orders", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(name_limits, "MAX_NAME_BYTES", 1 << 20)
+        patch.setattr(topics, "MAX_NAME_BYTES", 1 << 20)
         lab.ask(ApiKey.OFFSET_COMMIT, 9, committed(long, [(0, 7)]))
     lab.fail_over()
     assert long in lab.core.groups.by_id

@@ -21,10 +21,10 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import BatchWriter, Shard, ShardState
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.model.principal import ANONYMOUS
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,

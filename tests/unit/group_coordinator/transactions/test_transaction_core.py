@@ -17,12 +17,11 @@ from tidelog.group_coordinator.transactions.transaction_core import (
     NEXT_TIMEOUTS_MS,
     TIMEOUTS_TIMER,
 )
-from tidelog.model import name_limits
+from tidelog.model import topics
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.model.name_limits import MAX_NAME_BYTES
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import MAX_NAME_BYTES, TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -550,7 +549,7 @@ class TestLongIds:
     ) -> None:
         long = "x" * 30_000
         with monkeypatch.context() as patch:
-            patch.setattr(name_limits, "MAX_NAME_BYTES", 1 << 20)
+            patch.setattr(topics, "MAX_NAME_BYTES", 1 << 20)
             producer = begin(lab, long)
             lab.add(producer, {"a": [0]}, name=long)
         lab.load()

@@ -14,10 +14,9 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, SliceReader, tasks
 from tidelog.pipeline.segments.storage import Storage
-from tidelog.records.batch import BATCH_HEADER_BYTES, assemble_batch, iterate_headers
+from tidelog.records.batch import BATCH_HEADER_BYTES, EndTransactionMarker, assemble_batch, iterate_headers
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.columns.rows import ALL_ROWS, RowBounds
-from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 
 MS = 1_000

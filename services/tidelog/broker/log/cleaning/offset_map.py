@@ -21,9 +21,9 @@ from tidelog.records.batch import (
     CONTROL_BIT,
     LOG_OVERHEAD_BYTES,
     TRANSACTIONAL_BIT,
+    ControlType,
 )
 from tidelog.records.compression import decompress
-from tidelog.records.control import ControlType
 from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import continue_varint
 

@@ -9,8 +9,7 @@ from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
     from tidelog.broker.security.authorization.acl_index import AclIndex
-    from tidelog.model.acl import AclOperation, ResourceType
-    from tidelog.model.principal import Principal
+    from tidelog.model.acl import AclOperation, Principal, ResourceType
 
 MAX_REMEMBERED_DECISIONS: Final = 2_000
 """The decisions that a connection remembers. A further one replaces all of them, so a client that names many

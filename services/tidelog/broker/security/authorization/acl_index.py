@@ -19,8 +19,9 @@ from tidelog.model.acl import (
     AclOperation,
     PatternType,
     PermissionType,
+    Principal,
+    user_principal,
 )
-from tidelog.model.principal import Principal, user_principal
 from tidelog.timing.steps import Steps
 
 Address = IPv4Address | IPv6Address | str

@@ -19,7 +19,7 @@ from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
     from tidelog.metadata.entries import ClientQuotaEntry
-    from tidelog.model.principal import Principal
+    from tidelog.model.acl import Principal
     from tidelog.settings.broker_settings import BrokerSettings
 
 MAX_SENSORS: Final = 10_000

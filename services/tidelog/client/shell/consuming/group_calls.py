@@ -40,8 +40,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
-from tidelog.model.error_meanings import meaning_of
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 from tidelog.model.protocol_values import CONSUMER_REPLICA_ID
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.consumer_group_heartbeat import (

@@ -71,7 +71,7 @@ from tidelog.group_coordinator.groups.streams.topology import (
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.api_keys import MAX_ELEMENTS, ApiKey
 from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages import streams_group_heartbeat as heartbeats
 from tidelog.wire.messages.create_topics import (
@@ -85,7 +85,6 @@ from tidelog.wire.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from tidelog.wire.request_limits import MAX_ELEMENTS
 
 MAX_TASKS: Final = 3_500
 """The most tasks that a topology may have, without standby tasks. One member may have them all. It names them
