@@ -18,4 +18,7 @@ a broker is down) are in `questions_places.py`, `places_script.py`, `places_of_k
 
 `python -m answerslab BOOTSTRAP --compare` and `python -m answerslab --places tidelog --compare` show how
 other answers differ from the recordings, and `python -m answerslab --page` writes docs/answers.md.
+
+`authorization.py` and `tokens.py` ask with each of the ACLs that concern a request; Kafka's responses are in
+`kafka_acl_responses.json` and `kafka_token_responses.json`.
 """

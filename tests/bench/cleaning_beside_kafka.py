@@ -27,8 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from brokerlab.kafka_jars import find_jars
-from loglab.batches import append
-from loglab.logs import open_log
+from brokerlab.log_batches import append
+from brokerlab.logs import open_log
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningDone,
@@ -41,7 +41,7 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
 JAVA = ("java", "-Xmx1g")
-CLEAN_LOG = Path(__file__).resolve().parents[1] / "loglab" / "CleanLog.java"
+CLEAN_LOG = Path(__file__).resolve().parents[1] / "brokerlab" / "CleanLog.java"
 SEGMENT_BYTES = 256 * 1024 * 1024
 DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024  # the default of both sides
 IO_BUFFER_BYTES = 256 * 1024

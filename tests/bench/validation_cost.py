@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from loglab.logs import open_log
+from brokerlab.logs import open_log
 from tidelog.broker.log import segmented_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.batch_validation import AppendRules, validate_batches, validate_records

@@ -1,1 +1,3 @@
-"""Real brokers and clients for tests and benchmarks: processes, raw Kafka protocol, Kafka's own tools."""
+"""One broker, its log and its clients, for tests and benchmarks: real processes, brokers without sockets, raw
+and scripted peers, models of brokers in virtual time, and strategies for messages and logs.
+"""

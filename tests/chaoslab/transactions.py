@@ -24,7 +24,7 @@ from chaoslab.history import (
     TransactionRead,
 )
 from clusterlab.history import read_of, value_of
-from transactionlab.copier import Copier
+from grouplab.copier import Copier
 
 CALL_S = 10.0
 AGAIN_S = 0.2

@@ -17,9 +17,9 @@ from confluent_kafka import TopicPartition
 
 from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
 from brokerlab.kafka_jars import JavaTools
+from clusterlab.java_process import JavaProcess, await_true
+from clusterlab.systems import STREAMS_SETTINGS
 from clusterlab.tidelog_cluster import TidelogCluster
-from ecosystemlab.java_process import JavaProcess, await_true
-from ecosystemlab.systems import STREAMS_SETTINGS
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
 from tidelog.wire.messages.incremental_alter_configs import (
@@ -30,7 +30,7 @@ from tidelog.wire.messages.incremental_alter_configs import (
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
-SOURCE = Path(__file__).parents[1] / "ecosystemlab" / "StreamsApplications.java"
+SOURCE = Path(__file__).parents[1] / "clusterlab" / "StreamsApplications.java"
 APPLICATION = "words"
 PARTITIONS = 4
 VOCABULARY = [f"word{number}" for number in range(12)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterlab.librdkafka import PASSED, LibrdkafkaUnavailableError, find_test_runner, run_tests
 from clusterlab.tidelog_cluster import TidelogCluster
-from ecosystemlab.librdkafka import PASSED, LibrdkafkaUnavailableError, find_test_runner, run_tests
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(2400)]
 SETTINGS = {

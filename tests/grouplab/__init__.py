@@ -1,1 +1,3 @@
-"""A group shard without its runtime, in virtual time, with its records and with scripted members."""
+"""Group coordinators and their members: shards and cores in virtual time, with their records, and scripted,
+modelled and real members of groups and transactions.
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any  # Any: generated messages have no common base
 
-from shardlab import completed
+from grouplab.shards import completed
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (

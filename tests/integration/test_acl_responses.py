@@ -1,6 +1,6 @@
 """With the same ACLs, tidelog answers requests of each API as Apache Kafka 4.3.1 does.
 
-`authorizationlab` has the cases and the recording of Kafka's responses.
+`answerslab.authorization` has the cases and the recording of Kafka's responses.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import authorizationlab
-from authorizationlab import observe
+import answerslab.authorization
+from answerslab.authorization import observe
 from brokerlab.broker_process import BrokerProcess
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
-RECORDING = Path(authorizationlab.__file__).with_name("kafka_acl_responses.json")
+RECORDING = Path(answerslab.authorization.__file__).with_name("kafka_acl_responses.json")
 MARKERS_REFUSED = {
     "markers": [{"topics": [{"name": "acl-none", "partitions": [{"error_code": 31, "partition_index": 0}]}]}]
 }

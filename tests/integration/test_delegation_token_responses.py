@@ -1,6 +1,6 @@
 """With the same ACLs, tidelog answers requests for delegation tokens as Apache Kafka 4.3.1 does.
 
-`authorizationlab.tokens` has the requests and the recording of Kafka's responses.
+`answerslab.tokens` has the requests and the recording of Kafka's responses.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import authorizationlab
-from authorizationlab.tokens import SETTINGS, observe
+import answerslab.authorization
+from answerslab.tokens import SETTINGS, observe
 from brokerlab.broker_process import BrokerProcess, free_port
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
-RECORDING = Path(authorizationlab.__file__).with_name("kafka_token_responses.json")
+RECORDING = Path(answerslab.authorization.__file__).with_name("kafka_token_responses.json")
 
 
 def test_responses_are_those_of_kafka(start_broker: Callable[..., BrokerProcess]) -> None:

@@ -7,8 +7,8 @@ import uuid
 
 import pytest
 
+from answerslab.authorization import ADMIN_HOST, JUDGED_HOST, PRINCIPAL
 from answerslab.client import Client
-from authorizationlab import ADMIN_HOST, JUDGED_HOST, PRINCIPAL
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
-from metricslab.otlp_collector import CollectedSpan, OtlpCollector
+from clusterlab.otlp_collector import CollectedSpan, OtlpCollector
 
 pytestmark = pytest.mark.integration
 

@@ -1,1 +1,3 @@
-"""The common parts of the tests of `tidelog kubernetes`."""
+"""A scripted API server and release for tests of `tidelog kubernetes`, and the dashboards and alert rules of
+the chart on a real Prometheus.
+"""

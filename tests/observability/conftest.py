@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from observabilitylab.watched_cluster import WatchedCluster
+    from kuberneteslab.watched_cluster import WatchedCluster
 
 
 @pytest.fixture(scope="package")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedCluster]:
     # These modules need the extra `lab`. Without it, pytest skips the tests here but still loads this file.
-    from observabilitylab.prometheus import is_installed
-    from observabilitylab.watched_cluster import watched_cluster
+    from kuberneteslab.prometheus import is_installed
+    from kuberneteslab.watched_cluster import watched_cluster
 
     if not is_installed():
         pytest.skip("prometheus is not installed: apt-get install prometheus")

@@ -12,7 +12,7 @@ import click
 import pytest
 import yaml
 
-from observabilitylab.chart_files import (
+from kuberneteslab.chart_files import (
     CHART,
     DASHBOARDS,
     METRICS_TABLE,
@@ -25,8 +25,8 @@ from observabilitylab.chart_files import (
     selectors,
     table_of_metrics,
 )
-from observabilitylab.healthy_hour import healthy_series
-from observabilitylab.prometheus import is_installed
+from kuberneteslab.healthy_hour import healthy_series
+from kuberneteslab.prometheus import is_installed
 from tidelog.cli.main import main as cli
 
 CASES = Path(__file__).parent / "alert_cases"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from observabilitylab.chart_files import (
+from kuberneteslab.chart_files import (
     BOARDS,
     CHART,
     DASHBOARDS,
@@ -27,8 +27,8 @@ from observabilitylab.chart_files import (
     table_of_metrics,
     with_variables,
 )
-from observabilitylab.prometheus import Prometheus, Series
-from observabilitylab.watched_cluster import WatchedCluster
+from kuberneteslab.prometheus import Prometheus, Series
+from kuberneteslab.watched_cluster import WatchedCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SCRAPES, SCRAPES_TIMEOUT_S = 3, 90.0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from observabilitylab.chart_files import NAMESPACE, RELEASE, queries, with_variables
-from observabilitylab.prometheus import is_installed
+from kuberneteslab.chart_files import NAMESPACE, RELEASE, queries, with_variables
+from kuberneteslab.prometheus import is_installed
 
 SEL = f'namespace="{NAMESPACE}",release="{RELEASE}"'
 METRICS = ("replicascount", "insyncreplicascount", "underreplicated", "underminisr", "atminisr")

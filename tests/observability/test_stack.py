@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from observabilitylab.chart_files import CHART, DASHBOARDS, ROOT, RULES
-from observabilitylab.prometheus import is_installed
+from kuberneteslab.chart_files import CHART, DASHBOARDS, ROOT, RULES
+from kuberneteslab.prometheus import is_installed
 
 STACK = ROOT / "deploy" / "helm" / "observability"
 sys.path.insert(0, str(ROOT / "tools" / "kubernetes"))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
-from clientlab import planted as planted_in_client
+from brokerlab import planted_in_client as planted_in_client
 from sim import faults
 from tidelog.broker.coordination.attachment import Attachment
 from tidelog.broker.coordination.coordination import Coordination

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from clientlab.model_brokers import TopicNaming
-from clientlab.producer_runs import drawn_faults, run
+from brokerlab.model_brokers import TopicNaming
+from brokerlab.producer_runs import drawn_faults, run
 
 RUNS_A_NAMING: Final = 8
 """The number of runs of one seed, for each naming of topics."""

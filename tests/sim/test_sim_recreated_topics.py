@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from clientlab import planted
+from brokerlab import planted_in_client as planted
 from sim import recreated_topics, seeds
 from tidelog.process.build import is_compiled
 

@@ -4,7 +4,8 @@
     python tools/imports/graph.py --check   fail on a cycle, or if the picture is not current
 
 Imports under TYPE_CHECKING count: two modules whose types need each other can only be understood together.
-A cycle is a strongly connected component of more than one module.
+A cycle is a strongly connected component of more than one module. The labs, the packages that tests share, do
+not import each other in a circle either.
 
 The check compares the packages and arrows of the picture, not the numbers above it. The numbers are rounded,
 because they change with nearly every commit and would make every two branches conflict.
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import grimp
 
 ROOT = "tidelog"
 REPOSITORY = Path(__file__).resolve().parents[2]
+TESTS = REPOSITORY / "tests"
 PAGE = REPOSITORY / "docs" / "architecture.md"
 BEGIN, END = "<!-- import-graph:begin -->", "<!-- import-graph:end -->"
 
@@ -29,7 +32,22 @@ Graph = dict[str, set[str]]
 
 def import_graph() -> Graph:
     """Returns the imports between the modules of tidelog."""
-    graph = grimp.build_graph(ROOT, cache_dir=None)
+    return _imports_within([ROOT])
+
+
+def lab_graph() -> Graph:
+    """Returns the imports between the labs."""
+    if str(TESTS) not in sys.path:
+        sys.path.insert(0, str(TESTS))
+    labs: Graph = {path.name: set() for path in TESTS.glob("*lab")}
+    for module, imported in _imports_within(labs).items():
+        lab = module.split(".")[0]
+        labs[lab].update({target.split(".")[0] for target in imported} - {lab})
+    return labs
+
+
+def _imports_within(packages: Iterable[str]) -> Graph:
+    graph = grimp.build_graph(*packages, cache_dir=None)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
@@ -125,6 +143,8 @@ def main() -> int:
     graph = import_graph()
     cycles = find_cycles(graph)
     errors = [_describe(cycle, graph) for cycle in cycles]
+    labs = lab_graph()
+    errors += [_describe(cycle, labs) for cycle in find_cycles(labs)]
     text = PAGE.read_text()
     if BEGIN not in text or END not in text:
         raise SystemExit(f"{PAGE.name} has no lines {BEGIN} and {END}: add them where the picture belongs")
@@ -146,7 +166,7 @@ def main() -> int:
 def _describe(cycle: list[str], graph: Graph) -> str:
     within = set(cycle)
     lines = [f"    {module} imports {', '.join(sorted(graph[module] & within))}" for module in cycle]
-    return f"import cycle of {len(cycle)} modules:\n" + "\n".join(lines)
+    return f"import cycle of {len(cycle)} parts:\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ from e2e.kubectl import Kubectl, KubectlError, await_none
 from e2e.outcome import Outcome
 from e2e.release import Release
 from e2e.settings import TAG
-from observabilitylab.chart_files import RULES, filled_in
-from observabilitylab.healthy_hour import clients
-from observabilitylab.prometheus import Prometheus, Target, is_installed
+from kuberneteslab.chart_files import RULES, filled_in
+from kuberneteslab.healthy_hour import clients
+from kuberneteslab.prometheus import Prometheus, Target, is_installed
 
 NAME: Final = "alerts"
 FULLNAME: Final = f"{NAME}-tidelog"

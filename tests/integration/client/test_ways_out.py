@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from clientlab import ways_out
-from clientlab.ways_out import COUNT
+from brokerlab import ways_out
+from brokerlab.ways_out import COUNT
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration

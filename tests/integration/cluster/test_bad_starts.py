@@ -15,9 +15,9 @@ import pytest
 
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
+from chaoslab.scrutiny import loaded
 from clusterlab import processes
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
 from clusterlab.verdict import judge

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
+from chaoslab.scrutiny import loaded
 from clusterlab.load import LoadPlan
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view, topic_view
 

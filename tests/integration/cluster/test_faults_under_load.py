@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import pytest
 
+from chaoslab.scrutiny import loaded
 from clusterlab import processes
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.load import Load, LoadPlan
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import view_of_any
 

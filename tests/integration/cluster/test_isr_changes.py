@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from chaoslab.scrutiny import loaded
 from clusterlab.etcd_gateway import EtcdChange, EtcdWatch
 from clusterlab.load import LoadPlan
 from clusterlab.metrics import EXPANDS, METRICS_LISTENER, SHRINKS, UNDER_REPLICATED, metrics_url, unlabelled
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view, topic_view
 from tidelog.model.topics import GROUP_METADATA_TOPIC

@@ -13,9 +13,9 @@ import pytest
 
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
+from chaoslab.scrutiny import loaded
 from clusterlab.load import LoadPlan
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]

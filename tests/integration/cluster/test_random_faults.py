@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
+from chaoslab.scrutiny import loaded
 from clusterlab.load import LoadPlan
 from clusterlab.random_faults import RandomFaults
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

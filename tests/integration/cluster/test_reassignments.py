@@ -12,9 +12,9 @@ import pytest
 
 from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
+from chaoslab.scrutiny import loaded
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.load import LoadPlan
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
 

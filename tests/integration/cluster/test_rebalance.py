@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokerlab.clients import create_topic, new_producer
+from chaoslab.scrutiny import loaded
 from clusterlab.load import LoadPlan
-from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.main import main
 from tidelog.cli.rebalance import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS

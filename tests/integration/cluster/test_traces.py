@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from brokerlab.clients import CLIENT_TIMEOUT_S, create_topic, new_producer
+from clusterlab.otlp_collector import CollectedSpan, OtlpCollector
 from clusterlab.tidelog_cluster import TidelogCluster
-from metricslab.otlp_collector import CollectedSpan, OtlpCollector
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

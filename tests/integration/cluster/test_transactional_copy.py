@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
-from transactionlab.copying import Copiers, CopyFaults, read_all
+from grouplab.copying import Copiers, CopyFaults, read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 FEW_MESSAGES, FEW_FAULTS = 1_500, 2

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loglab.batches import append_batches
-from loglab.logs import OwnedLog
+from brokerlab.log_batches import append_batches
+from brokerlab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.cli.cluster_recover import UNDER_WAY, RebuiltTopic, rebuild_topics, recover, survey_directories

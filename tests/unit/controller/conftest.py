@@ -1,4 +1,4 @@
-"""Fixtures that make the controllers of `controllerlab`."""
+"""Fixtures that make the controllers of `clusterlab.controllers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controllerlab import Cluster, Core
+from clusterlab.controllers import Cluster, Core
 
 
 @pytest.fixture

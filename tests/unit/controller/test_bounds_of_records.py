@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Cluster, acl_entry
+from clusterlab.controllers import Cluster, acl_entry
 from tidelog.controller import office
 from tidelog.controller.core.decision import Record, Write
 from tidelog.controller.core.state import ClusterState

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.broker_requests import unregister_broker, without_broker
 from tidelog.controller.core.decision import ControllerDecision, Write
 from tidelog.metadata.entries import BrokerConfigEntry

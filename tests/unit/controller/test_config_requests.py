@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.broker_requests import allocate_producer_ids
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.state import ChangeSet

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Cluster, RecordingBroker
+from clusterlab.controllers import Cluster, RecordingBroker
 from tidelog.controller.server import Controller
 from tidelog.metadata import file_store as file_store_module
 from tidelog.metadata.entries import (

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.broker_requests import unregister_broker
 from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState

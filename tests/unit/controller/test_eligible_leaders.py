@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Core, whole
+from clusterlab.controllers import Core, whole
 from tidelog.controller.core.elections import settle_partitions
 from tidelog.controller.core.features_and_quorum import update_features
 from tidelog.model.topics import TopicPartition

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Cluster
+from clusterlab.controllers import Cluster
 from tidelog.controller import office
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.metadata.entries import (

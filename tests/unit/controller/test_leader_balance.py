@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controllerlab import Core, whole
+from clusterlab.controllers import Core, whole
 from tidelog.controller.core.elections import balance_leaders
 from tidelog.controller.core.reassignments import alter_partition_reassignments
 from tidelog.wire.messages.alter_partition_reassignments import (

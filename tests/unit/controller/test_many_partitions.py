@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Cluster, Core, RecordingBroker
+from clusterlab.controllers import Cluster, Core, RecordingBroker
 from tidelog.controller import pushes, server
 from tidelog.controller.core.commands import MAX_RESTARTS, Command, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.decision import ControllerDecision, Write
 from tidelog.controller.core.features_and_quorum import describe_quorum
 from tidelog.controller.core.state import ChangeSet

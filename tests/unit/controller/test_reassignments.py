@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.reassignments import (
     advance_reassignments,

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import whole
+from clusterlab.controllers import whole
 from tidelog.controller import office as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, NoteShutdown

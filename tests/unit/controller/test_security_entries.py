@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controllerlab import Cluster, acl_entry
+from clusterlab.controllers import Cluster, acl_entry
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
 
-from controllerlab import Cluster
+from clusterlab.controllers import Cluster
 from tidelog.controller.server import Controller
 from tidelog.metadata.entries import CONTROLLER_KEY, TOPIC_PREFIX
 from tidelog.metadata.store import (

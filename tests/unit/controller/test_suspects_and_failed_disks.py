@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.state import ChangeSet
 from tidelog.model.topics import TopicPartition
 

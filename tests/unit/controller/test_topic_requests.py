@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Core
+from clusterlab.controllers import Core
 from tidelog.controller.core.topics import (
     MAX_PARTITIONS_PER_REQUEST,
     create_partitions,

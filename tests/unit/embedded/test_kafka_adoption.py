@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from loglab.batches import make_batch
-from loglab.kraft_logs import frame, segment
+from brokerlab.kraft_logs import frame, segment
+from brokerlab.log_batches import make_batch
 from tidelog.broker.log.meta_properties import MetaProperties, write_meta_properties
 from tidelog.broker.log.partition_directory import write_topic_id
 from tidelog.cli.main import main

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loglab.kraft_logs import frame, segment, snapshot, without_fields
+from brokerlab.kraft_logs import frame, segment, snapshot, without_fields
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.embedded.kafka_metadata import BROKER_CONFIGS, TOPIC_CONFIGS, KafkaMetadata, read_metadata_log
 from tidelog.wire.messages.records import kraft_metadata as kraft

@@ -10,6 +10,7 @@ import pytest
 from grouplab.consumer_lab import ConsumerLab
 from grouplab.shard_lab import GROUP
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
+from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator import answer_room
 from tidelog.group_coordinator.answer_room import about_bytes, described_within_bound, freed_in_steps
 from tidelog.model.errors import ErrorCode
@@ -29,7 +30,6 @@ from tidelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRe
 from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tidelog.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
 from tidelog.wire.messages.streams_group_heartbeat import Endpoint, KeyValue
-from transactionlab.core_lab import TransactionLab
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 GROUPS = [f"g{number}" for number in range(30)]

@@ -13,8 +13,10 @@ import pytest
 
 from brokerlab.counted_work import calls_of
 from grouplab.consumer_lab import ConsumerLab
+from grouplab.offsets_lab import OffsetsLab
 from grouplab.shard_lab import GROUP, ShardLab
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
+from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
 from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
@@ -39,8 +41,6 @@ from tidelog.wire.messages.share_group_describe import ShareGroupDescribeRequest
 from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from tidelog.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
 from tidelog.wire.messages.streams_group_heartbeat import Endpoint
-from transactionlab.core_lab import TransactionLab
-from transactionlab.offsets_lab import OffsetsLab
 
 SMALL, LARGE = 20, 200
 MORE_CALLS = 40 + LARGE - SMALL

@@ -6,7 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
-from metricslab import coordinator_view
+from clusterlab.all_metrics import coordinator_view
 from tidelog.group_coordinator.metrics import (
     MAX_SHOWN_GROUPS,
     MAX_SHOWN_PARTITIONS,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
-from metricslab import full_metrics
+from clusterlab.all_metrics import full_metrics
 from tidelog.metrics.endpoint import MetricFamilies
 
 TABLE = Path(__file__).parents[3] / "docs" / "metrics.md"

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from metricslab import broker_view, controller_view, full_metrics
+from clusterlab.all_metrics import broker_view, controller_view, full_metrics
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.metrics.endpoint import new_registry

@@ -56,3 +56,9 @@ def test_modules_are_counted_by_the_package_under_the_root(graph) -> None:
         "tidelog.b": {"tidelog"},
     }
     assert graph.package_graph(imports) == {"a": {"b"}, "b": set()}
+
+
+def test_labs_do_not_import_each_other_in_a_circle(graph) -> None:
+    labs = graph.lab_graph()
+    assert labs["chaoslab"] > {"brokerlab", "clusterlab"}
+    assert graph.find_cycles(labs) == []

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
+from brokerlab.messages import messages_of
 from tidelog.wire import codec, headers, primitives
 from tidelog.wire.api_keys import ApiKey, max_elements
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
@@ -25,8 +27,6 @@ from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from tidelog.wire.primitives import MAX_TAGGED_FIELDS
 from tidelog.wire.schema import Message
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
 
 EXAMPLES = 12
 _quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

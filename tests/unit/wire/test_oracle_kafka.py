@@ -20,16 +20,16 @@ from uuid import UUID
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-import wirelab
+import brokerlab
 from brokerlab.kafka_jars import JAVA_OPTIONS, KafkaUnavailableError, find_jars
+from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
+from brokerlab.messages import messages_of
 from tidelog.wire import codec
 from tidelog.wire.schema import Message
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
 
 EXAMPLES = 4
 TIMEOUT_S = 240
-ORACLE = Path(wirelab.__file__).with_name("KafkaMessages.java")
+ORACLE = Path(brokerlab.__file__).with_name("KafkaMessages.java")
 PACKAGES = {
     "group": "org.apache.kafka.coordinator.group.generated",
     "share": "org.apache.kafka.coordinator.share.generated",
@@ -106,7 +106,7 @@ def jars() -> str:
     """Returns the class path: the jars that the codec is generated from, before the libraries of a peer that
     may be older.
     """
-    sys.path.insert(0, str(Path(wirelab.__file__).parents[2] / "tools/codec"))
+    sys.path.insert(0, str(Path(brokerlab.__file__).parents[2] / "tools/codec"))
     from definitions import DefinitionsUnavailableError
     from definitions import find_jars as find_pinned_jars
 

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.counted_work import calls_of
+from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
+from brokerlab.messages import messages_of
 from tidelog.timing.steps import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -22,8 +24,6 @@ from tidelog.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 from tidelog.wire.schema import Message
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
 
 EXAMPLES = 8
 _quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

@@ -17,9 +17,9 @@ from confluent_kafka.admin import OffsetSpec
 
 from brokerlab.clients import admin_client, consume_messages, create_topic, produce_values
 from brokerlab.kafka_jars import PEER, JavaTools
+from brokerlab.log_batches import append, make_batch, read_all
+from brokerlab.logs import OwnedLog
 from brokerlab.peer_kafka import PeerKafka
-from loglab.batches import append, make_batch, read_all
-from loglab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.meta_properties import read_meta_properties

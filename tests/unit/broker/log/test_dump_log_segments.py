@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from brokerlab.kafka_jars import JavaTools
-from loglab.batches import append, make_batch
-from loglab.logs import files, kill, open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log.log_config import LogConfig
 
 pytestmark = pytest.mark.java

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from loglab.batches import append, append_batches, make_batch, read_all
-from loglab.logs import files, kill, open_log
+from brokerlab.log_batches import append, append_batches, make_batch, read_all
+from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log.log_config import LogConfig
 
 SIZE = len(make_batch(0))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from loglab.batches import read_all
-from loglab.logs import kill, open_log
+from brokerlab.log_batches import read_all
+from brokerlab.logs import kill, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import parse_header
 
@@ -24,8 +24,8 @@ ROUNDS = 8
 WRITER = """
 import sys
 from pathlib import Path
-from loglab.batches import append, make_batch
-from loglab.logs import open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import open_log
 from tidelog.broker.log.log_config import LogConfig
 
 log = open_log(Path(sys.argv[1]), LogConfig(segment_bytes=200_000, index_interval_bytes=500))

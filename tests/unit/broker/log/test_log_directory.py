@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append_batches, read_all
-from loglab.logs import OwnedLog
+from brokerlab.log_batches import append_batches, read_all
+from brokerlab.logs import OwnedLog
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory

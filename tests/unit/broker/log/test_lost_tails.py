@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append_batches
-from loglab.logs import OwnedLog
+from brokerlab.log_batches import append_batches
+from brokerlab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.lost_tails import find_lost_tails

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from loglab.batches import append_batches, make_batch, read_all
-from loglab.logs import files, kill, open_log
-from loglab.random_life import RandomLife
+from brokerlab.log_batches import append_batches, make_batch, read_all
+from brokerlab.logs import files, kill, open_log
+from brokerlab.random_life import RandomLife
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (

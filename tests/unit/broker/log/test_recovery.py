@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, append_batches, make_batch, read_all
-from loglab.logs import files, kill, open_log
+from brokerlab.log_batches import append, append_batches, make_batch, read_all
+from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.recovery import load_segments

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, append_batches, make_batch, read_all
-from loglab.logs import files, open_log
+from brokerlab.log_batches import append, append_batches, make_batch, read_all
+from brokerlab.logs import files, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, append_batches, make_batch, read_all
-from loglab.logs import kill, open_log
+from brokerlab.log_batches import append, append_batches, make_batch, read_all
+from brokerlab.logs import kill, open_log
 from tidelog.broker.log import segmented_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loglab.batches import append, make_batch
-from loglab.logs import open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import open_log
 from tidelog.broker.log.log_config import LogConfig
 
 BATCHES = st.lists(

@@ -16,8 +16,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loglab.batches import append, make_batch, make_marker
-from loglab.logs import files, kill, open_log
+from brokerlab.log_batches import append, make_batch, make_marker
+from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log import segment_indexes
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions

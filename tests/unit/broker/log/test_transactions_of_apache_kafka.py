@@ -16,9 +16,9 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from brokerlab.clients import create_topic
 from brokerlab.kafka_jars import PEER, JavaTools
+from brokerlab.log_batches import append, make_batch, make_marker, read_all
+from brokerlab.logs import OwnedLog, files, kill, open_log
 from brokerlab.peer_kafka import PeerKafka
-from loglab.batches import append, make_batch, make_marker, read_all
-from loglab.logs import OwnedLog, files, kill, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import parse_header

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, make_batch
-from loglab.logs import OwnedLog, open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import OwnedLog, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.retention import segments_with_unread_times
 from tidelog.records.batch import assemble_batch, parse_header, set_log_append_time

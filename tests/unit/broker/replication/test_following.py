@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerlab.log_batches import read_all
 from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingCluster, append_to, until
 from brokerlab.tcp_relay import TcpRelay
-from loglab.batches import read_all
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.follower_role import FetchState

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from brokerlab.log_batches import make_batch, read_all
 from brokerlab.replicating_brokers import CONTROLLER_EPOCH, ReplicatingBroker, until
 from brokerlab.scripted_broker import Answer, ScriptedBroker
-from loglab.batches import make_batch, read_all
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

@@ -21,10 +21,10 @@ from click.testing import CliRunner, Result
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from loglab.batches import read_all
-from loglab.logs import OwnedLog
-from loglab.random_life import RandomLife
-from loglab.random_logs import RandomWriter
+from brokerlab.log_batches import read_all
+from brokerlab.logs import OwnedLog
+from brokerlab.random_life import RandomLife
+from brokerlab.random_logs import RandomWriter
 from tidelog.broker.log.checkpoint_file import decode_offsets, read_offsets, write_offsets
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import CorruptFileError

@@ -1,6 +1,6 @@
 """A group of our consumers loses no record, and commits no record before its application dealt with it.
 
-The coordinator is a model (clientlab.model_group). Planted faults must be found, so the test can fail.
+The coordinator is a model (grouplab.model_group). Planted faults must be found, so the test can fail.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clientlab import planted
-from clientlab.model_classic_group import ModelClassicGroup
-from clientlab.model_group import GroupFaults, ModelGroup
+from brokerlab import planted_in_client as planted
+from grouplab.model_classic_group import ModelClassicGroup
+from grouplab.model_group import GroupFaults, ModelGroup
 from tidelog.client.core import classic_membership, membership
 from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
 from tidelog.client.core.classic_membership import ClassicMembership

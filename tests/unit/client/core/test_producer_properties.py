@@ -1,6 +1,6 @@
 """The producer stores each acknowledged record once and in order, under all faults of the network.
 
-The brokers are a model (clientlab.model_brokers). Planted faults must be found, so the test can fail.
+The brokers are a model (brokerlab.model_brokers). Planted faults must be found, so the test can fail.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clientlab import planted
-from clientlab.model_brokers import Faults, ModelCluster, TopicNaming
-from clientlab.producer_faults import PRODUCER_FAULTS
-from clientlab.producer_runs import HEALING_MS, SENDS, SETTINGS, History, run
+from brokerlab import planted_in_client as planted
+from brokerlab.model_brokers import Faults, ModelCluster, TopicNaming
+from brokerlab.producer_faults import PRODUCER_FAULTS
+from brokerlab.producer_runs import HEALING_MS, SENDS, SETTINGS, History, run
 from tidelog.process.build import is_compiled
 
 

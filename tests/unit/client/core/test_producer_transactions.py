@@ -1,6 +1,6 @@
 """A transaction stores all of its records once and in order, or it cannot be committed, under all faults.
 
-The brokers are a model (clientlab.model_brokers), and so is the coordinator: each end of a transaction raises
+The brokers are a model (brokerlab.model_brokers), and so is the coordinator: each end of a transaction raises
 the epoch, and brokers refuse what has an earlier one (KIP-890). Planted faults must be found.
 """
 
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
-from clientlab.producer_faults import PRODUCER_FAULTS
+from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
+from brokerlab.producer_faults import PRODUCER_FAULTS
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import PartitionAnswer, PartitionQueue, ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings

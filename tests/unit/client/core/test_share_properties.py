@@ -1,6 +1,6 @@
 """A share group of our consumers deals with each record, and accepts only what an application accepted.
 
-The brokers are a model (clientlab.model_share_group). Planted faults must be found, so the test can fail.
+The brokers are a model (grouplab.model_share_group). Planted faults must be found, so the test can fail.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from clientlab import planted
-from clientlab.model_share_group import (
+from brokerlab import planted_in_client as planted
+from grouplab.model_share_group import (
     GAP_EACH,
     LOCK_MS,
     PARTITIONS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardlab import SHARD, Answer, Coordinator, Line, Partition
+from grouplab.shards import SHARD, Answer, Coordinator, Line, Partition
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     CoordinatorRecord,

@@ -9,11 +9,11 @@ from typing import Any  # Any: the planted faults pass arguments on
 
 import pytest
 
+from grouplab.transaction_world import World
 from tidelog.group_coordinator.shard_core import ShardDecision
 from tidelog.group_coordinator.transactions import decisions, transaction_core
 from tidelog.group_coordinator.transactions.transaction import Transaction
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
-from transactionlab.transaction_world import World
 
 SEEDS = 25
 STEPS = 2_500

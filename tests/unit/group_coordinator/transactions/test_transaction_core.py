@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from grouplab.cpu_time import least_cpu_s
+from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer
 from tidelog.group_coordinator.transactions import answers
@@ -26,7 +27,6 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest
-from transactionlab.core_lab import TransactionLab
 
 
 @pytest.fixture

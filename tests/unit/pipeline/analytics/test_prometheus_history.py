@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from observabilitylab import synthetic
-from observabilitylab.prometheus import Prometheus as PrometheusProcess
+from kuberneteslab import synthetic
+from kuberneteslab.prometheus import Prometheus as PrometheusProcess
 from tidelog.pipeline.analytics.facts import Sample
 from tidelog.pipeline.analytics.job import Analysis, Wishes, analyse, load_of, write_tables
 from tidelog.pipeline.analytics.prometheus import (

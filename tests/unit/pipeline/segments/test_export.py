@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from loglab.batches import append, make_batch, make_marker
-from loglab.logs import OwnedLog, open_log
+from brokerlab.log_batches import append, make_batch, make_marker
+from brokerlab.logs import OwnedLog, open_log
 from tidelog.broker.log.checkpoint_file import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,

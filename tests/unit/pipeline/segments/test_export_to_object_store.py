@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from loglab.batches import append, make_batch
-from loglab.logs import open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import open_log
 from tidelog.broker.log.checkpoint_file import HIGH_WATERMARK_CHECKPOINT, write_offsets
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.topics import TopicPartition

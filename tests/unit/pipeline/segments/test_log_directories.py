@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, make_batch
-from loglab.logs import open_log
+from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import open_log
 from tidelog.broker.log.checkpoint_file import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from loglab.batches import append, make_batch, make_marker
-from loglab.logs import open_log
+from brokerlab.log_batches import append, make_batch, make_marker
+from brokerlab.logs import open_log
 from tidelog.broker.log.checkpoint_file import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loglab.batches import append, make_batch, make_marker
-from loglab.logs import files, kill, open_log
+from brokerlab.log_batches import append, make_batch, make_marker
+from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log.checkpoint_file import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,

@@ -7,13 +7,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerlab.memory_log import MemoryBatches, MemoryPartition, batch, example_partition, without
 from tidelog.pipeline.verify.evidence import answer_of
 from tidelog.pipeline.verify.log_reader import Hole, SeenBatch, count_kinds, holes_of, kinds_at
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
-from verifylab.memory_log import MemoryBatches, MemoryPartition, batch, example_partition, without
 
 
 def seen(partition: MemoryPartition) -> list[SeenBatch]:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from brokerlab.hand_made import decoded_rows, frame_of, ledger_by_hand, raw_rows
+from brokerlab.memory_log import START_MS, MemoryLog, MemoryPartition, batch, example_partition, without
 from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.job import reconcile
 from tidelog.pipeline.verify.log_reader import Partition
 from tidelog.pipeline.verify.verdict import PartitionVerdict, Verdict
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from verifylab.hand_made import decoded_rows, frame_of, ledger_by_hand, raw_rows
-from verifylab.memory_log import START_MS, MemoryLog, MemoryPartition, batch, example_partition, without
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.kafka_jars import JavaTools
-from loglab.cleaning import (
+from brokerlab.log_cleaning import (
     KafkasJob,
     clean_log,
     clean_with_kafka,
@@ -19,8 +19,8 @@ from loglab.cleaning import (
     copy_log,
     transaction_indexes,
 )
-from loglab.logs import files, open_log
-from loglab.random_logs import RandomWriter
+from brokerlab.logs import files, open_log
+from brokerlab.random_logs import RandomWriter
 from tidelog.broker.log.log_config import LogConfig
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]

@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from loglab.batches import read_all
+from brokerlab.log_batches import read_all
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offsets
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from grouplab.offsets_lab import Logged, OffsetsLab, image_of
 from tidelog.group_coordinator.groups.offsets import offset_table
 from tidelog.group_coordinator.groups.offsets.offset_table import (
     DELETIONS_PAUSE_MS,
@@ -25,7 +26,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from transactionlab.offsets_lab import Logged, OffsetsLab, image_of
 
 SEEDS = 30
 STEPS = 40

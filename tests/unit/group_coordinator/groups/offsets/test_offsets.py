@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from grouplab.offsets_lab import OffsetsLab, image_of
 from tidelog.group_coordinator.groups.shared import TimerKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -17,7 +18,6 @@ from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
-from transactionlab.offsets_lab import OffsetsLab, image_of
 
 RETENTION_MS = 7 * 86_400_000
 

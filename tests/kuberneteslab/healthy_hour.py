@@ -1,6 +1,6 @@
 """An hour of a healthy cluster under light load, in which no alert may fire.
 
-`python -m observabilitylab.healthy_hour` starts a cluster, lets clients use it, and writes RECORDED: each
+`python -m kuberneteslab.healthy_hour` starts a cluster, lets clients use it, and writes RECORDED: each
 line is a series that a rule selects, and its values at two scrapes APART_S apart. `healthy_series` continues
 their change for an hour. `HAND_WRITTEN` has what a cluster of processes does not show.
 """
@@ -22,10 +22,10 @@ from confluent_kafka import AcknowledgeType, Consumer, Producer, ShareConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from clusterlab.tidelog_cluster import TidelogCluster
-from observabilitylab.chart_files import metric_of, rules, selectors
-from observabilitylab.foreign import RECORDED as RECORDED_EXPORTERS
-from observabilitylab.foreign import SECONDS_APART as EXPORTERS_APART_S
-from observabilitylab.watched_cluster import SETTINGS, targets_of
+from kuberneteslab.chart_files import metric_of, rules, selectors
+from kuberneteslab.foreign import RECORDED as RECORDED_EXPORTERS
+from kuberneteslab.foreign import SECONDS_APART as EXPORTERS_APART_S
+from kuberneteslab.watched_cluster import SETTINGS, targets_of
 
 _HERE = Path(__file__).parents[1] / "observability"
 RECORDED = _HERE / "healthy_hour.txt"
@@ -82,7 +82,7 @@ def record(path: Path) -> None:
     lines = [
         f"{series} {first[series]!r} {second[series]!r}" for series in sorted(first.keys() & second.keys())
     ]
-    head = f"# Written by `python -m observabilitylab.healthy_hour`: two scrapes, {APART_S:.0f} s apart.\n"
+    head = f"# Written by `python -m kuberneteslab.healthy_hour`: two scrapes, {APART_S:.0f} s apart.\n"
     path.write_text(head + "\n".join(lines) + "\n")
 
 

@@ -1,7 +1,7 @@
 """The ways in which a program leaves a producer with 1,000 accepted records, each in a process of its own.
 
-`python -m clientlab.ways_out` prints a table: how many records arrive, and what is said about the others.
-`python -m clientlab.ways_out NAME BOOTSTRAP TOPIC` is one of the programs.
+`python -m brokerlab.ways_out` prints a table: how many records arrive, and what is said about the others.
+`python -m brokerlab.ways_out NAME BOOTSTRAP TOPIC` is one of the programs.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def take(name: str, cluster: Cluster) -> Outcome:
             stack.enter_context(cluster.fail("Produce", "NOT_ENOUGH_REPLICAS", times=None))
         began_s = time.monotonic()
         program = subprocess.Popen(
-            [sys.executable, "-W", "default", "-m", "clientlab.ways_out", name, cluster.bootstrap, topic],
-            cwd=Path(__file__).parents[1],  # where the package clientlab is
+            [sys.executable, "-W", "default", "-m", "brokerlab.ways_out", name, cluster.bootstrap, topic],
+            cwd=Path(__file__).parents[1],  # where the package brokerlab is
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from clientlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster, TopicNaming
+from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster, TopicNaming
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
 from tidelog.client.core.settings import ProducerSettings

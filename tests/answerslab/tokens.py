@@ -4,9 +4,9 @@ The steps run against Apache Kafka and tidelog on a listener where USERS log in 
 Apache Kafka 4.3.1 is in `kafka_token_responses.json`. To write it again:
 
     export PYTHONPATH=services:tests
-    export NAME=tokens BASE_PORT=24092 EXTRA_PROPS_TEXT="$(python -m authorizationlab.tokens)"
+    export NAME=tokens BASE_PORT=24092 EXTRA_PROPS_TEXT="$(python -m answerslab.tokens)"
     shared/peer/kafka-up.sh 1
-    python -m authorizationlab.tokens 127.0.0.1:27092 > tests/authorizationlab/kafka_token_responses.json
+    python -m answerslab.tokens 127.0.0.1:27092 > tests/answerslab/kafka_token_responses.json
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from answerslab.authorization import ADMIN_HOST, PROPAGATION_S, until
 from answerslab.client import Client
-from authorizationlab import ADMIN_HOST, PROPAGATION_S, until
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.wire.messages import create_acls, delete_acls, sasl_authenticate, sasl_handshake
 from tidelog.wire.messages import create_delegation_token as create

@@ -235,7 +235,7 @@ def _heartbeat(epoch: int) -> beating.StreamsGroupHeartbeatRequest:
 
 
 def main() -> None:
-    """Runs the traffic for manual tests: `python -m observabilitylab.traffic HOST:PORT SECONDS`."""
+    """Runs the traffic for manual tests: `python -m kuberneteslab.traffic HOST:PORT SECONDS`."""
     with contextlib.suppress(KafkaException):  # the topics exist
         create_topics(sys.argv[1])
     with Traffic(sys.argv[1]) as traffic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loglab.logs import OwnedLog
+from brokerlab.logs import OwnedLog
 from tidelog.records.batch import BatchHeader, EndTransactionMarker, iterate_headers, parse_header
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.record import Record, end_transaction_marker

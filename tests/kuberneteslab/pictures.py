@@ -1,4 +1,4 @@
-"""Draws the dashboards from their own queries: `python -m observabilitylab.pictures docs/dashboards`.
+"""Draws the dashboards from their own queries: `python -m kuberneteslab.pictures docs/dashboards`.
 
 Grafana does not draw these pictures, because that would require a Grafana. They show the same panels at the
 same places. The data come from a Prometheus that scraped a cluster under load while a broker and a controller
@@ -25,9 +25,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
-from observabilitylab.chart_files import BOARDS, dashboard, with_variables
-from observabilitylab.prometheus import Prometheus, Series
-from observabilitylab.watched_cluster import WatchedCluster, watched_cluster
+from kuberneteslab.chart_files import BOARDS, dashboard, with_variables
+from kuberneteslab.prometheus import Prometheus, Series
+from kuberneteslab.watched_cluster import WatchedCluster, watched_cluster
 
 PART_S = 30.0
 WATCHED_S = 7 * PART_S

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerlab.kafka_jars import JAVA_OPTIONS
-from loglab.logs import OwnedLog, files
+from brokerlab.logs import OwnedLog, files
 from tidelog.broker.hosting.log_cleaner import last_records_of
 from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, CleaningDone, CleaningJob, SourceSegment

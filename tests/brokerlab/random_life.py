@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loglab.batches import append, make_batch
-from loglab.cleaning import clean_log, cleaning_job
-from loglab.deaths import ProcessDied, dies_at
-from loglab.logs import OwnedLog, kill, open_log
-from loglab.random_logs import RandomWriter
+from brokerlab.deaths import ProcessDied, dies_at
+from brokerlab.log_batches import append, make_batch
+from brokerlab.log_cleaning import clean_log, cleaning_job
+from brokerlab.logs import OwnedLog, kill, open_log
+from brokerlab.random_logs import RandomWriter
 from tidelog.broker.log.log_config import LogConfig
 
 NOW_MS = 1_700_000_000_000

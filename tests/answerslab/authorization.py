@@ -8,13 +8,15 @@ administrator from ADMIN_HOST; both are User:ANONYMOUS, so no authentication is 
 
     NAME=acls BASE_PORT=24092 EXTRA_PROPS_TEXT=$'super.users=User:nobody\\nauto.create.topics.enable=false' \\
         shared/peer/kafka-up.sh 1
-    PYTHONPATH=services:tests python -m authorizationlab 127.0.0.1:24092 \\
-        > tests/authorizationlab/kafka_acl_responses.json
+    PYTHONPATH=services:tests python -m answerslab.authorization 127.0.0.1:24092 \\
+        > tests/answerslab/kafka_acl_responses.json
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -923,3 +925,7 @@ def observe(bootstrap: str, pause_s: float = PROPAGATION_S) -> dict[str, Any]:
     _change_acls(admin, (), pause_s)
     admin.close()
     return seen
+
+
+if __name__ == "__main__":
+    json.dump(observe(sys.argv[1]), sys.stdout, indent=1, sort_keys=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 from brokerlab.raw_client import set_quota
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
 from clusterlab.tidelog_cluster import TidelogCluster
-from observabilitylab.chart_files import FULLNAME, NAMESPACE, RELEASE, RULES, filled_in
-from observabilitylab.foreign import ForeignExporters
-from observabilitylab.prometheus import Prometheus, Target
-from observabilitylab.traffic import Traffic, create_topics
+from kuberneteslab.chart_files import FULLNAME, NAMESPACE, RELEASE, RULES, filled_in
+from kuberneteslab.foreign import ForeignExporters
+from kuberneteslab.prometheus import Prometheus, Target
+from kuberneteslab.traffic import Traffic, create_topics
 
 COMPONENTS = {
     "broker": "broker",

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from clientlab.producer_runs import drawn_faults
+from brokerlab.producer_runs import drawn_faults
 
 PRODUCER_FAULTS = st.randoms(use_true_random=False).map(drawn_faults)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
-from clientlab.virtual_time import VirtualTime
+from brokerlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from clientlab.model_group import SESSION_TIMEOUT_MS, Application, GroupFaults, ModelGroup
+from grouplab.model_group import SESSION_TIMEOUT_MS, Application, GroupFaults, ModelGroup
 from tidelog.client.core.classic_membership import (
     ClassicAnswer,
     GroupHeartbeat,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any  # Any: generated messages have no common base
 
-from shardlab import completed
+from grouplab.shards import completed
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from random import Random
 
-from loglab.batches import append, make_marker
-from loglab.logs import OwnedLog
+from brokerlab.log_batches import append, make_marker
+from brokerlab.logs import OwnedLog
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
 
+from brokerlab.memory_log import MemoryLog
 from tidelog.pipeline.tables.hashes import log_record_hash, row_hash, set_hash
 from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.log_reader import Partition, Span
-from verifylab.memory_log import MemoryLog
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

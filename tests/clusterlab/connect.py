@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from brokerlab.broker_process import free_port
-from ecosystemlab.java_process import JavaProcess, await_true, write_properties
+from clusterlab.java_process import JavaProcess, await_true, write_properties
 
 MAIN = "org.apache.kafka.connect.cli.ConnectDistributed"
 REQUEST_S = 15.0

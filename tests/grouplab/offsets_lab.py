@@ -6,7 +6,7 @@ import itertools
 from typing import Any, NamedTuple  # Any: generated messages have no common base
 from uuid import UUID
 
-from shardlab import completed
+from grouplab.shards import completed
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,

@@ -1,1 +1,0 @@
-"""Helpers that tests and benchmarks of the log share."""

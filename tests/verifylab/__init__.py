@@ -1,1 +1,0 @@
-"""Tables, ledgers and logs made by hand, in which tests plant faults."""

@@ -1,1 +1,0 @@
-"""All kinds of messages, for tests of the wire codec."""
