@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.broker.share.record_ranges import NO_DEADLINE
+from tidelog.kernel.machine import StateTable
 from tidelog.model.instants import MonotonicMs
 
 WINDOW_PARTS: Final = 10
@@ -68,16 +68,15 @@ class BreakerState(Enum):
     """A few records are delivered, and their results decide."""
 
 
-TRANSITIONS: Final[Mapping[BreakerState, frozenset[BreakerState]]] = {
-    BreakerState.CLOSED: frozenset({BreakerState.OPEN}),
-    BreakerState.OPEN: frozenset({BreakerState.HALF_OPEN, BreakerState.CLOSED}),
-    BreakerState.HALF_OPEN: frozenset({BreakerState.OPEN, BreakerState.CLOSED}),
-}
-"""The states that may follow each state. An open breaker closes if the group has no breaker any more."""
-
-
-class IllegalTransitionError(Exception):
-    """A transition that TRANSITIONS does not allow: a bug in the code that asked for it."""
+STATES: Final = StateTable(
+    "a breaker",
+    {
+        BreakerState.CLOSED: {BreakerState.OPEN},
+        BreakerState.OPEN: {BreakerState.HALF_OPEN, BreakerState.CLOSED},
+        BreakerState.HALF_OPEN: {BreakerState.OPEN, BreakerState.CLOSED},
+    },
+)
+"""The life of a breaker. An open one closes if the group has no breaker any more."""
 
 
 class Breaker:
@@ -94,9 +93,8 @@ class Breaker:
         self._succeeded_probes = 0
 
     def _enter(self, state: BreakerState, paused_until_ms: MonotonicMs) -> None:
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalTransitionError(f"a breaker that is {self.state.value} can't become {state.value}")
-        self.state, self.paused_until_ms = state, paused_until_ms
+        self.state = STATES.enter(self.state, state)
+        self.paused_until_ms = paused_until_ms
         self._counts.clear()
         self._succeeded_probes = 0
 

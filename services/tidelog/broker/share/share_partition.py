@@ -8,7 +8,7 @@ of it can undo a later one; its records stay locked meanwhile.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from enum import Enum
 from typing import Final, NamedTuple
@@ -31,6 +31,7 @@ from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.pauses import BreakerRules, BreakerState, RetryBackoff
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts, find_facts
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
@@ -149,41 +150,19 @@ class SharePartitionState(Enum):
     """Another leader has the partition, or the group's offsets were changed, or this broker lost its role."""
 
 
-TRANSITIONS: Final[Mapping[SharePartitionState, frozenset[SharePartitionState]]] = {
-    SharePartitionState.INITIALIZING: frozenset(
-        {SharePartitionState.ACTIVE, SharePartitionState.FAILED, SharePartitionState.FENCED}
-    ),
-    SharePartitionState.ACTIVE: frozenset({SharePartitionState.FENCED}),
-    SharePartitionState.FAILED: frozenset(),
-    SharePartitionState.FENCED: frozenset(),
-}
-"""The states that may follow each state."""
-
-
-class IllegalTransitionError(Exception):
-    """A transition that TRANSITIONS does not allow: a bug in the code that asked for it."""
-
-
-class SharePartitionStateMachine:
-    """The state of one share partition. It begins with INITIALIZING."""
-
-    __slots__ = ("state",)
-
-    def __init__(self) -> None:
-        self.state = SharePartitionState.INITIALIZING
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the state is final."""
-        return not TRANSITIONS[self.state]
-
-    def enter(self, state: SharePartitionState) -> None:
-        """Changes the state. Raises IllegalTransitionError if TRANSITIONS does not allow that."""
-        if state not in TRANSITIONS[self.state]:
-            raise IllegalTransitionError(
-                f"a share partition that is {self.state.value} can't become {state.value}"
-            )
-        self.state = state
+STATES: Final = StateTable(
+    "a share partition",
+    {
+        SharePartitionState.INITIALIZING: {
+            SharePartitionState.ACTIVE,
+            SharePartitionState.FAILED,
+            SharePartitionState.FENCED,
+        },
+        SharePartitionState.ACTIVE: {SharePartitionState.FENCED},
+        SharePartitionState.FAILED: set(),
+        SharePartitionState.FENCED: set(),
+    },
+)
 
 
 class SharePartition:
@@ -198,12 +177,12 @@ class SharePartition:
         "_is_looking",
         "_is_paused",
         "_look_pause_ms",
-        "_machine",
         "_on_over",
         "_parts",
         "_rests_until_ms",
         "_results",
         "_screens",
+        "_state",
         "_timer_entry",
         "failure",
         "key",
@@ -231,7 +210,7 @@ class SharePartition:
         """The reason why the next records could not be looked at, None after a success."""
         self._parts = parts
         self._on_over = on_over
-        self._machine = SharePartitionStateMachine()
+        self._state = SharePartitionState.INITIALIZING
         self._core: SharePartitionCore | None = None
         self._counts = DeliveryCounts()
         self._screens = NO_SCREENS
@@ -252,7 +231,7 @@ class SharePartition:
     @property
     def core(self) -> SharePartitionCore | None:
         """The core, None unless the partition is active."""
-        return self._core if self._machine.state is SharePartitionState.ACTIVE else None
+        return self._core if self._state is SharePartitionState.ACTIVE else None
 
     @property
     def is_current(self) -> bool:
@@ -261,7 +240,7 @@ class SharePartition:
 
     @property
     def is_over(self) -> bool:
-        return self._machine.is_over
+        return STATES.is_final(self._state)
 
     def has_records(self) -> bool:
         """Returns whether a fetch can get records, or can skip what is no record. If not, the partition
@@ -398,7 +377,7 @@ class SharePartition:
         """Forgets the deliveries, because the partition has another leader or its state was changed."""
         if self.is_over:
             return
-        self._machine.enter(SharePartitionState.FENCED)
+        self._state = STATES.enter(self._state, SharePartitionState.FENCED)
         self._finish(error)
 
     def _now_ms(self) -> MonotonicMs:
@@ -518,7 +497,7 @@ class SharePartition:
                     return
         except KafkaError as error:
             if not self.is_over:
-                self._machine.enter(SharePartitionState.FAILED)
+                self._state = STATES.enter(self._state, SharePartitionState.FAILED)
                 self.failure = error
                 self._finish(error)
             return
@@ -544,7 +523,7 @@ class SharePartition:
         )
         core.log_start_moved(self.replica.core.log_start_offset)
         self._core, self._counts = core, core.counts
-        self._machine.enter(SharePartitionState.ACTIVE)
+        self._state = STATES.enter(self._state, SharePartitionState.ACTIVE)
         self._await_deadline()
         self._parts.changed(self.key)
         self._parts.copy_dead_letters(self)

@@ -30,13 +30,13 @@ from tidelog.client.core.assignors import (
 from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
 from tidelog.client.core.membership import (
     OTHER_COORDINATOR,
-    TRANSITIONS,
+    STATES,
     GroupPartition,
     Membership,
     MemberState,
-    Transitions,
 )
 from tidelog.client.core.settings import ConsumerSettings
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
@@ -45,13 +45,16 @@ METADATA_ATTEMPTS: Final = 3
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _LATER: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS})
 
-CLASSIC_TRANSITIONS: Final[Transitions] = {
-    **TRANSITIONS,
-    # Each rebalance is a join, and a member may lose its partitions before it is over.
-    MemberState.JOINING: TRANSITIONS[MemberState.JOINING] | {MemberState.LOSING},
-    MemberState.STABLE: TRANSITIONS[MemberState.STABLE] | {MemberState.JOINING},
-    MemberState.RECONCILING: TRANSITIONS[MemberState.RECONCILING] | {MemberState.JOINING},
-}
+CLASSIC_STATES: Final = StateTable(
+    "a member",
+    {
+        **STATES.following,
+        # Each rebalance is a join, and a member may lose its partitions before it is over.
+        MemberState.JOINING: {*STATES.following[MemberState.JOINING], MemberState.LOSING},
+        MemberState.STABLE: {*STATES.following[MemberState.STABLE], MemberState.JOINING},
+        MemberState.RECONCILING: {*STATES.following[MemberState.RECONCILING], MemberState.JOINING},
+    },
+)
 
 
 class JoinGroup(NamedTuple):
@@ -139,7 +142,7 @@ class _Next(Enum):
 class ClassicMembership(Membership):
     """A member of a classic group. `epoch` is the generation."""
 
-    TRANSITIONS: ClassVar[Transitions] = CLASSIC_TRANSITIONS
+    STATES: ClassVar[StateTable[MemberState]] = CLASSIC_STATES
 
     # Declared again, because type checkers may infer other types from the assignments of this class.
     epoch: int

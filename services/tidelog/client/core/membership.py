@@ -9,13 +9,13 @@ more, then takes the new ones, then says what it has. Kafka's class is `Consumer
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
 from tidelog.client.errors import request_error
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -47,30 +47,39 @@ class MemberState(Enum):
     """An error that no repetition cures."""
 
 
-Transitions = Mapping[MemberState, frozenset[MemberState]]
-TRANSITIONS: Final[Transitions] = {
-    MemberState.OUTSIDE: frozenset({MemberState.JOINING}),
-    MemberState.JOINING: frozenset(
-        {MemberState.STABLE, MemberState.RECONCILING, MemberState.OUTSIDE, MemberState.FAILED}
-    ),
-    MemberState.STABLE: frozenset(
-        {MemberState.RECONCILING, MemberState.LOSING, MemberState.OUTSIDE, MemberState.FAILED}
-    ),
-    MemberState.RECONCILING: frozenset(
-        {
+STATES: Final = StateTable(
+    "a member",
+    {
+        MemberState.OUTSIDE: {MemberState.JOINING},
+        MemberState.JOINING: {
+            MemberState.STABLE,
+            MemberState.RECONCILING,
+            MemberState.OUTSIDE,
+            MemberState.FAILED,
+        },
+        MemberState.STABLE: {
+            MemberState.RECONCILING,
+            MemberState.LOSING,
+            MemberState.OUTSIDE,
+            MemberState.FAILED,
+        },
+        MemberState.RECONCILING: {
             MemberState.REVOKING,
             MemberState.STABLE,
             MemberState.LOSING,
             MemberState.OUTSIDE,
             MemberState.FAILED,
-        }
-    ),
-    MemberState.REVOKING: frozenset(
-        {MemberState.RECONCILING, MemberState.LOSING, MemberState.OUTSIDE, MemberState.FAILED}
-    ),
-    MemberState.LOSING: frozenset({MemberState.JOINING, MemberState.OUTSIDE, MemberState.FAILED}),
-    MemberState.FAILED: frozenset({MemberState.OUTSIDE}),
-}
+        },
+        MemberState.REVOKING: {
+            MemberState.RECONCILING,
+            MemberState.LOSING,
+            MemberState.OUTSIDE,
+            MemberState.FAILED,
+        },
+        MemberState.LOSING: {MemberState.JOINING, MemberState.OUTSIDE, MemberState.FAILED},
+        MemberState.FAILED: {MemberState.OUTSIDE},
+    },
+)
 
 
 class Heartbeat(NamedTuple):
@@ -104,7 +113,7 @@ class LeaveHeartbeat(NamedTuple):
 class Membership(ABC):
     """A member. The consumer's core calls it and performs what it returns."""
 
-    TRANSITIONS: ClassVar[Transitions]
+    STATES: ClassVar[StateTable[MemberState]] = STATES
 
     def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
         self.group_id = group_id
@@ -135,10 +144,7 @@ class Membership(ABC):
         self._is_in_flight = False
 
     def move_to(self, state: MemberState) -> None:
-        assert state in self.TRANSITIONS[self.state], (
-            f"a member cannot become {state.value} from {self.state.value}"
-        )
-        self.state = state
+        self.state = self.STATES.enter(self.state, state)
 
     @property
     def is_active(self) -> bool:
@@ -250,8 +256,6 @@ class Membership(ABC):
 
 class ConsumerMembership(Membership):
     """A member of a group of KIP-848."""
-
-    TRANSITIONS: ClassVar[Transitions] = TRANSITIONS
 
     # Declared again, because type checkers may infer other types from the assignments of this class.
     epoch: int

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import MetadataReceived, PartitionLeader
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -47,13 +48,16 @@ class BatchState(Enum):
     """Its callers know the outcome."""
 
 
-TRANSITIONS: Final[dict[BatchState, frozenset[BatchState]]] = {
-    BatchState.OPEN: frozenset({BatchState.CLOSED, BatchState.DONE}),
-    BatchState.CLOSED: frozenset({BatchState.SENT, BatchState.DONE}),
-    BatchState.SENT: frozenset({BatchState.RETRYING, BatchState.DONE}),
-    BatchState.RETRYING: frozenset({BatchState.SENT, BatchState.DONE}),
-    BatchState.DONE: frozenset(),
-}
+STATES: Final = StateTable(
+    "a batch",
+    {
+        BatchState.OPEN: {BatchState.CLOSED, BatchState.DONE},
+        BatchState.CLOSED: {BatchState.SENT, BatchState.DONE},
+        BatchState.SENT: {BatchState.RETRYING, BatchState.DONE},
+        BatchState.RETRYING: {BatchState.SENT, BatchState.DONE},
+        BatchState.DONE: set(),
+    },
+)
 
 
 class ProducerBatch:
@@ -169,8 +173,7 @@ class ProducerBatch:
         return count
 
     def move_to(self, state: BatchState) -> None:
-        assert state in TRANSITIONS[self.state], f"{self} cannot become {state.value}"
-        self.state = state
+        self.state = STATES.enter(self.state, state)
 
     def when_done(self, callback: Callable[[ProducerBatch], None]) -> None:
         """Calls `callback` once, now if the batch is DONE. Any thread may call this."""

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Final
 
 from tidelog.client.errors import InvalidTransactionStateError
+from tidelog.kernel.machine import StateTable
 
 
 class TransactionState(Enum):
@@ -21,15 +22,16 @@ class TransactionState(Enum):
     coordinator may still end the transaction, and would take the records of another one into it."""
 
 
-TRANSITIONS: Final[dict[TransactionState, frozenset[TransactionState]]] = {
-    TransactionState.UNINITIALISED: frozenset({TransactionState.READY, TransactionState.FENCED}),
-    TransactionState.READY: frozenset({TransactionState.OPEN, TransactionState.FENCED}),
-    TransactionState.OPEN: frozenset({TransactionState.ENDING, TransactionState.FENCED}),
-    TransactionState.ENDING: frozenset(
-        {TransactionState.READY, TransactionState.OPEN, TransactionState.FENCED}
-    ),
-    TransactionState.FENCED: frozenset(),
-}
+STATES: Final = StateTable(
+    "the transaction",
+    {
+        TransactionState.UNINITIALISED: {TransactionState.READY, TransactionState.FENCED},
+        TransactionState.READY: {TransactionState.OPEN, TransactionState.FENCED},
+        TransactionState.OPEN: {TransactionState.ENDING, TransactionState.FENCED},
+        TransactionState.ENDING: {TransactionState.READY, TransactionState.OPEN, TransactionState.FENCED},
+        TransactionState.FENCED: set(),
+    },
+)
 
 
 class Transaction:
@@ -42,7 +44,7 @@ class Transaction:
 
     def move_to(self, state: TransactionState) -> None:
         """Raises InvalidTransactionStateError."""
-        if state not in TRANSITIONS[self.state]:
+        if not STATES.allows(self.state, state):
             raise InvalidTransactionStateError(
                 f"the transaction is {self.state.value}, so it cannot become {state.value}"
             )

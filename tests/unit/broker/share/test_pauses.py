@@ -20,9 +20,9 @@ from tidelog.broker.share.pauses import (
     Breaker,
     BreakerRules,
     BreakerState,
-    IllegalTransitionError,
     RetryBackoff,
 )
+from tidelog.kernel.machine import IllegalTransitionError
 from tidelog.model.instants import MonotonicMs
 
 RULES = BreakerRules(50, min_deliveries=4, window_ms=1_000, pause_ms=200, probe_records=2)
