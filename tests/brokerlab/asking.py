@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tidelog.broker.handlers.wiring import HandlerObjects
 from tidelog.broker.net.connection import Connection
+from tidelog.broker.parts import BrokerParts
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.broker.requests.request import RequestContext
@@ -27,7 +27,7 @@ class Asked:
 
     def __init__(
         self,
-        broker: HandlerObjects,
+        broker: BrokerParts,
         request: Any,
         version: int,
         *,

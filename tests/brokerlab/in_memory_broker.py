@@ -18,11 +18,11 @@ from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
+from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.request import EncodedBody, RequestContext
-from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.model.brokers import BrokerRegistration, Endpoint

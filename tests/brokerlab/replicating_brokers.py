@@ -17,9 +17,9 @@ from tidelog.broker.net.authentication import Authenticator
 from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
 from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
-from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.topics import TopicPartition

@@ -14,10 +14,10 @@ from sim.rpc import SimControllerApi
 from sim.store import SimStore
 from sim.tcp import SimListener
 from tidelog.broker.hosting.life import BrokerLife
+from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
-from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import StoreError
 from tidelog.metrics.telemetry import Telemetry

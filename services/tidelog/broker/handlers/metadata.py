@@ -1,14 +1,10 @@
-"""Metadata v0 to v13: brokers, and topics by name or topic id. Creates unknown topics if
-`auto.create.topics.enable` allows it.
-
-Encoded responses are kept until the cluster's metadata changes. Deviation: a topic that is created on demand
-is described at once. Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and the client asks
-again. A topic that is named twice is described once. A large response is made and encoded in slices.
-"""
+"""Metadata, DescribeTopicPartitions and DescribeCluster: what this broker knows of brokers and topics."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Generator
+from bisect import bisect_left
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.broker.coordination.internal_topics import internal_topic
@@ -23,6 +19,18 @@ from tidelog.timing.slices import in_slices, run_in_slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tidelog.wire.messages.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tidelog.wire.messages.describe_topic_partitions import (
+    Cursor,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+)
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -44,12 +52,13 @@ _FIRST_VERSION_WITH_TOPIC_IDS = 12
 _FIRST_VERSION_WITH_DEAD_REPLICAS = 1
 """Older responses leave out replicas at dead brokers and report REPLICA_NOT_AVAILABLE, as in Kafka."""
 _CREATE_TIMEOUT_MS = 15_000
-
 MAX_ANSWERS: Final = 64
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """The limit for the size of all kept responses."""
 MAX_TOPICS_TO_CREATE: Final = 1_000
 """The most topics that one request creates. The client asks again for the others."""
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
 
 
 class MetadataAnswers:
@@ -81,7 +90,14 @@ class MetadataAnswers:
 
 
 class MetadataHandler:
-    """Answers Metadata."""
+    """Metadata v0 to v13: brokers, and topics by name or topic id. Creates unknown topics if
+    `auto.create.topics.enable` allows it.
+
+    Encoded responses are kept until the cluster's metadata changes. Deviation: a topic that is created on
+    demand is described at once. Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and the
+    client asks again. A topic that is named twice is described once. A large response is made and encoded in
+    slices.
+    """
 
     def __init__(
         self, settings: CurrentSettings, metadata: MetadataView, controller: ControllerConnection
@@ -288,3 +304,146 @@ def _wanted(request: MetadataRequest, version: int) -> list[MetadataRequestTopic
     if version < _FIRST_VERSION_WITH_NULL_FOR_ALL and not request.topics:
         return None
     return request.topics
+
+
+class DescribeTopicPartitionsHandler:
+    """DescribeTopicPartitions v0: topics in the order of their names, one page of partitions at a time
+    (KIP-966).
+
+    A page has at most `response_partition_limit` partitions, and at most `max.request.partition.size.limit`.
+    `next_cursor` is the start of the next page. Deviation: an invalid topic name is answered with
+    INVALID_TOPIC_EXCEPTION; Kafka fails the whole request.
+    """
+
+    def __init__(self, settings: CurrentSettings, metadata: MetadataView) -> None:
+        self._settings = settings
+        self._metadata = metadata
+
+    def handle(
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext
+    ) -> DescribeTopicPartitionsResponse:
+        try:
+            names = self._names(request)
+        except KafkaError as error:
+            return DescribeTopicPartitionsResponse(
+                topics=[
+                    DescribeTopicPartitionsResponseTopic(error_code=error.code, name=topic.name)
+                    for topic in request.topics
+                ]
+            )
+        limit = max(
+            min(request.response_partition_limit, self._settings.broker.max_request_partition_size_limit), 1
+        )
+        return self._page(names, request.cursor, limit)
+
+    def _names(self, request: DescribeTopicPartitionsRequest) -> Iterable[str]:
+        """Returns the topics from the cursor's topic on. A request without topics asks for all of them."""
+        cursor = request.cursor
+        first = cursor.topic_name if cursor is not None else ""
+        names: Sequence[str]
+        if request.topics:
+            names = sorted({topic.name for topic in request.topics if topic.name >= first})
+        else:
+            names = self._metadata.sorted_topics()
+        if cursor is not None and cursor.partition_index < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The cursor's partition index {cursor.partition_index} is invalid"
+            )
+        if cursor is not None and request.topics and first not in names:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"The request does not contain the cursor's topic {first}"
+            )
+        # The page may end after a few of very many topics.
+        return islice(names, bisect_left(names, first), None)
+
+    def _page(
+        self, names: Iterable[str], cursor: Cursor | None, limit: int
+    ) -> DescribeTopicPartitionsResponse:
+        response = DescribeTopicPartitionsResponse()
+        left = limit
+        for name in names:
+            if left == 0:
+                response.next_cursor = Cursor(name, 0)
+                break
+            state = self._metadata.topics.get(name)
+            if state is None:
+                response.topics.append(_unknown_topic(name))
+                continue
+            first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+            end = min(first + left, len(state.partitions))
+            response.topics.append(self._topic(state, state.partitions[first:end]))
+            if end < len(state.partitions):
+                response.next_cursor = Cursor(name, end)
+                break
+            left -= max(end - first, 0)
+        return response
+
+    def _topic(
+        self, state: TopicState, partitions: Iterable[PartitionState]
+    ) -> DescribeTopicPartitionsResponseTopic:
+        return DescribeTopicPartitionsResponseTopic(
+            name=state.name,
+            topic_id=state.topic_id,
+            is_internal=state.name in INTERNAL_TOPICS,
+            partitions=[self._partition(partition) for partition in partitions],
+            topic_authorized_operations=TOPIC_OPERATIONS,
+        )
+
+    def _partition(self, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
+        return DescribeTopicPartitionsResponsePartition(
+            partition_index=state.partition,
+            leader_id=state.leader if state.leader in self._metadata.brokers else NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=list(state.replicas),
+            isr_nodes=list(state.isr),
+            eligible_leader_replicas=list(state.elr),
+            last_known_elr=list(state.last_known_elr),
+            offline_replicas=self._metadata.offline_replicas(state),
+        )
+
+
+def _unknown_topic(name: str) -> DescribeTopicPartitionsResponseTopic:
+    is_illegal = topic_name_problem(name) is not None
+    return DescribeTopicPartitionsResponseTopic(
+        error_code=ErrorCode.INVALID_TOPIC_EXCEPTION if is_illegal else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        name=name,
+        is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=TOPIC_OPERATIONS,
+    )
+
+
+class DescribeClusterHandler:
+    """DescribeCluster v0 to v2: the live brokers, with their addresses on the client's listener.
+
+    There are never fenced brokers (v2), because a broker that has lost its lease is no longer known. As in
+    all responses to clients, the controller id is the id of a broker that accepts admin requests. Only
+    endpoint type 1 (brokers) is served.
+    """
+
+    def __init__(self, metadata: MetadataView, controller: ControllerConnection) -> None:
+        self._metadata = metadata
+        self._controller = controller
+
+    def handle(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
+        if request.endpoint_type == CONTROLLERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+                error_message="This endpoint belongs to a broker, but the request is for a controller",
+            )
+        if request.endpoint_type != BROKERS:
+            return DescribeClusterResponse(
+                error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+                error_message=f"Unsupported endpoint type {request.endpoint_type}",
+            )
+        with_operations = request.include_cluster_authorized_operations
+        return DescribeClusterResponse(
+            cluster_id=self._metadata.cluster_id,
+            controller_id=self._controller.id_for_clients,
+            brokers=[
+                DescribeClusterBroker(
+                    broker_id=known.broker_id, host=endpoint.host, port=endpoint.port, rack=known.rack
+                )
+                for known, endpoint in self._metadata.endpoints(context.listener_name)
+            ],
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
+        )

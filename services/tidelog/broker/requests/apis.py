@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.handlers import wiring
@@ -47,8 +46,8 @@ from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from tidelog.broker.handlers.wiring import HandlerObjects
-    from tidelog.broker.requests.request import Handling
+    from tidelog.broker.handlers.wiring import Family
+    from tidelog.broker.parts import BrokerParts
 
 
 class Place(Enum):
@@ -71,8 +70,8 @@ class ToShard(NamedTuple):
     batched_from: int | None = None
 
 
-MakeHandling = Callable[["HandlerObjects"], "Handling"]
-"""Makes the handling of an API that this broker answers, at the API's first request."""
+MakeFamily = Callable[["BrokerParts"], "Family"]
+"""Makes the handlings of a family of APIs that this broker answers, at the first request of each of them."""
 
 
 class Api(NamedTuple):
@@ -80,7 +79,7 @@ class Api(NamedTuple):
 
     min_version: int
     max_version: int
-    answered: MakeHandling | Place | ToShard
+    answered: MakeFamily | Place | ToShard
     needs: tuple[Requirement, ...]
     """The operations that a client needs, if there is an authorizer."""
     feature: str = ""
@@ -95,7 +94,7 @@ class Api(NamedTuple):
     """The first version that ApiVersions lists, if it differs from the first version that is served."""
 
 
-def _api_versions(parts: HandlerObjects) -> Handling:
+def _api_versions(parts: BrokerParts) -> Family:
     return wiring.api_versions(parts, listed_versions(has_telemetry=parts.client_telemetry is not None))
 
 
@@ -127,7 +126,7 @@ APIS: Final[Mapping[int, Api]] = {
         3, 13, wiring.produce, (InHandler(WRITE, TRANSACTIONAL_ID), InHandler(WRITE, TOPIC)), advertised_min=0
     ),
     ApiKey.FETCH: Api(4, 18, wiring.fetch, (InHandler(READ, TOPIC), InHandler(CLUSTER_ACTION, CLUSTER))),
-    ApiKey.LIST_OFFSETS: Api(1, 11, wiring.list_offsets, (Each(DESCRIBE, TOPIC),)),
+    ApiKey.LIST_OFFSETS: Api(1, 11, wiring.offsets, (Each(DESCRIBE, TOPIC),)),
     ApiKey.METADATA: Api(
         0,
         13,
@@ -152,7 +151,7 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.FIND_COORDINATOR: Api(
         0,
         6,
-        wiring.find_coordinator,
+        wiring.coordinators,
         (
             _by(
                 rules.judge_find_coordinator,
@@ -172,11 +171,11 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.LIST_GROUPS: Api(
         0,
         5,
-        wiring.list_groups,
+        wiring.coordinators,
         (Shown(DESCRIBE, GROUP, "groups", "group_id", unless=DESCRIBE),),
         may_answer_large=True,
     ),
-    ApiKey.SASL_HANDSHAKE: Api(0, 1, wiring.sasl_handshake, ()),
+    ApiKey.SASL_HANDSHAKE: Api(0, 1, wiring.sasl, ()),
     ApiKey.API_VERSIONS: Api(0, 5, _api_versions, ()),
     ApiKey.CREATE_TOPICS: Api(
         2,
@@ -196,7 +195,7 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.INIT_PRODUCER_ID: Api(
         0,
         5,
-        wiring.init_producer_id,
+        wiring.transactions,
         (
             _by(
                 rules.judge_init_producer_id,
@@ -207,7 +206,7 @@ APIS: Final[Mapping[int, Api]] = {
         ),
     ),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(
-        2, 4, wiring.offset_for_leader_epoch, (Each(DESCRIBE, TOPIC, unless=CLUSTER_ACTION),)
+        2, 4, wiring.offsets, (Each(DESCRIBE, TOPIC, unless=CLUSTER_ACTION),)
     ),
     ApiKey.ADD_PARTITIONS_TO_TXN: Api(
         0,
@@ -227,47 +226,43 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.WRITE_TXN_MARKERS: Api(
         1,
         2,
-        wiring.write_txn_markers,
+        wiring.transactions,
         (_by(rules.judge_write_txn_markers, (ALTER, CLUSTER), (CLUSTER_ACTION, CLUSTER)),),
         is_audited=True,
     ),
     ApiKey.TXN_OFFSET_COMMIT: Api(
         0,
         6,
-        wiring.txn_offset_commit,
+        wiring.transactions,
         (
             _TRANSACTION,
             _group(READ),
             Each(READ, TOPIC),
         ),
     ),
-    ApiKey.DESCRIBE_ACLS: Api(1, 3, wiring.describe_acls, (_cluster(DESCRIBE),)),
-    ApiKey.CREATE_ACLS: Api(1, 3, wiring.create_acls, (_cluster(ALTER),), is_audited=True),
-    ApiKey.DELETE_ACLS: Api(1, 3, wiring.delete_acls, (_cluster(ALTER),), is_audited=True),
-    ApiKey.DESCRIBE_CONFIGS: Api(1, 4, wiring.describe_configs, (rules.configs(DESCRIBE_CONFIGS),)),
-    ApiKey.ALTER_CONFIGS: Api(0, 2, wiring.alter_configs, (rules.configs(ALTER_CONFIGS),), is_audited=True),
-    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(
-        1, 2, wiring.alter_replica_log_dirs, (_cluster(ALTER),), is_audited=True
-    ),
-    ApiKey.DESCRIBE_LOG_DIRS: Api(1, 5, wiring.describe_log_dirs, (_cluster(DESCRIBE),)),
-    ApiKey.SASL_AUTHENTICATE: Api(0, 2, wiring.sasl_authenticate, ()),
+    ApiKey.DESCRIBE_ACLS: Api(1, 3, wiring.security, (_cluster(DESCRIBE),)),
+    ApiKey.CREATE_ACLS: Api(1, 3, wiring.security, (_cluster(ALTER),), is_audited=True),
+    ApiKey.DELETE_ACLS: Api(1, 3, wiring.security, (_cluster(ALTER),), is_audited=True),
+    ApiKey.DESCRIBE_CONFIGS: Api(1, 4, wiring.configs, (rules.configs(DESCRIBE_CONFIGS),)),
+    ApiKey.ALTER_CONFIGS: Api(0, 2, wiring.configs, (rules.configs(ALTER_CONFIGS),), is_audited=True),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: Api(1, 2, wiring.log_dirs, (_cluster(ALTER),), is_audited=True),
+    ApiKey.DESCRIBE_LOG_DIRS: Api(1, 5, wiring.log_dirs, (_cluster(DESCRIBE),)),
+    ApiKey.SASL_AUTHENTICATE: Api(0, 2, wiring.sasl, ()),
     ApiKey.CREATE_PARTITIONS: Api(0, 3, TO_CONTROLLER, (Each(ALTER, TOPIC),), is_audited=True),
     # Everyone may use their own tokens. The ACLs open those of others, except for renewal and expiry.
     ApiKey.CREATE_DELEGATION_TOKEN: Api(
         1,
         3,
-        partial(wiring.delegation_tokens, "create"),
+        wiring.security,
         (InHandler(AclOperation.CREATE_TOKENS, ResourceType.USER),),
         is_audited=True,
     ),
-    ApiKey.RENEW_DELEGATION_TOKEN: Api(1, 2, partial(wiring.delegation_tokens, "renew"), (), is_audited=True),
-    ApiKey.EXPIRE_DELEGATION_TOKEN: Api(
-        1, 2, partial(wiring.delegation_tokens, "expire"), (), is_audited=True
-    ),
+    ApiKey.RENEW_DELEGATION_TOKEN: Api(1, 2, wiring.security, (), is_audited=True),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: Api(1, 2, wiring.security, (), is_audited=True),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: Api(
         1,
         3,
-        partial(wiring.delegation_tokens, "describe"),
+        wiring.security,
         (
             InHandler(DESCRIBE, ResourceType.DELEGATION_TOKEN),
             InHandler(AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
@@ -276,23 +271,21 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.DELETE_GROUPS: Api(0, 3, _GROUP_SHARDS, (Each(DELETE, GROUP),), is_audited=True),
     ApiKey.ELECT_LEADERS: Api(0, 2, TO_CONTROLLER, (_cluster(ALTER),), is_audited=True),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(
-        0, 1, wiring.incremental_alter_configs, (rules.configs(ALTER_CONFIGS),), is_audited=True
+        0, 1, wiring.configs, (rules.configs(ALTER_CONFIGS),), is_audited=True
     ),
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: Api(0, 1, TO_CONTROLLER, (_cluster(ALTER),), is_audited=True),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Api(0, 0, TO_CONTROLLER, (_cluster(DESCRIBE),)),
     ApiKey.OFFSET_DELETE: Api(0, 0, _GROUP_SHARD, (_group(DELETE), Each(READ, TOPIC)), is_audited=True),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: Api(0, 1, TO_CONTROLLER, (_cluster(DESCRIBE_CONFIGS),)),
     ApiKey.ALTER_CLIENT_QUOTAS: Api(0, 1, TO_CONTROLLER, (_cluster(ALTER_CONFIGS),), is_audited=True),
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(
-        0, 0, wiring.describe_user_scram_credentials, (_cluster(DESCRIBE),)
-    ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: Api(0, 0, wiring.security, (_cluster(DESCRIBE),)),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: Api(0, 0, TO_CONTROLLER, (_cluster(ALTER),), is_audited=True),
     ApiKey.DESCRIBE_QUORUM: Api(0, 2, TO_CONTROLLER, (_cluster(DESCRIBE),)),
     ApiKey.UPDATE_FEATURES: Api(0, 2, TO_CONTROLLER, (_cluster(ALTER),), is_audited=True),
     ApiKey.DESCRIBE_CLUSTER: Api(
-        0, 2, wiring.describe_cluster, (_by(rules.judge_describe_cluster, (DESCRIBE, CLUSTER)),)
+        0, 2, wiring.metadata, (_by(rules.judge_describe_cluster, (DESCRIBE, CLUSTER)),)
     ),
-    ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, wiring.describe_producers, (Each(READ, TOPIC),)),
+    ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, wiring.transactions, (Each(READ, TOPIC),)),
     ApiKey.UNREGISTER_BROKER: Api(0, 0, TO_CONTROLLER, (_cluster(ALTER),), is_audited=True),
     ApiKey.DESCRIBE_TRANSACTIONS: Api(
         0,
@@ -304,7 +297,7 @@ APIS: Final[Mapping[int, Api]] = {
     ApiKey.LIST_TRANSACTIONS: Api(
         0,
         2,
-        wiring.list_transactions,
+        wiring.coordinators,
         (Shown(DESCRIBE, TRANSACTIONAL_ID, "transaction_states", "transactional_id"),),
         may_answer_large=True,
     ),
@@ -331,27 +324,25 @@ APIS: Final[Mapping[int, Api]] = {
         may_answer_large=True,
     ),
     # Everyone may push metrics, as in Kafka: the subscriptions say whose are wanted.
-    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(
-        0, 0, partial(wiring.client_telemetry, "subscriptions"), (), is_of_telemetry=True
-    ),
-    ApiKey.PUSH_TELEMETRY: Api(0, 0, partial(wiring.client_telemetry, "push"), (), is_of_telemetry=True),
-    ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, wiring.list_config_resources, (_cluster(DESCRIBE_CONFIGS),)),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: Api(0, 0, wiring.client_telemetry, (), is_of_telemetry=True),
+    ApiKey.PUSH_TELEMETRY: Api(0, 0, wiring.client_telemetry, (), is_of_telemetry=True),
+    ApiKey.LIST_CONFIG_RESOURCES: Api(0, 1, wiring.configs, (_cluster(DESCRIBE_CONFIGS),)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Api(
         0,
         0,
-        wiring.describe_topic_partitions,
+        wiring.metadata,
         (_by(rules.judge_describe_topic_partitions, (DESCRIBE, TOPIC)),),
     ),
     ApiKey.SHARE_FETCH: Api(
-        1, 2, wiring.share_fetch, (_group(READ), InHandler(READ, TOPIC)), feature=SHARE_VERSION
+        1, 2, wiring.share, (_group(READ), InHandler(READ, TOPIC)), feature=SHARE_VERSION
     ),
     ApiKey.SHARE_ACKNOWLEDGE: Api(
-        1, 2, wiring.share_acknowledge, (_group(READ), InHandler(READ, TOPIC)), feature=SHARE_VERSION
+        1, 2, wiring.share, (_group(READ), InHandler(READ, TOPIC)), feature=SHARE_VERSION
     ),
     ApiKey.STREAMS_GROUP_HEARTBEAT: Api(
         0,
         1,
-        wiring.streams_group_heartbeat,
+        wiring.streams_groups,
         (
             _group(READ),
             _by(rules.need_topics_of_topology, (DESCRIBE, TOPIC)),
@@ -374,7 +365,7 @@ APIS: Final[Mapping[int, Api]] = {
         may_answer_large=True,
     ),
     ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: Api(
-        0, 0, wiring.streams_group_topology_description_update, (_group(READ),), feature=STREAMS_VERSION
+        0, 0, wiring.streams_groups, (_group(READ),), feature=STREAMS_VERSION
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Api(
         0,

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.handlers.wiring import HandlerObjects
+    from tidelog.broker.parts import BrokerParts
     from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.wire.schema import Message
 
@@ -64,7 +64,7 @@ def _refusal(api_key: int, version: int, request: Any) -> Message:
 class RequestChain:
     """The chains of one broker, by API. Each is built at the API's first request."""
 
-    def __init__(self, parts: HandlerObjects) -> None:
+    def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         self._handlings: dict[int, Handling] = {}
 
@@ -92,7 +92,7 @@ class RequestChain:
             return Handling(partial(_forward_to_controller, self._parts.controller_connection))
         if isinstance(answered, ToShard):
             return _to_shard(self._parts.coordination, api_key, answered)
-        return answered(self._parts)
+        return answered(self._parts)[api_key]
 
 
 async def _forward_to_controller(

@@ -13,7 +13,7 @@ import pytest
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
-from tidelog.broker.handlers import find_coordinator
+from tidelog.broker.handlers import coordinators
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import PartitionState, TopicState
@@ -31,7 +31,7 @@ GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
 
 @pytest.fixture(autouse=True)
 def no_coordinator_is_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find_coordinator, "FIRST_CLAIM_MS", 20)
+    monkeypatch.setattr(coordinators, "FIRST_CLAIM_MS", 20)
 
 
 def ask(lab: InMemoryBroker, request: FindCoordinatorRequest, version: int) -> Any:
@@ -210,7 +210,7 @@ def test_without_a_controller_the_error_is_retriable(lab: InMemoryBroker, failur
 def test_the_first_client_is_answered_when_its_shard_is_served(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find_coordinator, "FIRST_CLAIM_MS", 60_000)
+    monkeypatch.setattr(coordinators, "FIRST_CLAIM_MS", 60_000)
     shard = ShardId(ShardKind.GROUP, 0)
     state = PartitionState(
         shard.kind.topic, uuid.uuid4(), 0, OTHER_BROKER_ID, 0, (OTHER_BROKER_ID,), (OTHER_BROKER_ID,), 7, 1

@@ -7,7 +7,7 @@ import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.cluster.config_changes import ResourceType
-from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
+from tidelog.broker.handlers.configs import DescribeConfigsHandler
 from tidelog.broker.requests.request import RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.setting import SettingType

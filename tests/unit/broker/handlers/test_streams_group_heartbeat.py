@@ -11,8 +11,8 @@ import pytest
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import shard_partitions
-from tidelog.broker.handlers import streams_group_heartbeat
-from tidelog.broker.handlers.streams_group_heartbeat import MISSING_INTERNAL_TOPICS
+from tidelog.broker.handlers import streams_groups
+from tidelog.broker.handlers.streams_groups import MISSING_INTERNAL_TOPICS
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire import codec
@@ -48,7 +48,7 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, topics: list[str] | None) -> No
     async def ask(*_: object) -> tuple[bytes, ErrorCode]:
         return body, ErrorCode.NONE
 
-    monkeypatch.setattr(streams_group_heartbeat, "ask_shard_for_bytes", ask)
+    monkeypatch.setattr(streams_groups, "ask_shard_for_bytes", ask)
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_topics_that_the_client_may_not_create_are_counted(
     lab: InMemoryBroker, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = [f"t{number}" for number in range(5)]
-    handler = streams_group_heartbeat.StreamsGroupHeartbeatHandler
+    handler = streams_groups.StreamsGroupHeartbeatHandler
     monkeypatch.setattr(handler, "_denied", lambda *_: names)
     (status,) = beat(names).status
     assert status.status_detail.endswith("; Unauthorized to CREATE on topics t0, t1, t2 and 2 more.")
@@ -154,7 +154,7 @@ def test_topics_that_the_client_may_not_create_are_counted(
 def test_no_more_topics_are_created_at_a_time_than_the_limit(
     lab: InMemoryBroker, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams_group_heartbeat, "MAX_CREATIONS", 2)
+    monkeypatch.setattr(streams_groups, "MAX_CREATIONS", 2)
     lab.controller.answer = created({})
     names = [f"t{number}" for number in range(5)]
     beat(names)

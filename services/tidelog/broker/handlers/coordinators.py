@@ -1,15 +1,11 @@
-"""FindCoordinator v0 to v6: the broker that leads the partition of the shard of a group or transactional id.
-That broker passes requests on to the owner of the shard. From v4 on, a request may contain several names.
-
-The first request creates the internal topic and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE in the
-meantime. The key of a share partition (key type 2, from v6 on) is `group:topicId:partition`.
-"""
+"""FindCoordinator, ListGroups and ListTransactions: the coordinators of groups and transactions."""
 
 from __future__ import annotations
 
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.coordination.batched import WholeRequest, ask_all_shards
 from tidelog.model.coordinator_shards import ShardId, ShardKind, is_share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.timing.slices import in_slices, run_in_slices
@@ -19,6 +15,8 @@ from tidelog.wire.messages.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from tidelog.wire.messages.list_groups import ListGroupsResponse
+from tidelog.wire.messages.list_transactions import ListTransactionsResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.metadata_view import MetadataView
@@ -39,7 +37,13 @@ _MESSAGES: Final = {
 
 
 class FindCoordinatorHandler:
-    """Answers FindCoordinator."""
+    """FindCoordinator v0 to v6: the broker that leads the partition of the shard of a group or transactional
+    id. That broker passes requests on to the owner of the shard. From v4 on, a request may contain several
+    names.
+
+    The first request creates the internal topic and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE in
+    the meantime. The key of a share partition (key type 2, from v6 on) is `group:topicId:partition`.
+    """
 
     def __init__(self, metadata: MetadataView, hosted: HostedPartitions, coordination: Coordination) -> None:
         self._metadata = metadata
@@ -117,3 +121,54 @@ def _are_share_partitions(request: FindCoordinatorRequest, version: int) -> bool
 
 def _refused(key: str, code: ErrorCode) -> Coordinator:
     return Coordinator(key, _NO_NODE, "", _NO_NODE, code, _MESSAGES[code])
+
+
+class ListGroupsHandler:
+    """ListGroups v0 to v5: the groups of all shards whose partitions this broker leads, filtered by state and
+    type.
+
+    If one shard is still being loaded, its error becomes the error of the whole response, beside the groups
+    of the other shards. The list would not be complete otherwise. Kafka does the same.
+    """
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def handle(self, request: WholeRequest, context: RequestContext) -> ListGroupsResponse:
+        listed = ListGroupsResponse()
+        for answer, error in await ask_all_shards(self._coordination, ShardKind.GROUP, request.body, context):
+            if answer is None:
+                failed = error
+            else:
+                failed = ErrorCode(answer.error_code)
+                listed.groups += answer.groups
+            if failed and failed is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's groups
+                listed.error_code = failed
+        return listed
+
+
+class ListTransactionsHandler:
+    """ListTransactions v0 to v2: the transactions of all shards whose partitions this broker leads, filtered
+    by state, producer, duration and pattern (KIP-664, KIP-994, KIP-1152).
+    """
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def handle(self, request: WholeRequest, context: RequestContext) -> ListTransactionsResponse:
+        listed = ListTransactionsResponse()
+        unknown_states: dict[str, None] = {}
+        for answer, error in await ask_all_shards(
+            self._coordination, ShardKind.TRANSACTION, request.body, context
+        ):
+            if answer is None:
+                if error is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's transactions
+                    listed.error_code = error
+                continue
+            listed.error_code = answer.error_code or listed.error_code
+            unknown_states.update(dict.fromkeys(answer.unknown_state_filters))
+            listed.transaction_states += answer.transaction_states
+        listed.unknown_state_filters = list(unknown_states)
+        if listed.error_code:
+            listed.transaction_states = []  # as in Kafka, an error leaves no partial list
+        return listed

@@ -1,14 +1,4 @@
-"""ListOffsets v1 to v11: the offset for a timestamp, or for one of these values: earliest (-2), latest (-1),
-max timestamp (-3), earliest local (-4), latest tiered (-5), earliest pending upload (-6).
-
-There is no tiered storage: -4 is the earliest offset, and -5 and -6 have no answer (offset -1), as in a Kafka
-without tiered storage.
-
-Clients see the log up to the high watermark, followers (replica id >= 0) see all of it. A new leader whose
-high watermark has not reached the start of its epoch does not know yet which records were acknowledged. A
-client that asks for the latest offset, or for a timestamp without an offset, then gets OFFSET_NOT_AVAILABLE
-(before v5 LEADER_NOT_AVAILABLE) and retries (KIP-207).
-"""
+"""ListOffsets and OffsetForLeaderEpoch: the offsets of a log by time and by leader epoch."""
 
 from __future__ import annotations
 
@@ -25,6 +15,7 @@ from tidelog.model.protocol_values import (
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
 )
+from tidelog.model.topics import TopicPartition
 from tidelog.timing.slices import in_slices
 from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.list_offsets import (
@@ -33,6 +24,13 @@ from tidelog.wire.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+)
+from tidelog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
 )
 
 if TYPE_CHECKING:
@@ -53,7 +51,17 @@ _FIRST_VERSION_OF: Final = {
 
 
 class ListOffsetsHandler:
-    """Answers ListOffsets."""
+    """ListOffsets v1 to v11: the offset for a timestamp, or for one of these values: earliest (-2), latest
+    (-1), max timestamp (-3), earliest local (-4), latest tiered (-5), earliest pending upload (-6).
+
+    There is no tiered storage: -4 is the earliest offset, and -5 and -6 have no answer (offset -1), as in a
+    Kafka without tiered storage.
+
+    Clients see the log up to the high watermark, followers (replica id >= 0) see all of it. A new leader
+    whose high watermark has not reached the start of its epoch does not know yet which records were
+    acknowledged. A client that asks for the latest offset, or for a timestamp without an offset, then gets
+    OFFSET_NOT_AVAILABLE (before v5 LEADER_NOT_AVAILABLE) and retries (KIP-207).
+    """
 
     def __init__(self, hosted: HostedPartitions, record_walks: Executor) -> None:
         self._hosted = hosted
@@ -152,3 +160,45 @@ def _not_available(version: int) -> KafkaError:
     if version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
         return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
     return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+
+
+class OffsetForLeaderEpochHandler:
+    """OffsetForLeaderEpoch v2 to v4: returns the offset at which a leader epoch ends in this log (KIP-101,
+    KIP-320). Consumers use it to detect that the log was truncated, and followers use it before they copy
+    from a new leader.
+
+    Only the leader answers, also to the debugging replica id -2. If this log does not know the epoch, or the
+    epoch is -1, the answer is (-1, -1) without an error.
+    """
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def handle(
+        self, request: OffsetForLeaderEpochRequest, context: RequestContext
+    ) -> OffsetForLeaderEpochResponse | Coroutine[object, None, OffsetForLeaderEpochResponse]:
+        return in_slices(self._answer(request))
+
+    def _answer(
+        self, request: OffsetForLeaderEpochRequest
+    ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for part in topic.partitions:
+                partitions.append(self._end_offset(topic.topic, part))
+                yield
+            topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
+            yield
+        return OffsetForLeaderEpochResponse(topics=topics)
+
+    def _end_offset(self, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+        replica = self._hosted.replicas.get(TopicPartition(topic, asked.partition))
+        if replica is None:
+            return EpochEndOffset(self._hosted.no_replica_error(topic, asked.partition).code, asked.partition)
+        core = replica.core
+        error_code = core.leadership_error(asked.current_leader_epoch)
+        if error_code:
+            return EpochEndOffset(error_code, asked.partition)
+        epoch, end_offset = core.epoch_end(asked.leader_epoch)
+        return EpochEndOffset(ErrorCode.NONE, asked.partition, epoch, end_offset)

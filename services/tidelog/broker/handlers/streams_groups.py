@@ -1,10 +1,4 @@
-"""StreamsGroupHeartbeat v0 and v1 (KIP-1071). The coordinator of the group answers. If it misses internal
-topics of the application, its answer is followed by the CreateTopics request for them, and this broker has
-the controller create them in the client's name.
-
-The client does not wait for the topics: it learns from a later heartbeat that they exist. An answer tells why
-earlier attempts failed.
-"""
+"""StreamsGroupHeartbeat and StreamsGroupTopologyDescriptionUpdate: streams groups (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -28,6 +22,10 @@ from tidelog.wire.messages.streams_group_heartbeat import (
     Status,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
+)
+from tidelog.wire.messages.streams_group_topology_description_update import (
+    StreamsGroupTopologyDescriptionUpdateRequest,
+    StreamsGroupTopologyDescriptionUpdateResponse,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +56,13 @@ class _Failure(NamedTuple):
 
 
 class StreamsGroupHeartbeatHandler:
-    """Answers StreamsGroupHeartbeat."""
+    """StreamsGroupHeartbeat v0 and v1 (KIP-1071). The coordinator of the group answers. If it misses internal
+    topics of the application, its answer is followed by the CreateTopics request for them, and this broker
+    has the controller create them in the client's name.
+
+    The client does not wait for the topics: it learns from a later heartbeat that they exist. An answer tells
+    why earlier attempts failed.
+    """
 
     def __init__(
         self,
@@ -205,3 +209,17 @@ def _add_detail(response: StreamsGroupHeartbeatResponse, detail: str) -> None:
             known.status_detail = f"{known.status_detail}; {detail}"
             return
     response.status.append(Status(MISSING_INTERNAL_TOPICS, detail))
+
+
+def streams_group_topology_description_update(
+    request: StreamsGroupTopologyDescriptionUpdateRequest, context: RequestContext
+) -> StreamsGroupTopologyDescriptionUpdateResponse:
+    """StreamsGroupTopologyDescriptionUpdate v0 (KIP-1331): refused, because nothing keeps descriptions.
+
+    Kafka 4.4 answers so without a plugin that keeps them. Clients send it only if the response to a heartbeat
+    asks for it.
+    """
+    return StreamsGroupTopologyDescriptionUpdateResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="The broker has no streams group topology description plugin configured.",
+    )

@@ -1,25 +1,24 @@
-"""DescribeConfigs v1 to v4: the settings of topics, of groups, of this broker, of all brokers (a broker
-without a name), or of a subscription to clients' metrics, with source, synonyms and, from v3 on, type and
-description.
-
-Another broker's settings are refused, because only that broker knows them. The loggers of a broker
-(BROKER_LOGGER) are `root` and its parts. A resource that is named twice is described once.
-"""
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+import dataclasses
+from collections.abc import Collection, Coroutine, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.cluster.config_changes import (
     ALL_BROKERS,
+    DELETE,
     PART_LOGGERS,
     ROOT_LOGGER,
     ResourceType,
     check_broker_name,
     current_level,
+    refusals,
+    set_level,
     unserved_resource,
 )
+from tidelog.broker.requests.error_responses import item_error
 from tidelog.metadata.entries import ClientMetricsEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
@@ -33,6 +32,9 @@ from tidelog.settings.setting_description import (
 from tidelog.settings.topic_settings import TOPIC_SETTINGS
 from tidelog.timing.slices import in_slices
 from tidelog.timing.steps import Steps
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -41,8 +43,19 @@ from tidelog.wire.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from tidelog.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
 
 if TYPE_CHECKING:
+    from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.cluster.current_settings import CurrentSettings
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.requests.request import RequestContext
@@ -53,10 +66,17 @@ _DYNAMIC_CLIENT_METRICS_CONFIG: Final = 7
 _DEFAULT_CONFIG: Final = 5
 _INT, _LIST = 3, 7
 """Kafka's `ConfigDef.Type` of the settings of client metrics."""
+_FIRST_VERSION_WITH_TYPES = 1
 
 
 class DescribeConfigsHandler:
-    """Answers DescribeConfigs."""
+    """DescribeConfigs v1 to v4: the settings of topics, of groups, of this broker, of all brokers (a broker
+    without a name), or of a subscription to clients' metrics, with source, synonyms and, from v3 on, type and
+    description.
+
+    Another broker's settings are refused, because only that broker knows them. The loggers of a broker
+    (BROKER_LOGGER) are `root` and its parts. A resource that is named twice is described once.
+    """
 
     def __init__(self, settings: CurrentSettings, metadata: MetadataView) -> None:
         self._settings = settings
@@ -214,3 +234,116 @@ def _loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResul
         for logger in (ROOT_LOGGER, *PART_LOGGERS)
         if names is None or logger in names
     ]
+
+
+class AlterConfigsHandlers:
+    """AlterConfigs v0 to v2 and IncrementalAlterConfigs v0 and v1: change settings of topics, brokers and
+    groups.
+
+    This broker checks its own settings, which no other broker may change, and passes the request on. The
+    controller checks the settings of topics and groups and stores the changes. Deviations: a broker setting
+    that Kafka does not know is refused, where Kafka stores it; a resource that AlterConfigs names twice is
+    answered (Kafka 4.3 never answers); the only logger is root.
+    """
+
+    def __init__(self, settings: CurrentSettings, controller: ControllerConnection) -> None:
+        self._settings = settings
+        self._controller = controller
+
+    async def replace(self, request: AlterConfigsRequest, context: RequestContext) -> AlterConfigsResponse:
+        """Replaces all settings of the resources. A setting that the request does not name is reset to its
+        default.
+        """
+        answer: AlterConfigsResponse = await self._pass_on(ApiKey.ALTER_CONFIGS, request, context)
+        return answer
+
+    async def alter(
+        self, request: IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        """Sets or resets single settings, appends to and subtracts from lists, and sets the levels of this
+        broker's loggers.
+        """
+        answer: IncrementalAlterConfigsResponse = await self._pass_on(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, request, context
+        )
+        return answer
+
+    async def _pass_on(self, api_key: ApiKey, request: Any, context: RequestContext) -> Any:
+        """Answers what this broker decides, and passes the other resources on."""
+        response_class, resources = codec.response_class(api_key), request.resources
+
+        def answer(resource: object, code: ErrorCode, message: str | None) -> Any:
+            result = item_error(api_key, context.api_version, resource, code)
+            result.error_message = message
+            return result
+
+        def refuse(code: ErrorCode, message: str | None) -> Any:
+            return response_class(responses=[answer(resource, code, message) for resource in passed_on])
+
+        is_incremental = api_key is ApiKey.INCREMENTAL_ALTER_CONFIGS
+        refused = refusals(self._settings.broker, resources, is_incremental=is_incremental)
+        answers = [answer(resources[index], error.code, error.message) for index, error in refused.items()]
+        passed_on = []
+        for index, resource in enumerate(resources):
+            if index in refused:
+                continue
+            if resource.resource_type != ResourceType.BROKER_LOGGER:
+                passed_on.append(resource)
+                continue
+            if not request.validate_only:
+                _set_log_levels(resource)
+            answers.append(answer(resource, ErrorCode.NONE, None))
+        if passed_on:
+            rest = dataclasses.replace(request, resources=passed_on)
+            response = await self._controller.forward_or_refuse(api_key, rest, context, refuse)
+            answers += response.responses
+        return response_class(responses=answers)
+
+
+def _set_log_levels(resource: AlterConfigsResource) -> None:
+    for change in resource.configs:
+        set_level(change.name, None if change.config_operation == DELETE else change.value)
+
+
+class ListConfigResourcesHandler:
+    """ListConfigResources v0 and v1: the resources that have settings, which are topics, brokers and their
+    loggers, the groups with settings of their own, and subscriptions to clients' metrics (KIP-1142).
+
+    Version 0 was ListClientMetricsResources and lists only those subscriptions.
+    """
+
+    def __init__(self, metadata: MetadataView) -> None:
+        self._metadata = metadata
+
+    def handle(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse | Coroutine[object, None, ListConfigResourcesResponse]:
+        subscriptions = [entry.name for entry in self._metadata.security.client_metrics.values()]
+        if context.api_version < _FIRST_VERSION_WITH_TYPES:
+            return ListConfigResourcesResponse(
+                config_resources=[ConfigResource(name) for name in subscriptions]
+            )
+        known = [int(kind) for kind in ResourceType]
+        wanted = set(request.resource_types) or set(known)
+        if not wanted.issubset(known):
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        brokers = [str(known.broker_id) for known, _ in self._metadata.endpoints(context.listener_name)]
+        names = {
+            ResourceType.TOPIC: list(self._metadata.topics),
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+            ResourceType.GROUP: self._metadata.groups_with_settings(),
+            ResourceType.CLIENT_METRICS: subscriptions,
+        }
+        return in_slices(_listed({kind: names[kind] for kind in names if kind in wanted}))
+
+
+def _listed(
+    names: Mapping[ResourceType, Sequence[str]],
+) -> Generator[None, None, ListConfigResourcesResponse]:
+    resources = []
+    for kind, of_kind in names.items():
+        for name in of_kind:
+            yield
+            resources.append(ConfigResource(name, kind))
+    return ListConfigResourcesResponse(config_resources=resources)
