@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.meta_properties import MetaProperties
 from tidelog.broker.log.partition_log import OpenedLog
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.events import LogRestarted, Truncated
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
+from tidelog.log_format.directory import MetaProperties
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader, iterate_headers

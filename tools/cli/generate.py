@@ -22,8 +22,7 @@ from click.testing import CliRunner
 from tidelog.cli.main import main
 from tidelog.client.cluster import Cluster as Client
 from tidelog.client.threads.consumer import Consumer
-from tidelog.metadata.entries import encode_uuid
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.testing import Cluster
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
@@ -132,7 +131,7 @@ class Session:
                 member.poll(0.1)
             member.commit({TopicPartition(TOPIC, 0): 1, TopicPartition(TOPIC, 1): 2})
         with Client(cluster.bootstrap) as client:
-            self._replaced[encode_uuid(client.topic(TOPIC).topic_id)] = "T" * _ID_LETTERS
+            self._replaced[topic_id_text(client.topic(TOPIC).topic_id)] = "T" * _ID_LETTERS
             self._replaced[client.describe().cluster_id or ""] = "C" * _ID_LETTERS
 
     def run(self, line: str, *options: str) -> tuple[int, str]:

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import click
 
+from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.broker.log.meta_properties import read_meta_properties
+from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.output import counted, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.adopt import metadata_directory
 from tidelog.embedded.kafka_adoption import AdoptedTopic, AdoptionPlan, carry_out, is_adopted, plan_adoption
 from tidelog.embedded.kafka_metadata import METADATA_LOG, KafkaMetadata, read_metadata_log
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.file_store import JOURNAL_NAME, FileMetadataStore
 from tidelog.metadata.store import StoreError
 from tidelog.process.private_files import keep_files_private

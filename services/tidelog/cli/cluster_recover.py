@@ -19,10 +19,9 @@ from typing import Final, NamedTuple
 
 import click
 
+from tidelog.broker.log.directory_files import BrokerSettingsCopy, read_meta_properties
 from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
-from tidelog.broker.log.settings_copies import BrokerSettingsCopy
+from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
@@ -37,6 +36,7 @@ from tidelog.embedded.log_survey import (
     partition_directories,
     survey,
 )
+from tidelog.log_format.directory import CorruptFileError, MetaProperties
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import (
     ALL_KEYS_PREFIX,

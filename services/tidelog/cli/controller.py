@@ -13,9 +13,8 @@ from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
 from tidelog.metadata.cluster_identity import ensure_cluster_id
-from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
@@ -58,7 +57,7 @@ async def _start(around: Surroundings) -> Started:
     settings, store, stack = around.settings, around.store, around.stack
     controller_metrics = ControllerMetrics()
     around.metrics.register(controller_metrics)
-    await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
+    await ensure_cluster_id(store, topic_id_text(uuid.uuid4()))
     channels = GrpcBrokerChannels(around.tls)
     stack.push_async_callback(channels.close)
     api = _OpenedLater()

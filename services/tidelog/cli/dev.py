@@ -16,11 +16,12 @@ from typing import Final, NamedTuple, NoReturn
 import click
 import uvloop
 
-from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE, read_meta_properties
+from tidelog.broker.log.directory_files import read_meta_properties
+from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.standard_output import OutputError
 from tidelog.embedded.adopt import metadata_directory, require_adopted
 from tidelog.embedded.cluster import EmbeddedCluster
+from tidelog.log_format.directory import META_PROPERTIES_FILE, CorruptFileError
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.command_help import DescribedCommand

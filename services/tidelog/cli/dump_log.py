@@ -16,20 +16,22 @@ from typing import BinaryIO, Final, NamedTuple
 
 import click
 
-from tidelog.broker.log.checkpoint_file import (
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-)
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
-from tidelog.broker.log.partition_directory import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
-from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
-from tidelog.broker.log.stranded import STRANDED_SUFFIX
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.cli.json_document import key_of
 from tidelog.cli.output import OutputFormat, note
 from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.log_format.directory import (
+    CLEAN_SHUTDOWN_FILE,
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCHS_FILE,
+    LOG_START_OFFSET_CHECKPOINT,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_CHECKPOINT,
+    STRANDED_SUFFIX,
+    CorruptFileError,
+)
+from tidelog.log_format.leader_epochs import LeaderEpochs
+from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
@@ -176,7 +178,7 @@ def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findin
 def _snapshot_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     try:
         entries = decode_snapshot(path.read_bytes())
-    except CorruptSnapshotError as error:
+    except CorruptFileError as error:
         yield findings.add(path, str(error))
         return
     for entry in entries:
@@ -198,7 +200,7 @@ def _snapshot_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
 def _leader_epoch_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     try:
         epochs = LeaderEpochs.decode(path.read_bytes())
-    except CorruptLeaderEpochsError as error:
+    except CorruptFileError as error:
         yield findings.add(path, str(error))
         return
     for epoch, start_offset in epochs:

@@ -19,9 +19,10 @@ import click
 import structlog
 import uvloop
 
-from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.rpc_door import is_loopback, peer_tls
 from tidelog.cli.service_options import fail
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
 from tidelog.metadata.store import StoreError

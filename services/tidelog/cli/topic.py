@@ -46,10 +46,9 @@ from tidelog.client.admin.topics import (
     unconfirmed_topics,
 )
 from tidelog.client.cluster import Cluster, Partition, Topic
-from tidelog.metadata.entries import encode_uuid
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
-from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.model.topics import INTERNAL_TOPICS, topic_id_text
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
 from tidelog.settings.topic_settings import SETTINGS_CONFIRMED
@@ -262,17 +261,17 @@ def _show_topic(topic: Topic, overrides: Mapping[str, str | None]) -> None:
     if output_format() is not OutputFormat.PLAIN:
         print_heading(
             topic.name,
-            f"  id {encode_uuid(topic.topic_id)}, {counted(len(topic.partitions), 'partition')}, "
+            f"  id {topic_id_text(topic.topic_id)}, {counted(len(topic.partitions), 'partition')}, "
             f"replication factor {replication_factor}{', ' + configs if configs else ''}",
             topic=topic.name,
-            topic_id=encode_uuid(topic.topic_id),
+            topic_id=topic_id_text(topic.topic_id),
             is_internal=topic.is_internal,
             replication_factor=replication_factor,
             configs=overrides,
         )
         return
     click.echo(
-        f"Topic: {topic.name}\tTopicId: {encode_uuid(topic.topic_id)}\t"
+        f"Topic: {topic.name}\tTopicId: {topic_id_text(topic.topic_id)}\t"
         f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\t"
         f"Configs: {configs}"
     )

@@ -38,13 +38,12 @@ from tidelog.metadata.entries import (
     CONTROLLER_KEY,
     PartitionStateEntry,
     decode_entry,
-    encode_uuid,
 )
 from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
@@ -595,7 +594,7 @@ class RandomChance:
         """
         while True:
             topic_id = uuid.UUID(int=self._source.getrandbits(128), version=4)
-            if not encode_uuid(topic_id).startswith("-"):
+            if not topic_id_text(topic_id).startswith("-"):
                 return topic_id
 
     def below(self, limit: int) -> int:

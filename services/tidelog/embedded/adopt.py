@@ -15,9 +15,7 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.meta_properties import read_meta_properties
-from tidelog.broker.log.partition_directory import read_topic_id
+from tidelog.broker.log.directory_files import read_meta_properties, read_topic_id
 from tidelog.broker.log.previous_life import was_used_by_tidelog
 from tidelog.embedded.found_settings import found_broker_settings, found_topic_settings
 from tidelog.embedded.kafka_metadata import METADATA_LOG
@@ -28,6 +26,7 @@ from tidelog.embedded.log_survey import (
     partition_directories,
     topic_settings_of,
 )
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.entries import (
     PRODUCER_ID_BLOCK_KEY,
     TOPIC_PREFIX,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.log.meta_properties import read_meta_properties
+from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import BrokerServer, Intercept
 from tidelog.controller.metrics import ControllerMetrics
@@ -21,7 +21,6 @@ from tidelog.controller.server import Controller
 from tidelog.embedded.adopt import adopt_topics, metadata_directory, require_adopted, require_own
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
-from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
@@ -29,6 +28,7 @@ from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import host_and_port
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import topic_id_text
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
@@ -108,7 +108,7 @@ class EmbeddedCluster:
             if await stored_cluster_id(store) is None:  # an adoption may have been interrupted
                 require_own(log_dir)
             cluster_id = await ensure_cluster_id(
-                store, _cluster_id_on_disk(log_dir) or encode_uuid(uuid.uuid4())
+                store, _cluster_id_on_disk(log_dir) or topic_id_text(uuid.uuid4())
             )
             if len(each) == 1:
                 await adopt_topics(store, log_dir, first.node_id)

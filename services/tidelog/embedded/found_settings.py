@@ -1,6 +1,6 @@
 """Decides which settings topics and brokers get that are in data directories but not in the metadata. No I/O.
 
-The settings come from the copies in the directories (`broker/log/settings_copies.py`). Copies that differ
+The settings come from the copies in the directories (`broker/log/directory_files.py`). Copies that differ
 were written at different times, and nobody knows which is the newest: a broker may have been down when a
 setting changed. What is not known deletes nothing (ADR 0067, ADR 0068).
 """
@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from tidelog.broker.coordination.internal_topics import internal_topic
-from tidelog.broker.log.settings_copies import BrokerSettingsCopy
+from tidelog.broker.log.directory_files import BrokerSettingsCopy
 from tidelog.metadata.entries import BrokerConfigEntry
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY

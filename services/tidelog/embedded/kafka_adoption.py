@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.partition_directory import LOG_SUFFIX
 from tidelog.embedded.adopt import next_epoch, skip_producer_ids, topic_id_of, topics_on_disk, write_topic
 from tidelog.embedded.found_settings import found_topic_settings
 from tidelog.embedded.kafka_metadata import (
@@ -24,6 +22,7 @@ from tidelog.embedded.kafka_metadata import (
     KafkaMetadata,
     KafkaTopic,
 )
+from tidelog.log_format.directory import LOG_SUFFIX, CorruptFileError
 from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
 from tidelog.metadata.entries import TopicEntry
 from tidelog.metadata.store import MetadataStore

@@ -16,8 +16,9 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.errors import CorruptFileError, TornLogError
-from tidelog.broker.log.partition_directory import LOG_SUFFIX, PartitionDirectory
+from tidelog.broker.log.directory_files import PartitionDirectory
+from tidelog.broker.log.errors import TornLogError
+from tidelog.log_format.directory import LOG_SUFFIX, CorruptFileError
 from tidelog.records.record import iterate_records
 from tidelog.wire.codec import decoder
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError

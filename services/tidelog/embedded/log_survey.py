@@ -11,24 +11,24 @@ from typing import NamedTuple
 import structlog
 
 from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.errors import CorruptFileError, TornLogError
-from tidelog.broker.log.log_directory import NOT_OF_BROKERS
-from tidelog.broker.log.partition_directory import (
-    LEADER_EPOCHS_FILE,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    PartitionDirectory,
-    parse_partition_directory_name,
-    read_topic_id,
-)
-from tidelog.broker.log.settings_copies import (
+from tidelog.broker.log.directory_files import (
     BrokerSettingsCopy,
-    DamagedCopyError,
+    PartitionDirectory,
     read_broker_settings,
+    read_topic_id,
     read_topic_settings,
 )
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.broker.log.errors import TornLogError
+from tidelog.log_format.directory import (
+    LEADER_EPOCHS_FILE,
+    LOG_SUFFIX,
+    NOT_OF_BROKERS,
+    SNAPSHOT_SUFFIX,
+    CorruptFileError,
+    parse_partition_directory_name,
+)
+from tidelog.log_format.leader_epochs import LeaderEpochs
+from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
@@ -92,7 +92,7 @@ def topic_settings_of(directory: Path) -> Mapping[str, str] | None:
         overrides = read_topic_settings(directory)
         if overrides is not None:
             validate_overrides(overrides)
-    except (DamagedCopyError, KafkaError) as error:
+    except (CorruptFileError, KafkaError) as error:
         _log.warning("settings of a topic are not known", directory=str(directory), reason=str(error))
         return None
     return overrides
@@ -104,7 +104,7 @@ def broker_settings_of(log_dir: Path) -> BrokerSettingsCopy | None:
     """
     try:
         return read_broker_settings(log_dir)
-    except DamagedCopyError as error:
+    except CorruptFileError as error:
         _log.warning("settings of a broker are not known", reason=str(error))
         return None
 
@@ -137,7 +137,7 @@ def latest_leader_epoch(directory: Path) -> int:
         return LeaderEpochs.decode(path.read_bytes()).latest_epoch
     except FileNotFoundError:
         return UNKNOWN_EPOCH
-    except CorruptLeaderEpochsError as error:
+    except CorruptFileError as error:
         raise CorruptFileError(f"{path}: {error}") from error
 
 
@@ -150,7 +150,7 @@ def greatest_producer_id(directory: Path) -> int:
     for snapshot in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
         try:
             entries = decode_snapshot(snapshot.read_bytes())
-        except CorruptSnapshotError as error:
+        except CorruptFileError as error:
             _log.warning("producer snapshot skipped", file=str(snapshot), reason=str(error))
             continue
         greatest = max(greatest, *(entry.producer_id for entry in entries), -1)

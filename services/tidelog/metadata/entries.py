@@ -22,7 +22,7 @@ from tidelog.metadata.store import StoreError
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.model.brokers import Endpoint
 from tidelog.model.text import JsonObject
-from tidelog.model.topics import TopicPartition, topic_id_text
+from tidelog.model.topics import TopicPartition, parse_topic_id, topic_id_text
 from tidelog.sasl.scram import ScramCredential
 
 BROKERS_AND_TOPICS_PREFIX: Final = "/brokers/"
@@ -222,7 +222,7 @@ class TopicEntry(NamedTuple):
         return _dump(
             {
                 "version": _VERSION,
-                "topic_id": encode_uuid(self.topic_id),
+                "topic_id": topic_id_text(self.topic_id),
                 "partitions": {str(index): replicas for index, replicas in enumerate(self.assignments)},
                 "adding_replicas": {str(index): replicas for index, replicas in self.adding.items()},
                 "removing_replicas": {str(index): replicas for index, replicas in self.removing.items()},
@@ -649,7 +649,7 @@ def _decode_topic(name: str, value: JsonObject) -> TopicEntry:
     partitions = value["partitions"]
     return TopicEntry(
         name,
-        decode_uuid(value["topic_id"]),
+        parse_topic_id(value["topic_id"]),
         tuple(tuple(partitions[str(index)]) for index in range(len(partitions))),
         {int(index): tuple(replicas) for index, replicas in value.get("adding_replicas", {}).items()},
         {int(index): tuple(replicas) for index, replicas in value.get("removing_replicas", {}).items()},
@@ -675,12 +675,3 @@ def _configs(value: bytes) -> dict[str, str]:
 
 def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
-
-
-def encode_uuid(topic_id: uuid.UUID) -> str:
-    """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
-    return topic_id_text(topic_id)
-
-
-def decode_uuid(text: str) -> uuid.UUID:
-    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))

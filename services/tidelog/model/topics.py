@@ -6,6 +6,7 @@ Rules and messages follow Kafka's `org.apache.kafka.common.internals.Topic`.
 from __future__ import annotations
 
 import base64
+import binascii
 import re
 import uuid
 from typing import Final, NamedTuple
@@ -51,6 +52,14 @@ class TopicPartition(NamedTuple):
 def topic_id_text(topic_id: uuid.UUID) -> str:
     """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def parse_topic_id(text: str) -> uuid.UUID:
+    """Returns the id of Kafka's text form. Raises ValueError."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except binascii.Error as error:
+        raise ValueError(f"{text!r} is not a base64 UUID") from error
 
 
 def effective_min_in_sync_replicas(min_in_sync_replicas: int, replica_count: int) -> int:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.partition_directory import write_topic_id
+from tidelog.broker.log.directory_files import write_topic_id
 from tidelog.embedded.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.entries import (
     Entry,
     PartitionStateEntry,

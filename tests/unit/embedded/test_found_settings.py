@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tidelog.broker.log.settings_copies import BrokerSettingsCopy
+from tidelog.broker.log.directory_files import BrokerSettingsCopy
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.metadata.entries import BrokerConfigEntry
 from tidelog.settings.topic_settings import NOT_CONFIRMED, are_confirmed

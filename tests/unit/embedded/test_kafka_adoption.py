@@ -12,12 +12,12 @@ from click.testing import CliRunner, Result
 
 from brokerlab.kraft_logs import frame, segment
 from brokerlab.log_batches import make_batch
-from tidelog.broker.log.meta_properties import MetaProperties, write_meta_properties
-from tidelog.broker.log.partition_directory import write_topic_id
+from tidelog.broker.log.directory_files import write_meta_properties, write_topic_id
 from tidelog.cli.main import main
 from tidelog.embedded.adopt import NotAdoptedError, metadata_directory, require_adopted
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.embedded.kafka_metadata import BROKER_CONFIGS, METADATA_LOG, TOPIC_CONFIGS
+from tidelog.log_format.directory import MetaProperties
 from tidelog.metadata.cluster_identity import stored_cluster_id
 from tidelog.metadata.entries import (
     Entry,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from brokerlab.kraft_logs import frame, segment, snapshot, without_fields
-from tidelog.broker.log.errors import CorruptFileError
 from tidelog.embedded.kafka_metadata import BROKER_CONFIGS, TOPIC_CONFIGS, KafkaMetadata, read_metadata_log
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.wire.messages.records import kraft_metadata as kraft
 
 ID = uuid.UUID("a104b699-19b2-47d0-9ec2-bb3c9846a974")

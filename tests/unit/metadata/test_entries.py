@@ -26,15 +26,13 @@ from tidelog.metadata.entries import (
     TopicConfigEntry,
     TopicEntry,
     decode_entry,
-    decode_uuid,
-    encode_uuid,
     parse_partition_state_key,
     partition_state_key,
     topic_key,
 )
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.model.brokers import Endpoint
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, parse_topic_id, topic_id_text
 
 _NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)
 _IDS = st.integers(0, 2**31 - 1)
@@ -122,9 +120,9 @@ def test_partition_keys(topic: str, partition: int) -> None:
 
 @given(st.uuids())
 def test_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
-    text = encode_uuid(topic_id)
+    text = topic_id_text(topic_id)
     assert len(text) == 22
-    assert decode_uuid(text) == topic_id
+    assert parse_topic_id(text) == topic_id
 
 
 def test_the_json_of_values() -> None:

@@ -16,13 +16,14 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.hosting.replica import IsrChanges, Replica
-from tidelog.broker.log.errors import CorruptFileError, LogStorageError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EligibleLeadersSwitched
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition

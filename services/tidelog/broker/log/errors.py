@@ -40,9 +40,5 @@ class LostRecordsError(ValueError):
     """A log ends below an offset that it has had. The message names both and the next step."""
 
 
-class CorruptFileError(ValueError):
-    """A checkpoint, marker or properties file cannot be parsed; the message names the file and the line."""
-
-
 class LogDirectoryInUseError(RuntimeError):
     """Another process has locked the data directory."""

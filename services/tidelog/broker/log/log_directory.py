@@ -17,29 +17,18 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.log.checkpoint_file import (
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
+from tidelog.broker.log.directory_files import (
+    keep_broker_settings,
+    read_meta_properties,
     read_offsets,
-    write_offsets,
-)
-from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import CorruptFileError, LogStorageError
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from tidelog.broker.log.partition_directory import (
-    DELETED_DIRECTORY_SUFFIX,
-    LOG_SUFFIX,
-    SEGMENTS_CHECKPOINT_FILE,
-    encode_uuid,
-    parse_partition_directory_name,
-    partition_directory_name,
     read_topic_id,
-    renamed_directory_name,
+    write_meta_properties,
+    write_offsets,
     write_topic_id,
 )
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import NEVER_CLEANED, OpenedLog, PartitionLog
 from tidelog.broker.log.previous_life import (
     Life,
@@ -54,14 +43,26 @@ from tidelog.broker.log.previous_life import (
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
-from tidelog.broker.log.settings_copies import keep_broker_settings
+from tidelog.log_format.directory import (
+    CLEANER_OFFSET_CHECKPOINT,
+    DELETED_DIRECTORY_SUFFIX,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    LOG_SUFFIX,
+    NOT_OF_BROKERS,
+    RECOVERY_POINT_CHECKPOINT,
+    SEGMENTS_CHECKPOINT_FILE,
+    STRAY_DIRECTORY_SUFFIX,
+    CorruptFileError,
+    MetaProperties,
+    parse_partition_directory_name,
+    partition_directory_name,
+    renamed_directory_name,
+)
 from tidelog.model.instants import WallMs, is_over
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, topic_id_text
 
-NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
-"""Topics that are not the broker's: Apache Kafka's controllers keep their own log beside the partitions."""
-STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 CLOSING_THREADS: Final = 8
 """Closing waits for fsyncs, and a file system can carry out many of them at the same time."""
 
@@ -125,7 +126,7 @@ class LogDirectory:
         try:
             meta = read_meta_properties(directory)
             if meta is None:
-                meta = MetaProperties(cluster_id, node_id, encode_uuid(new_directory_id()))
+                meta = MetaProperties(cluster_id, node_id, topic_id_text(new_directory_id()))
                 write_meta_properties(directory, meta)
             for name, expected, found in (
                 ("cluster.id", cluster_id, meta.cluster_id),

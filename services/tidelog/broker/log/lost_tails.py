@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from tidelog.broker.log.errors import CorruptFileError, LogStorageError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.previous_life import life_of
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 

@@ -22,25 +22,28 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from tidelog.broker.log import recovery, retention
-from tidelog.broker.log.errors import LogStorageError, LostRecordsError, TornLogError
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import (
-    LEADER_EPOCHS_FILE,
-    PARTITION_METADATA_FILE,
-    SEGMENTS_CHECKPOINT_FILE,
-    SNAPSHOT_SUFFIX,
+from tidelog.broker.log.directory_files import (
+    TOPIC_SETTINGS_FILE,
     PartitionDirectory,
     SegmentsCheckpoint,
+    keep_topic_settings,
     sync_directory,
     sync_file,
     write_atomically,
 )
+from tidelog.broker.log.errors import LogStorageError, LostRecordsError, TornLogError
+from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
-from tidelog.broker.log.settings_copies import TOPIC_SETTINGS_FILE, keep_topic_settings
 from tidelog.broker.partition.events import LogRestarted, Truncated
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.directory import (
+    LEADER_EPOCHS_FILE,
+    PARTITION_METADATA_FILE,
+    SEGMENTS_CHECKPOINT_FILE,
+    SNAPSHOT_SUFFIX,
+)
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.metrics.telemetry import Durations
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs, is_over

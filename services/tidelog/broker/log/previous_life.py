@@ -12,13 +12,12 @@ import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.meta_properties import MetaProperties
-from tidelog.broker.log.partition_directory import write_atomically
+from tidelog.broker.log.directory_files import write_atomically
+from tidelog.log_format.directory import CLEAN_SHUTDOWN_FILE, MetaProperties
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
-CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 _MARKER_VERSION: Final = 0
 _LEASE: Final = "tidelog.lease.id"
 _BROKER_EPOCH: Final = "tidelog.broker.epoch"

@@ -10,38 +10,39 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, SWAP_SUFFIX, complete_interrupted_swaps
-from tidelog.broker.log.errors import LostRecordsError, TornLogError
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import (
-    DELETED_SUFFIX,
-    LEADER_EPOCHS_FILE,
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    SEGMENT_SUFFIXES,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
+from tidelog.broker.log.cleaning.swap_files import complete_interrupted_swaps
+from tidelog.broker.log.directory_files import (
     PartitionDirectory,
     SegmentsCheckpoint,
     describe_missing,
     missing_names,
 )
+from tidelog.broker.log.errors import LostRecordsError, TornLogError
+from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
 from tidelog.broker.log.stranded import strand_end, strand_segment
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.directory import (
+    LEADER_EPOCHS_FILE,
+    LEFTOVER_SUFFIXES,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    CorruptFileError,
+)
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
-
-LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 _log = structlog.get_logger(__name__)
 
@@ -388,7 +389,7 @@ def rebuild_producers(
         path = directory.file(offset, SNAPSHOT_SUFFIX)
         try:
             producers.load(Path(path).read_bytes(), offset, now_ms)
-        except CorruptSnapshotError:
+        except CorruptFileError:
             os.unlink(path)
             continue
         start = offset
@@ -475,6 +476,6 @@ def read_leader_epochs(directory: PartitionDirectory) -> LeaderEpochs:
         return LeaderEpochs.decode(path.read_bytes())
     except FileNotFoundError:
         return LeaderEpochs()
-    except CorruptLeaderEpochsError as error:
+    except CorruptFileError as error:
         _log.warning("leader epochs are taken from the log", path=str(path), reason=str(error))
         return LeaderEpochs()

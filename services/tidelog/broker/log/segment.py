@@ -13,15 +13,14 @@ from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.batch_scan import locate, scan_headers
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.directory_files import PartitionDirectory, sync_file
+from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
+from tidelog.log_format.directory import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TRANSACTION_INDEX_SUFFIX,
-    PartitionDirectory,
-    sync_file,
 )
-from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, known_max_timestamp
 

@@ -25,13 +25,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple, Self
 
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.directory_files import PartitionDirectory
+from tidelog.broker.partition.producer_state import CompletedTransaction
+from tidelog.log_format.directory import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    PartitionDirectory,
+    CorruptFileError,
 )
-from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.records.batch import NO_TIMESTAMP
 
 SPILL_ENTRIES: Final = 512
@@ -327,18 +328,14 @@ def aborted_transaction(completed: CompletedTransaction) -> AbortedTransaction:
     )
 
 
-class CorruptTransactionIndexError(ValueError):
-    """The bytes are not a transaction index; the message gives the reason."""
-
-
 def encode_aborted_transactions(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ABORTED.pack(_ABORTED_VERSION, *entry) for entry in entries)
 
 
 def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -> list[AbortedTransaction]:
-    """Raises CorruptTransactionIndexError if an entry is incomplete, of another version or out of order."""
+    """Raises CorruptFileError if an entry is incomplete, of another version or out of order."""
     if len(data) % _ABORTED.size:
-        raise CorruptTransactionIndexError(f"transaction index of {len(data)} bytes")
+        raise CorruptFileError(f"transaction index of {len(data)} bytes")
     entries, previous = [], base_offset - 1
     for version, *fields in _ABORTED.iter_unpack(data):
         entry = AbortedTransaction._make(fields)
@@ -347,7 +344,7 @@ def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -
             or entry.last_offset <= previous
             or entry.first_offset > entry.last_offset
         ):
-            raise CorruptTransactionIndexError(f"transaction index holds {entry} of version {version}")
+            raise CorruptFileError(f"transaction index holds {entry} of version {version}")
         previous = entry.last_offset
         entries.append(entry)
     return entries
@@ -430,7 +427,7 @@ class TransactionIndex:
             decode_aborted_transactions(Path(self.path).read_bytes(), self._base_offset)
         except FileNotFoundError:
             return True
-        except CorruptTransactionIndexError:
+        except CorruptFileError:
             return False
         return True
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.log.partition_directory import sync_file
+from tidelog.broker.log.directory_files import sync_file
 from tidelog.broker.log.segment import Segment
+from tidelog.log_format.directory import STRANDED_SUFFIX
 
-STRANDED_SUFFIX: Final = ".stranded"
 _CHUNK_BYTES: Final = 1024 * 1024
 
 _log = structlog.get_logger(__name__)

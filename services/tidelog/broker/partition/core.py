@@ -62,15 +62,15 @@ from tidelog.broker.partition.events import (
     VerifyTransaction,
 )
 from tidelog.broker.partition.follower_role import FetchState, truncation_for
-from tidelog.broker.partition.leader_epochs import (
+from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
+from tidelog.broker.partition.producer_state import ProducerState, TransactionMarker
+from tidelog.broker.partition.refused_batches import RefusedBatches
+from tidelog.log_format.leader_epochs import (
     UNDEFINED_EPOCH,
     UNDEFINED_EPOCH_OFFSET,
     EpochEndOffset,
     LeaderEpochs,
 )
-from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
-from tidelog.broker.partition.producer_state import ProducerState, TransactionMarker
-from tidelog.broker.partition.refused_batches import RefusedBatches
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import (

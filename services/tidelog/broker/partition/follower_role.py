@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from tidelog.broker.partition.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
+from tidelog.log_format.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 
 
 class FetchState(Enum):

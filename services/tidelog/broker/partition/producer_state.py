@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tidelog.broker.partition.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
+from tidelog.log_format.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
@@ -588,7 +588,7 @@ class ProducerState:
         its name.
 
         The file does not contain when a producer was last active, so the expiry of all counts from `now_ms`.
-        Raises CorruptSnapshotError; the state is then unchanged.
+        Raises CorruptFileError; the state is then unchanged.
         """
         entries = decode_snapshot(data)
         self.clear()

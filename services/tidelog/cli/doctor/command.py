@@ -15,7 +15,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import LogDirectoryInUseError
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.cli.doctor.cluster_checks import findings_of
 from tidelog.cli.doctor.cluster_facts import ClusterReader
 from tidelog.cli.doctor.directory_check import (
@@ -50,6 +49,7 @@ from tidelog.cli.tool_command import (
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
+from tidelog.log_format.directory import META_PROPERTIES_FILE
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.model.text import counted

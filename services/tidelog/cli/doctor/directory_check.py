@@ -18,50 +18,50 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.checkpoint_file import (
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    read_offsets,
-)
-from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, SWAP_SUFFIX
-from tidelog.broker.log.errors import CorruptFileError, TornLogError
-from tidelog.broker.log.log_directory import NOT_OF_BROKERS
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE, read_meta_properties
-from tidelog.broker.log.partition_directory import (
-    LEADER_EPOCHS_FILE,
-    LOG_SUFFIX,
-    OFFSET_INDEX_SUFFIX,
-    PARTITION_METADATA_FILE,
-    SEGMENTS_CHECKPOINT_FILE,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
+from tidelog.broker.log.directory_files import (
     PartitionDirectory,
-    decode_base_offsets,
     describe_missing,
-    parse_partition_directory_name,
+    read_broker_settings,
+    read_meta_properties,
+    read_offsets,
     read_topic_id,
+    read_topic_settings,
 )
-from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, life_of
+from tidelog.broker.log.errors import TornLogError
+from tidelog.broker.log.previous_life import life_of
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET
 from tidelog.broker.log.segment_indexes import (
     AbortedTransaction,
-    CorruptTransactionIndexError,
     aborted_transaction,
     decode_aborted_transactions,
 )
-from tidelog.broker.log.settings_copies import (
-    DamagedCopyError,
-    read_broker_settings,
-    read_topic_settings,
-)
-from tidelog.broker.log.stranded import STRANDED_SUFFIX
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.findings import Finding, State
+from tidelog.log_format.directory import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANED_SUFFIX,
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCHS_FILE,
+    LOG_START_OFFSET_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES_FILE,
+    NOT_OF_BROKERS,
+    OFFSET_INDEX_SUFFIX,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_CHECKPOINT,
+    SEGMENTS_CHECKPOINT_FILE,
+    SNAPSHOT_SUFFIX,
+    STRANDED_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    CorruptFileError,
+    decode_base_offsets,
+    parse_partition_directory_name,
+)
+from tidelog.log_format.leader_epochs import LeaderEpochs
+from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
@@ -322,7 +322,7 @@ def _check_settings_copies(report: DirectoryReport, paths: Sequence[Path]) -> No
     for read, path in readers:
         try:
             read(path)
-        except DamagedCopyError as error:
+        except CorruptFileError as error:
             report.findings.append(Finding("settings", State.WARN, str(error), START_STEP))
 
 
@@ -395,7 +395,7 @@ def _check_snapshots(report: PartitionReport, directory: PartitionDirectory, fir
         content = directory.named(name).read_bytes()
         try:
             decode_snapshot(content)
-        except CorruptSnapshotError as error:
+        except CorruptFileError as error:
             report.bad_snapshots.append(offset)
             report.add("producer snapshots", State.WARN, name, str(error))
         else:
@@ -408,7 +408,7 @@ def _read_epochs(report: PartitionReport) -> LeaderEpochs | None:
         return LeaderEpochs.decode((report.path / LEADER_EPOCHS_FILE).read_bytes())
     except FileNotFoundError:
         return None
-    except CorruptLeaderEpochsError as error:
+    except CorruptFileError as error:
         report.has_bad_epochs = True
         report.add("leader epochs", State.FAIL, LEADER_EPOCHS_FILE, str(error))
         return None
@@ -644,7 +644,7 @@ class _LogReader:
         problem = ""
         try:
             found = decode_aborted_transactions(content, base_offset)
-        except CorruptTransactionIndexError as error:
+        except CorruptFileError as error:
             problem = str(error)
         else:
             is_known = self.knows_producers and not self._has_gaps

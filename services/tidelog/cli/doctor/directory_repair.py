@@ -15,34 +15,36 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tidelog.broker.log.checkpoint_file import RECOVERY_POINT_CHECKPOINT, write_offsets
-from tidelog.broker.log.errors import CorruptFileError, LogStorageError
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.meta_properties import (
-    META_PROPERTIES_FILE,
+from tidelog.broker.log.directory_files import (
+    PartitionDirectory,
     read_meta_properties,
+    sync_directory,
+    write_atomically,
     write_meta_properties,
+    write_offsets,
 )
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.log.previous_life import life_of, with_life
+from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, PartitionReport
+from tidelog.cli.output import counted
+from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
+    LEFTOVER_SUFFIXES,
     LOG_SUFFIX,
+    META_PROPERTIES_FILE,
     OFFSET_INDEX_SUFFIX,
+    RECOVERY_POINT_CHECKPOINT,
     SEGMENT_SUFFIXES,
     SEGMENTS_CHECKPOINT_FILE,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    PartitionDirectory,
+    CorruptFileError,
     encode_base_offsets,
     parse_partition_directory_name,
-    sync_directory,
-    write_atomically,
 )
-from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.log.previous_life import life_of, with_life
-from tidelog.broker.log.recovery import LEFTOVER_SUFFIXES
-from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, PartitionReport
-from tidelog.cli.output import counted
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 

@@ -27,12 +27,11 @@ from tidelog.metadata.entries import (
     AclEntry,
     DelegationTokenEntry,
     ScramCredentialEntry,
-    encode_uuid,
     scram_credential_key,
 )
 from tidelog.model.acl import AclFilter, Principal, acl_filter, new_binding
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import MAX_NAME_BYTES, is_too_long
+from tidelog.model.topics import MAX_NAME_BYTES, is_too_long, topic_id_text
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.sasl.scram import (
     MAX_ITERATIONS,
@@ -296,7 +295,7 @@ def create_delegation_token(
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
     max_ms = now_ms + lifetime_ms
     token = DelegationTokenEntry(
-        encode_uuid(context.chance.topic_id()),
+        topic_id_text(context.chance.topic_id()),
         owner,
         principal,
         tuple(Principal(f"{USER_TYPE}:{renewer.principal_name}") for renewer in request.renewers),

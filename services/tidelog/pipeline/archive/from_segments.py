@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
-from tidelog.broker.log.partition_directory import decode_uuid
 from tidelog.client.admin.leader_epochs import EpochStart
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, parse_topic_id
 from tidelog.pipeline.archive.batch import BatchArchiver, first_schema
 from tidelog.pipeline.archive.checkpoint import (
     FIRST_OFFSETS,
@@ -296,7 +295,7 @@ class _SegmentArchiver(BatchArchiver):
 def survey_of(logs: Sequence[PartitionLog]) -> Survey:
     """Returns, from files, what the brokers would answer."""
     return Survey(
-        {log.topic: str(decode_uuid(log.topic_id)) for log in logs if log.topic_id is not None},
+        {log.topic: str(parse_topic_id(log.topic_id)) for log in logs if log.topic_id is not None},
         {TopicPartition(log.topic, log.partition): log.log_start_offset for log in logs},
         {TopicPartition(log.topic, log.partition): log.high_watermark for log in logs},
         {TopicPartition(log.topic, log.partition): log.end_offset for log in logs},

@@ -15,14 +15,11 @@ from typing import Final
 
 from crc32c import crc32c
 
-from tidelog.broker.log.checkpoint_file import (
+from tidelog.log_format.directory import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    encode_offsets,
-)
-from tidelog.broker.log.partition_directory import (
     LEADER_EPOCHS_FILE,
+    LOG_START_OFFSET_CHECKPOINT,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
@@ -30,6 +27,7 @@ from tidelog.broker.log.partition_directory import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    encode_offsets,
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError

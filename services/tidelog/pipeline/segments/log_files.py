@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidelog.broker.log.checkpoint_file import (
+from tidelog.log_format.directory import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    LOG_SUFFIX,
+    META_PROPERTIES_FILE,
+    NOT_OF_BROKERS,
+    CorruptFileError,
     decode_offsets,
+    parse_partition_directory_name,
 )
-from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.log_directory import NOT_OF_BROKERS
-from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
-from tidelog.broker.log.partition_directory import LOG_SUFFIX, parse_partition_directory_name
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.storage import FileEntry, Storage
@@ -130,7 +130,7 @@ def checkpoint(storage: Storage, directory: LogDirectoryListing, name: str) -> d
     """
     path = f"{directory.path}/{name}"
     try:
-        return decode_offsets(Path(path), storage.read(path))
+        return decode_offsets(storage.read(path), path)
     except FileNotFoundError:
         return {}
     except CorruptFileError as error:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from tidelog.broker.log.partition_directory import sync_file
+from tidelog.broker.log.directory_files import sync_file
 from tidelog.pipeline.errors import PipelineError
 
 PART_SUFFIX: Final = ".part"

@@ -18,7 +18,8 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.segment_indexes import decode_aborted_transactions
+from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
@@ -26,10 +27,10 @@ from tidelog.broker.log.partition_directory import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    CorruptFileError,
 )
-from tidelog.broker.log.segment_indexes import CorruptTransactionIndexError, decode_aborted_transactions
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, EpochEntry, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, SnapshotEntry, decode_snapshot
+from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
+from tidelog.log_format.producer_snapshot import SnapshotEntry, decode_snapshot
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
@@ -296,7 +297,7 @@ def _leader_epochs(storage: Storage, entry: FileEntry | None) -> tuple[tuple[int
         return ()
     try:
         return tuple((epoch, start) for epoch, start in LeaderEpochs.decode(storage.read(entry.path)))
-    except CorruptLeaderEpochsError as error:
+    except CorruptFileError as error:
         raise PipelineError(
             f"{entry.path} cannot be read ({error}): copy the directory again, or start its broker"
         ) from error
@@ -375,7 +376,7 @@ def _snapshot_at_or_below(
             return found, OpenTransactions(
                 decode_snapshot(storage.read(files[f"{found:020d}{SNAPSHOT_SUFFIX}"].path))
             )
-        except CorruptSnapshotError:
+        except CorruptFileError:
             continue  # a crash damaged it; an older snapshot and more batches give the same result
     return 0, OpenTransactions()
 
@@ -428,7 +429,7 @@ def _indexed_aborts(storage: Storage, segments: Sequence[SegmentFile]) -> list[A
         whole = len(data) - len(data) % _TRANSACTION_INDEX_ENTRY_BYTES  # the writer may be within an entry
         try:
             entries = decode_aborted_transactions(data[:whole], segment.base_offset)
-        except CorruptTransactionIndexError as error:
+        except CorruptFileError as error:
             raise PipelineError(
                 f"{segment.transaction_index_path} cannot be read ({error}): copy the directory again, or"
                 f" start its broker, which rebuilds the index"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidelog.broker.log.partition_directory import decode_uuid
+from tidelog.model.topics import parse_topic_id
 from tidelog.pipeline.tables.ledger import RangeEntry
 from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, divergences
 from tidelog.pipeline.verify.pieces import Group, Layout
@@ -369,4 +369,4 @@ def _named(faults: RowFaults, kind: str, count: int) -> str:
 
 def topic_uuid(text: str) -> uuid.UUID:
     """Parses an id in Kafka's or in the usual form. Raises ValueError."""
-    return uuid.UUID(text) if len(text) > 24 else decode_uuid(text)
+    return uuid.UUID(text) if len(text) > 24 else parse_topic_id(text)

@@ -20,9 +20,9 @@ from brokerlab.kafka_jars import PEER, JavaTools
 from brokerlab.log_batches import append, make_batch, read_all
 from brokerlab.logs import OwnedLog
 from brokerlab.peer_kafka import PeerKafka
+from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.record import iterate_records

@@ -11,18 +11,19 @@ import pytest
 
 from brokerlab.log_batches import append_batches, read_all
 from brokerlab.logs import OwnedLog
-from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError, LogStorageError
+from tidelog.broker.log.directory_files import read_meta_properties, write_meta_properties
+from tidelog.broker.log.errors import LogDirectoryInUseError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from tidelog.broker.log.partition_directory import (
-    decode_uuid,
-    encode_uuid,
+from tidelog.broker.log.previous_life import Life
+from tidelog.log_format.directory import (
+    CLEAN_SHUTDOWN_FILE,
+    CorruptFileError,
+    MetaProperties,
     parse_partition_directory_name,
     renamed_directory_name,
 )
-from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, Life
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, parse_topic_id, topic_id_text
 
 ONE = TopicPartition("one", 0)
 TWO = TopicPartition("two-2", 11)
@@ -380,8 +381,8 @@ def test_directory_names() -> None:
 
 
 def test_uuids_in_kafkas_text_form() -> None:
-    assert decode_uuid(encode_uuid(ID)) == ID
-    assert decode_uuid("W_CcISKpYYlfb0BiQQpDAQ").hex == "5bf09c2122a961895f6f4062410a4301"
+    assert parse_topic_id(topic_id_text(ID)) == ID
+    assert parse_topic_id("W_CcISKpYYlfb0BiQQpDAQ").hex == "5bf09c2122a961895f6f4062410a4301"
     for senseless in ("", "!", "AAAA"):
         with pytest.raises(ValueError, match=r".*"):
-            decode_uuid(senseless)
+            parse_topic_id(senseless)

@@ -19,14 +19,10 @@ from hypothesis import strategies as st
 from brokerlab.log_batches import append_batches, make_batch, read_all
 from brokerlab.logs import files, kill, open_log
 from brokerlab.random_life import RandomLife
+from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import (
-    PartitionDirectory,
-    SegmentsCheckpoint,
-    decode_base_offsets,
-    encode_base_offsets,
-)
+from tidelog.log_format.directory import decode_base_offsets, encode_base_offsets
 
 SIZE = len(make_batch(0))
 THREE_A_SEGMENT = LogConfig(segment_bytes=3 * SIZE, file_delete_delay_ms=0)

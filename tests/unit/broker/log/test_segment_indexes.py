@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.broker.log import segment_indexes
-from tidelog.broker.log.partition_directory import PartitionDirectory
+from tidelog.broker.log.directory_files import PartitionDirectory
 from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex
 
 

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerlab.logs import OwnedLog
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.settings_copies import (
+from tidelog.broker.log.directory_files import (
     BROKER_SETTINGS_FILE,
     TOPIC_SETTINGS_FILE,
     BrokerSettingsCopy,
-    DamagedCopyError,
     keep_broker_settings,
     keep_topic_settings,
     read_broker_settings,
     read_topic_settings,
 )
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.log_format.directory import CorruptFileError
 from tidelog.model.topics import TopicPartition
 
 ENDLESS = {"retention.ms": "-1"}
@@ -44,7 +44,7 @@ def test_a_copy_is_read_as_it_was_written(
 )
 def test_a_damaged_copy_is_refused_and_written_again(tmp_path: Path, content: bytes) -> None:
     (tmp_path / TOPIC_SETTINGS_FILE).write_bytes(content)
-    with pytest.raises(DamagedCopyError, match=TOPIC_SETTINGS_FILE):
+    with pytest.raises(CorruptFileError, match=TOPIC_SETTINGS_FILE):
         read_topic_settings(tmp_path)
     keep_topic_settings(tmp_path, ENDLESS)
     assert read_topic_settings(tmp_path) == ENDLESS

@@ -22,8 +22,8 @@ from tidelog.broker.partition.events import (
     ProduceReceived,
     Refuse,
 )
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, EndTransactionMarker
 

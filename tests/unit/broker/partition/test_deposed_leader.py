@@ -11,8 +11,8 @@ from tidelog.broker.partition.events import (
     ProposeIsr,
     StepDown,
 )
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.protocol_values import NO_LEADER
 
 REPLICAS = (1, 2, 3)

@@ -13,8 +13,8 @@ from tidelog.broker.partition.events import (
     Truncated,
     TruncateTo,
 )
-from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
 
 
 def test_a_follower_has_its_own_empty_epoch_removed_from_the_disk_too() -> None:

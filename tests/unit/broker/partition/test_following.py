@@ -26,8 +26,8 @@ from tidelog.broker.partition.events import (
     TruncateTo,
 )
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.model.errors import KafkaError
 from tidelog.records.batch import BatchHeader
 

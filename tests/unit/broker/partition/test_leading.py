@@ -27,8 +27,8 @@ from tidelog.broker.partition.events import (
     ReportIsrChange,
     StepDown,
 )
-from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader
 

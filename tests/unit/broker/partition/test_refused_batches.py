@@ -16,9 +16,9 @@ from tidelog.broker.partition.events import (
     ReceivedAppended,
     Refuse,
 )
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.partition.refused_batches import MAX_PRODUCERS, MEMORY_MS, RefusedBatches
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader
 

@@ -27,7 +27,6 @@ from tidelog.broker.partition.events import (
     VerificationRefused,
     VerifyTransaction,
 )
-from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import (
     NO_GUARD,
     NO_TRANSACTIONAL_ID,
@@ -36,6 +35,7 @@ from tidelog.broker.partition.producer_state import (
     ProducerState,
     TransactionMarker,
 )
+from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED
 from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, EndTransactionMarker

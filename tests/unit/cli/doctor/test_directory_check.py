@@ -25,13 +25,10 @@ from brokerlab.log_batches import read_all
 from brokerlab.logs import OwnedLog
 from brokerlab.random_life import RandomLife
 from brokerlab.random_logs import RandomWriter
-from tidelog.broker.log.checkpoint_file import decode_offsets, read_offsets, write_offsets
+from tidelog.broker.log.directory_files import read_offsets, read_topic_id, write_offsets
 from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.partition_directory import decode_base_offsets, read_topic_id
-from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.cli.doctor import directory_repair
 from tidelog.cli.doctor.directory_check import (
     CHECKPOINTS,
@@ -43,6 +40,8 @@ from tidelog.cli.doctor.directory_check import (
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.findings import Finding, State
 from tidelog.cli.main import main
+from tidelog.log_format.directory import CorruptFileError, decode_base_offsets, decode_offsets
+from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
@@ -156,7 +155,7 @@ def does_not_matter(file: Path, before: bytes, at: int) -> bool:
     if file.name in CHECKPOINTS:
         # Offsets within the log may be true: a checkpoint is only a lower bound of what the log knows.
         try:
-            old, new = decode_offsets(file, before), decode_offsets(file, now)
+            old, new = decode_offsets(before, file), decode_offsets(now, file)
         except CorruptFileError:
             return False
         return old.keys() == new.keys() and all(0 <= new[key] <= old[key] for key in old)

@@ -14,13 +14,9 @@ from click.testing import CliRunner
 
 from brokerlab.log_batches import append, make_batch, make_marker
 from brokerlab.logs import OwnedLog, open_log
-from tidelog.broker.log.checkpoint_file import (
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    write_offsets,
-)
+from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import write_topic_id
+from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.commands.export_segments import command
 from tidelog.pipeline.errors import PipelineError

@@ -12,8 +12,9 @@ import pytest
 
 from brokerlab.log_batches import append, make_batch
 from brokerlab.logs import open_log
-from tidelog.broker.log.checkpoint_file import HIGH_WATERMARK_CHECKPOINT, write_offsets
+from tidelog.broker.log.directory_files import write_offsets
 from tidelog.broker.log.log_config import LogConfig
+from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.export import ExportSettings, export_segments

@@ -8,11 +8,8 @@ import pytest
 
 from brokerlab.log_batches import append, make_batch
 from brokerlab.logs import open_log
-from tidelog.broker.log.checkpoint_file import (
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    write_offsets,
-)
+from tidelog.broker.log.directory_files import write_offsets
+from tidelog.log_format.directory import CLEANER_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.storage import Storage

@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 
 from brokerlab.log_batches import append, make_batch, make_marker
 from brokerlab.logs import files, kill, open_log
-from tidelog.broker.log.checkpoint_file import (
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    write_offsets,
-)
+from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import write_topic_id
+from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.segments.layout import READ_UNCOMMITTED
 from tidelog.pipeline.segments.storage import Storage

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tidelog.broker.log.partition_directory import TRANSACTION_INDEX_SUFFIX
 from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.directory import TRANSACTION_INDEX_SUFFIX
 
 
 class AbortedTransactions:
@@ -31,7 +31,7 @@ class AbortedTransactions:
     def between(self, start_offset: int, end_offset: int) -> Iterator[AbortedTransaction]:
         """Yields the transactions that overlap [start, end), also those whose marker is in a later segment.
 
-        Raises OSError, CorruptTransactionIndexError.
+        Raises OSError, CorruptFileError.
         """
         at = max(0, bisect_right(self._base_offsets, start_offset) - 1)
         for base_offset in self._base_offsets[at:]:

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from tidelog.broker.log.cleaning.cleaning_job import SourceSegment
 from tidelog.broker.log.errors import TornLogError
-from tidelog.broker.log.partition_directory import LOG_SUFFIX
+from tidelog.log_format.directory import LOG_SUFFIX
 from tidelog.records.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 _LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")

@@ -12,16 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment
-from tidelog.broker.log.cleaning.swap_files import (
-    SWAP_SUFFIX,
-    announce_swap,
-    call_swap_off,
-    finish_swap,
-    remove_snapshots,
-)
+from tidelog.broker.log.cleaning.swap_files import announce_swap, call_swap_off, finish_swap, remove_snapshots
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import Segment
+from tidelog.log_format.directory import SWAP_SUFFIX
 from tidelog.model.instants import WallMs
 
 

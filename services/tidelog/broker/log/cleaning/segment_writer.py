@@ -10,14 +10,14 @@ from typing import Final
 
 from tidelog.broker.log.cleaning.batch_filter import KeptBatch
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, SourceSegment
-from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.segment_indexes import AbortedTransaction, encode_aborted_transactions
+from tidelog.log_format.directory import (
+    CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from tidelog.broker.log.segment_indexes import AbortedTransaction, encode_aborted_transactions
 from tidelog.records.batch import NO_TIMESTAMP
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")

@@ -18,19 +18,18 @@ from contextlib import suppress
 from typing import Final
 
 from tidelog.broker.log.batch_scan import locate
-from tidelog.broker.log.partition_directory import (
+from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
+from tidelog.log_format.directory import (
+    CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
-    PartitionDirectory,
-    SegmentsCheckpoint,
 )
 
-CLEANED_SUFFIX: Final = ".cleaned"
-SWAP_SUFFIX: Final = ".swap"
 _LOG_LAST: Final = (TRANSACTION_INDEX_SUFFIX, TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX)
 
 

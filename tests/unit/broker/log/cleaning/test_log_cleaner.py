@@ -21,8 +21,9 @@ from structlog.testing import capture_logs
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.log_batches import read_all
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offsets
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
+from tidelog.broker.log.directory_files import read_offsets
+from tidelog.log_format.directory import CLEANER_OFFSET_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record, iterate_records

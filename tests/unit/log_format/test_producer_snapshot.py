@@ -4,13 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.partition.producer_snapshot import (
-    CorruptSnapshotError,
-    SnapshotEntry,
-    decode_snapshot,
-    encode_snapshot,
-)
 from tidelog.broker.partition.producer_state import ActiveProducer, ProducerState
+from tidelog.log_format.directory import CorruptFileError
+from tidelog.log_format.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
@@ -40,16 +36,16 @@ def test_round_trip(entries: list[SnapshotEntry]) -> None:
 def test_any_changed_or_missing_byte_is_detected(entries: list[SnapshotEntry], draw: st.DataObject) -> None:
     data = bytearray(encode_snapshot(entries))
     position = draw.draw(st.integers(0, len(data) - 1))
-    with pytest.raises(CorruptSnapshotError):
+    with pytest.raises(CorruptFileError):
         decode_snapshot(bytes(data[:position]))
     data[position] ^= draw.draw(st.integers(1, 255))
-    with pytest.raises(CorruptSnapshotError):
+    with pytest.raises(CorruptFileError):
         decode_snapshot(bytes(data))
 
 
 @given(st.binary(max_size=100))
 def test_random_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(CorruptSnapshotError):
+    with pytest.raises(CorruptFileError):
         decode_snapshot(data)
 
 
@@ -71,6 +67,6 @@ def test_kafkas_snapshot_is_read_and_written_identically() -> None:
 def test_a_damaged_snapshot_leaves_the_state_alone() -> None:
     state = ProducerState()
     state.load(KAFKAS, 14, NOW_MS)
-    with pytest.raises(CorruptSnapshotError):
+    with pytest.raises(CorruptFileError):
         state.load(KAFKAS[:-1], 60, NOW_MS)
     assert (len(state), state.end_offset) == (4, 14)

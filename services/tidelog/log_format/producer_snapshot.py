@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tidelog.log_format.directory import CorruptFileError
+
 SNAPSHOT_VERSION = 1
 _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 ENTRY = struct.Struct(">qhiqiqiq")
 """The fields of a SnapshotEntry, in its order."""
-
-
-class CorruptSnapshotError(ValueError):
-    """The bytes are not a valid producer snapshot."""
 
 
 class SnapshotEntry(NamedTuple):
@@ -48,17 +46,17 @@ def complete_snapshot(entries: bytes | bytearray) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
-    """Returns the entries in the order of the file. Raises CorruptSnapshotError."""
+    """Returns the entries in the order of the file. Raises CorruptFileError."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CorruptSnapshotError(f"the producer snapshot of {len(data)} bytes is too short")
+        raise CorruptFileError(f"the producer snapshot of {len(data)} bytes is too short")
     version, crc = _HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"the producer snapshot has the unknown version {version}")
+        raise CorruptFileError(f"the producer snapshot has the unknown version {version}")
     body = memoryview(data)[_HEAD.size :]
     if crc32c(body) != crc:
-        raise CorruptSnapshotError("the CRC of the producer snapshot does not match")
+        raise CorruptFileError("the CRC of the producer snapshot does not match")
     count = _COUNT.unpack_from(body)[0]
     entries = body[_COUNT.size :]
     if not 0 <= count * ENTRY.size <= len(entries):
-        raise CorruptSnapshotError(f"the producer snapshot states {count} entries in {len(entries)} bytes")
+        raise CorruptFileError(f"the producer snapshot states {count} entries in {len(entries)} bytes")
     return [SnapshotEntry._make(fields) for fields in ENTRY.iter_unpack(entries[: count * ENTRY.size])]

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.partition.leader_epochs import (
-    CorruptLeaderEpochsError,
-    EpochEndOffset,
-    EpochEntry,
-    LeaderEpochs,
-)
+from tidelog.log_format.directory import CorruptFileError
+from tidelog.log_format.leader_epochs import EpochEndOffset, EpochEntry, LeaderEpochs
 
 MAX_EPOCH = 12
 
@@ -180,7 +176,7 @@ def test_the_checkpoint_has_kafkas_format() -> None:
     ],
 )
 def test_damaged_checkpoints_are_refused(text: bytes) -> None:
-    with pytest.raises(CorruptLeaderEpochsError):
+    with pytest.raises(CorruptFileError):
         LeaderEpochs.decode(text)
 
 
@@ -188,7 +184,7 @@ def test_damaged_checkpoints_are_refused(text: bytes) -> None:
 def test_random_bytes_are_refused_or_read(text: bytes) -> None:
     try:
         LeaderEpochs.decode(text)
-    except CorruptLeaderEpochsError:
+    except CorruptFileError:
         return
 
 

@@ -1,53 +1,62 @@
-"""The directory of one partition: the names of its files, its topic id, and durable writes.
+"""The small files of a data directory and of its partitions: how they are read, and replaced durably.
 
-As in Kafka, a file of a segment is named by the segment's base offset in 20 digits, and a suffix. The topic
-id is in `partition.metadata` (Kafka's `PartitionMetadataFile`).
-
-The file `segments-checkpoint` shows whether a segment is missing that the broker did not remove (ADR 0034).
-It has the version `0` in its first line, the number of segments in the second, and then the base offset of
-each segment in a line. Kafka ignores it. A segment that it does not name is sound, and a name without a
-segment is a loss. So the order is:
+The file `segments-checkpoint` of a partition shows whether a segment is missing that the broker did not
+remove (ADR 0034). Kafka ignores it. A segment that it does not name is sound, and a name without a segment is
+a loss. So the order is:
 
 - A new segment's files are created, then its name is written, then records are appended.
 - A name is removed durably (fsync), then its files are removed, renamed or replaced.
 
 A crash of the machine can lose the files of new segments although their names are on disk, but only at or
 above the recovery point. A list that cannot be written is removed: without it, nothing is checked.
+
+Copies of settings restore them if the metadata is lost (ADR 0068). The copy of a topic's overrides is in the
+directory of each of its partitions. The copy of the settings that AlterConfigs has set for brokers, which
+topics inherit, is beside the partitions. Kafka ignores both files. A copy is a JSON object with the version
+1, the settings, and the CRC-32 of their JSON. A copy that is missing or damaged means that the settings are
+not known. So a copy that cannot be replaced is removed.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
+import json
 import os
 import threading
 import uuid
-from collections.abc import Collection, Iterable, Sequence
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.broker.log.errors import CorruptFileError
+from tidelog.log_format.directory import (
+    LOG_SUFFIX,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    SEGMENTS_CHECKPOINT_FILE,
+    CorruptFileError,
+    MetaProperties,
+    decode_base_offsets,
+    decode_offsets,
+    decode_topic_id,
+    encode_base_offsets,
+    encode_offsets,
+    encode_topic_id,
+    file_name,
+    offsets_of,
+)
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.broker_settings import BROKER_SETTINGS
+from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
+from tidelog.settings.setting import UpdateMode
 
-LOG_SUFFIX: Final = ".log"
-OFFSET_INDEX_SUFFIX: Final = ".index"
-TIME_INDEX_SUFFIX: Final = ".timeindex"
-TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
-SNAPSHOT_SUFFIX: Final = ".snapshot"
-DELETED_SUFFIX: Final = ".deleted"
-SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
-LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
-SEGMENTS_CHECKPOINT_FILE: Final = "segments-checkpoint"
 MISSING_SEGMENTS_NAMED: Final = 3
 """The number of missing segments that a message names."""
-_CHECKPOINT_VERSION: Final = "0"
-PARTITION_METADATA_FILE: Final = "partition.metadata"
-DELETED_DIRECTORY_SUFFIX: Final = "-delete"
-_OFFSET_DIGITS: Final = 20
-_MAX_NAME_LENGTH: Final = 255
+TOPIC_SETTINGS_FILE: Final = "topic-settings.json"
+BROKER_SETTINGS_FILE: Final = "broker-settings.json"
+_COPY_VERSION: Final = 1
 
 _log = structlog.get_logger(__name__)
 
@@ -65,85 +74,18 @@ class PartitionDirectory:
         self.lock = threading.Lock()
 
     def file(self, base_offset: int, suffix: str) -> str:
-        return f"{self.path}/{base_offset:020d}{suffix}"
+        return f"{self.path}/{file_name(base_offset, suffix)}"
 
     def named(self, name: str) -> Path:
         return Path(self.path, name)
 
     def offsets_of(self, suffix: str) -> list[int]:
         """Returns the base offsets of the files with this suffix, sorted."""
-        return sorted(
-            int(stem)
-            for name in os.listdir(self.path)
-            if name.endswith(suffix)
-            and len(stem := name.removesuffix(suffix)) == _OFFSET_DIGITS
-            and stem.isdecimal()
-        )
+        return offsets_of(os.listdir(self.path), suffix)
 
     def sync(self) -> None:
         """Makes the names of new, renamed and deleted files durable (fsync of the directory)."""
         sync_directory(self.path)
-
-
-def partition_directory_name(topic_partition: TopicPartition) -> str:
-    return f"{topic_partition.topic}-{topic_partition.partition}"
-
-
-def parse_partition_directory_name(name: str) -> TopicPartition | None:
-    """Returns the partition of a directory such as `topic-3`, None if the name has another form."""
-    topic, dash, partition = name.rpartition("-")
-    if not dash or not topic or not (partition.isdecimal() and partition.isascii()):
-        return None
-    return TopicPartition(topic, int(partition))
-
-
-def renamed_directory_name(topic_partition: TopicPartition, unique: uuid.UUID, suffix: str) -> str:
-    """Returns Kafka's `<topic>-<partition>.<unique><suffix>`.
-
-    The topic is shortened if the name would exceed the limit of the file system.
-    """
-    ending = f"-{topic_partition.partition}.{unique.hex}{suffix}"
-    return topic_partition.topic[: _MAX_NAME_LENGTH - len(ending)] + ending
-
-
-def encode_uuid(value: uuid.UUID) -> str:
-    """Returns Kafka's text form of a UUID: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
-
-
-def decode_uuid(text: str) -> uuid.UUID:
-    """Raises ValueError."""
-    try:
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except binascii.Error as error:
-        raise ValueError(f"{text!r} is not a base64 UUID") from error
-
-
-def read_topic_id(directory: Path) -> uuid.UUID | None:
-    """Returns the topic id, None if the file does not exist or is empty.
-
-    The file is empty if the machine failed soon after the file was created. Raises CorruptFileError, OSError.
-    """
-    path = directory / PARTITION_METADATA_FILE
-    try:
-        lines = path.read_text("ascii", errors="replace").splitlines()
-    except FileNotFoundError:
-        return None
-    if not lines:
-        return None
-    fields = dict(line.split(": ", 1) for line in lines if ": " in line)
-    try:
-        if fields.get("version") == "0":
-            return decode_uuid(fields.get("topic_id", ""))
-    except ValueError:
-        pass
-    raise CorruptFileError(f"{path}: expected `version: 0` and `topic_id: ...`")
-
-
-def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """Writes the file; the first flush of the log makes it durable. Raises OSError."""
-    content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode("ascii")
-    write_atomically(directory / PARTITION_METADATA_FILE, content, syncs=False)
 
 
 def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) -> None:
@@ -186,6 +128,49 @@ def sync_file(path: str | Path) -> None:
         os.fdatasync(fd)
     finally:
         os.close(fd)
+
+
+def read_topic_id(directory: Path) -> uuid.UUID | None:
+    """Returns the topic id, None if the file does not exist or is empty.
+
+    The file is empty if the machine failed soon after the file was created. Raises CorruptFileError, OSError.
+    """
+    path = directory / PARTITION_METADATA_FILE
+    try:
+        return decode_topic_id(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
+    """Writes the file; the first flush of the log makes it durable. Raises OSError."""
+    write_atomically(directory / PARTITION_METADATA_FILE, encode_topic_id(topic_id), syncs=False)
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Returns no offsets if the file does not exist. Raises CorruptFileError, OSError."""
+    try:
+        return decode_offsets(path.read_bytes(), path)
+    except FileNotFoundError:
+        return {}
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    write_atomically(path, encode_offsets(offsets))
+
+
+def read_meta_properties(directory: Path) -> MetaProperties | None:
+    """Returns None if the file does not exist. Raises CorruptFileError, OSError."""
+    path = directory / META_PROPERTIES_FILE
+    try:
+        return MetaProperties.decode(path.read_bytes(), path)
+    except FileNotFoundError:
+        return None
+
+
+def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
+    """Raises OSError."""
+    write_atomically(directory / META_PROPERTIES_FILE, meta.encode())
 
 
 class SegmentsCheckpoint:
@@ -266,24 +251,6 @@ class SegmentsCheckpoint:
         self._base_offsets = base_offsets
 
 
-def encode_base_offsets(base_offsets: Collection[int]) -> bytes:
-    lines = [_CHECKPOINT_VERSION, str(len(base_offsets)), *map(str, sorted(base_offsets))]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def decode_base_offsets(content: bytes) -> list[int]:
-    """Raises ValueError if the list is not complete."""
-    version, *numbers = content.decode("ascii").split("\n")
-    if (
-        version != _CHECKPOINT_VERSION
-        or len(numbers) < 2
-        or numbers[-1]
-        or int(numbers[0]) != len(numbers) - 2
-    ):
-        raise ValueError("expected version 0, the number of segments, and a line for each")
-    return [int(number) for number in numbers[1:-1]]
-
-
 def missing_names(missing: Sequence[int], found: Collection[int]) -> str:
     """Returns the names of missing segments with their offsets, such as "000...0.log of offsets 0 to 56".
     `missing` is sorted.
@@ -295,7 +262,7 @@ def missing_names(missing: Sequence[int], found: Collection[int]) -> str:
         offsets = (
             f"from offset {base_offset}" if after is None else f"of offsets {base_offset} to {after - 1}"
         )
-        named.append(f"{base_offset:020d}{LOG_SUFFIX} {offsets}")
+        named.append(f"{file_name(base_offset, LOG_SUFFIX)} {offsets}")
     if len(missing) > MISSING_SEGMENTS_NAMED:
         named.append(f"{len(missing) - MISSING_SEGMENTS_NAMED} more")
     return ", ".join(named)
@@ -307,3 +274,96 @@ def describe_missing(missing: Sequence[int], found: Collection[int], directory: 
         f"segments are missing that the broker did not remove: {missing_names(missing, found)}. "
         f"Restore the files, or remove {directory.named(SEGMENTS_CHECKPOINT_FILE)} to serve what is left"
     )
+
+
+class BrokerSettingsCopy(NamedTuple):
+    """The settings that AlterConfigs has set for all brokers, and those for this broker."""
+
+    of_all: Mapping[str, str]
+    of_this: Mapping[str, str]
+
+
+def keep_topic_settings(directory: Path, overrides: Mapping[str, str]) -> None:
+    """Writes the copy of a topic's overrides, unless it is current. The next flush of the log syncs it."""
+    _keep(directory / TOPIC_SETTINGS_FILE, overrides, syncs=False)
+
+
+def read_topic_settings(directory: Path) -> Mapping[str, str] | None:
+    """Returns a topic's overrides, None if they are not known. Raises OSError, CorruptFileError."""
+    settings = _read(directory / TOPIC_SETTINGS_FILE)
+    return None if settings is None else _texts(settings)
+
+
+def keep_broker_settings(log_dir: Path, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> None:
+    """Writes the copy of the settings that hold for all brokers or could, unless it is current.
+
+    Settings of listeners, among them all passwords, belong to one broker and are left out.
+    """
+    settings = {"of_all": _cluster_wide(of_all), "of_this": _cluster_wide(of_this)}
+    _keep(log_dir / BROKER_SETTINGS_FILE, settings, syncs=True)
+
+
+def read_broker_settings(log_dir: Path) -> BrokerSettingsCopy | None:
+    """Returns the broker's dynamic settings, None if they are not known. Raises OSError, CorruptFileError."""
+    settings = _read(log_dir / BROKER_SETTINGS_FILE)
+    if settings is None:
+        return None
+    return BrokerSettingsCopy(_texts(settings.get("of_all")), _texts(settings.get("of_this")))
+
+
+def _cluster_wide(settings: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: text
+        for name, text in settings.items()
+        if (definition := BROKER_SETTINGS.get(name) or DYNAMIC_WITHOUT_EFFECT.get(name)) is not None
+        and definition.update_mode is UpdateMode.CLUSTER_WIDE
+    }
+
+
+def _keep(path: Path, settings: Mapping[str, object], *, syncs: bool) -> None:
+    content = _encode(settings)
+    with suppress(OSError):
+        if path.read_bytes() == content:
+            return
+    try:
+        write_atomically(path, content, syncs=syncs)
+    except OSError as error:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        _log.warning(
+            "the copy of settings cannot be written: they are lost if the metadata is",
+            path=str(path),
+            reason=str(error),
+        )
+
+
+def _encode(settings: Mapping[str, object]) -> bytes:
+    value = {"version": _COPY_VERSION, "settings": settings, "crc": _crc(settings)}
+    return json.dumps(value, sort_keys=True).encode()
+
+
+def _read(path: Path) -> Mapping[str, object] | None:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        value = json.loads(content)
+        settings = value["settings"]
+        if (
+            value["version"] == _COPY_VERSION
+            and isinstance(settings, dict)
+            and value["crc"] == _crc(settings)
+        ):
+            return settings
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise CorruptFileError(f"{path} is damaged: it is not a copy of settings of version {_COPY_VERSION}")
+
+
+def _crc(settings: Mapping[str, object]) -> int:
+    return zlib.crc32(json.dumps(settings, sort_keys=True).encode())
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): str(text) for name, text in value.items()} if isinstance(value, dict) else {}

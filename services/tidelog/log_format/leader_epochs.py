@@ -10,14 +10,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tidelog.log_format.directory import CorruptFileError
+
 UNDEFINED_EPOCH = -1
 UNDEFINED_EPOCH_OFFSET = -1
 
 _CHECKPOINT_VERSION = 0
-
-
-class CorruptLeaderEpochsError(ValueError):
-    """The bytes are not a valid leader-epoch checkpoint."""
 
 
 class EpochEntry(NamedTuple):
@@ -154,7 +152,7 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, text: bytes) -> LeaderEpochs:
-        """Returns the epochs of a checkpoint. Raises CorruptLeaderEpochsError for text that Kafka would not
+        """Returns the epochs of a checkpoint. Raises CorruptFileError for text that Kafka would not
         accept.
         """
         lines = text.decode("ascii", errors="replace").split("\n")
@@ -165,11 +163,11 @@ class LeaderEpochs:
             pairs = [tuple(map(int, line.split())) for line in lines[2:]]
             entries = [EpochEntry(epoch, offset) for epoch, offset in pairs]
         except ValueError as error:
-            raise CorruptLeaderEpochsError(f"leader epochs: {error}") from error
+            raise CorruptFileError(f"leader epochs: {error}") from error
         if version != _CHECKPOINT_VERSION:
-            raise CorruptLeaderEpochsError(f"leader epochs: unknown version {version}")
+            raise CorruptFileError(f"leader epochs: unknown version {version}")
         if count != len(entries):
-            raise CorruptLeaderEpochsError(f"leader epochs: {count} entries announced, {len(entries)} found")
+            raise CorruptFileError(f"leader epochs: {count} entries announced, {len(entries)} found")
         if any(epoch < 0 or offset < 0 for epoch, offset in entries):
-            raise CorruptLeaderEpochsError("leader epochs: an entry has a negative number")
+            raise CorruptFileError("leader epochs: an entry has a negative number")
         return cls(entries)
