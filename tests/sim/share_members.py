@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from unittest.mock import patch
 
+from brokerlab.client_parts import ClientParts
 from sim.application import CONNECTIONS, Application
 from sim.broker_node import broker_name
 from sim.disk import SimFileRange, scan_range
@@ -284,7 +285,7 @@ class _Watch:
         self._member = member
         self._invariants = member.world.invariants
         self._deliveries = deliveries
-        self._calls = consumer._calls
+        self._calls = ClientParts(consumer).calls
         self._fetch, self._acknowledge = self._calls.fetch, self._calls.acknowledge
         self._end_session = self._calls.end_session
         self._answered: tuple[str, dict[tuple[TopicPartition, int], int]] = ("", {})

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import tidelog.client as threads
+from brokerlab.client_parts import ClientParts
 from tidelog.aio import Admin, Consumer, Producer, ShareConsumer, TopicPartition
 from tidelog.client.errors import InvalidTransactionStateError
 from tidelog.model.errors import KafkaError
@@ -59,7 +60,7 @@ def test_a_committed_position_goes_on_where_the_log_lost_records(cluster: Cluste
     async def read() -> None:
         async with Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
             consumer.assign([place])
-            consumer._core.partitions[place].seek(5, 0)  # as a committed offset does
+            ClientParts(consumer).core.partitions[place].seek(5, 0)  # as a committed offset does
             while await consumer.position(place) != 2:
                 assert await consumer.poll(0.05) == []
             await asyncio.to_thread(cluster.produce, "truncated", "c")
@@ -97,8 +98,8 @@ def test_an_answer_about_a_topic_that_metadata_forgot(cluster: Cluster) -> None:
             await producer.send_and_wait("forgotten", b"0")
             cluster.delay("Produce", 0.5)
             delivery = await producer.send("forgotten", b"1")
-            assert producer._core._requests
-            producer._core.view.forget("forgotten")  # as metadata with an error does
+            assert ClientParts(producer).core._requests
+            ClientParts(producer).core.view.forget("forgotten")  # as metadata with an error does
             assert (await delivery).offset == 1
 
     run(send())
@@ -110,7 +111,7 @@ def test_a_cancelled_iteration_loses_no_record(cluster: Cluster) -> None:
     async def read() -> None:
         async with Consumer[bytes, bytes](cluster.bootstrap, EARLIEST) as consumer:
             consumer.assign([("cancelled", 0)])
-            take = consumer._core.take
+            take = ClientParts(consumer).core.take
             values: list[bytes] = []
 
             def take_and_cancel(most: int, *, raises: bool = True) -> Any:
@@ -119,7 +120,7 @@ def test_a_cancelled_iteration_loses_no_record(cluster: Cluster) -> None:
                     asyncio.get_running_loop().call_soon(task.cancel)
                 return found
 
-            consumer._core.take = take_and_cancel  # type: ignore[method-assign]
+            ClientParts(consumer).core.take = take_and_cancel  # type: ignore[method-assign]
             for _ in range(2):
                 task = asyncio.ensure_future(anext(consumer))
                 with contextlib.suppress(asyncio.CancelledError):

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import uuid
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from brokerlab.client_parts import ClientParts
 from tidelog.client.core.assignors import encode_assignment
 from tidelog.client.core.classic_membership import (
     GroupHeartbeat,
@@ -77,7 +78,7 @@ def member(protocol: str) -> tuple[Consumer[bytes, bytes], ConsumerCore]:
     """Returns a member at offset 5 of PLACE, and its core. The application processes its records."""
     settings = {"group.id": "g", "group.protocol": protocol, "default.api.timeout.ms": 2_000}
     consumer = Consumer[bytes, bytes]("127.0.0.1:1", settings)
-    core: ConsumerCore = cast("Any", consumer)._core
+    core: ConsumerCore = ClientParts(consumer).core
     core.subscribe(("t",), None, 0)
     core.begin_poll(0)
     topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
@@ -159,8 +160,8 @@ def test_a_member_that_failed_commits_nothing(protocol: str) -> None:
 def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The core works every 50 ms, and when a fetch is used up, so that another one can follow."""
     consumer = Consumer[bytes, bytes]("127.0.0.1:1", {"max.poll.records": 100})
-    shell: Any = consumer
-    core: ConsumerCore = shell._core
+    shell = ClientParts(consumer)
+    core: ConsumerCore = shell.core
     sent: list[SendFetch] = []
     worked: list[int] = []
     clock = itertools.count(1_000)
@@ -174,15 +175,15 @@ def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyP
         return work(now_ms)
 
     async def scenario() -> list[int]:
-        shell._tasks.start()
+        shell.tasks.start()
         consumer.assign([PLACE])
         topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
-        shell._step(MetadataReceived((Node(1, "h", 1),), (topic,)))
+        shell.step(MetadataReceived((Node(1, "h", 1),), (topic,)))
         consumer.seek(PLACE, 0)
         await asyncio.sleep(0)
         rows = [Record(number, 1, None, b"v") for number in range(250)]
         part = FetchedPartition(0, memoryview(build_batch(rows)), 250, 250, 0, [], -1, None)
-        shell._step(FetchAnswered(sent[-1].request_id, 0, {PLACE: part}))
+        shell.step(FetchAnswered(sent[-1].request_id, 0, {PLACE: part}))
         found, works = [], []
         for _ in range(3):
             worked.clear()
@@ -194,11 +195,11 @@ def test_a_poll_soon_after_another_one_only_delivers(monkeypatch: pytest.MonkeyP
         worked.clear()
         await consumer.poll(0)
         assert worked and core.partitions[PLACE].consumed == 250
-        await shell._tasks.stop()
+        await shell.tasks.stop()
         return found
 
     monkeypatch.setattr(core, "poll", poll)
-    monkeypatch.setattr(shell, "_fetch", fetch)
+    monkeypatch.setattr(consumer, "_fetch", fetch)
     monkeypatch.setattr(consumer_shell, "now_ms", lambda: next(clock))
     assert asyncio.run(scenario()) == list(range(250))
 
@@ -247,7 +248,7 @@ def test_a_commit_is_not_repeated_with_the_epoch_of_a_later_membership(protocol:
         join_again(core, protocol)
 
     coordinator = Coordinator(passes)
-    cast("Any", consumer)._calls.coordinator = coordinator
+    ClientParts(consumer).calls.coordinator = coordinator
     with pytest.raises(StaleMemberError):
         asyncio.run(consumer.commit({PLACE: 5}))
     assert not coordinator.commits
@@ -263,7 +264,7 @@ def test_a_commit_is_repeated_with_the_new_epoch_of_the_same_membership(protocol
             core.step(ASSIGNED._replace(member_epoch=2), 6_001)
 
     coordinator = Coordinator(passes)
-    cast("Any", consumer)._calls.coordinator = coordinator
+    ClientParts(consumer).calls.coordinator = coordinator
     asyncio.run(consumer.commit({PLACE: 5}))
     (commit,) = coordinator.commits
     assert commit.generation_id_or_member_epoch == (3 if protocol == "classic" else 2)
@@ -284,7 +285,7 @@ def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(pr
             return answer
 
     coordinator = Late(lambda: None)
-    cast("Any", consumer)._calls.coordinator = coordinator
+    ClientParts(consumer).calls.coordinator = coordinator
     asyncio.run(consumer.commit({PLACE: 5}))
     assert len(coordinator.commits) == 1
     assert core.commitable() == {PLACE: OffsetToCommit(5)}
@@ -295,7 +296,7 @@ def test_a_commit_of_an_earlier_membership_does_not_stand_for_one_of_this_one(pr
 def test_an_offset_of_a_deleted_topic_is_not_committed(is_created_again: bool, is_known: bool) -> None:
     """The next topic of the name would begin there. The offsets of other topics are committed."""
     consumer, core = member("consumer")
-    shell: Any = consumer
+    shell = ClientParts(consumer)
     other, other_id = TopicPartition("u", 0), uuid.UUID(int=3)
     code = ErrorCode.NONE if is_created_again else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     after = TopicView("t", uuid.UUID(int=2), (PartitionLeader(1, 0),) * is_created_again, code)
@@ -321,13 +322,13 @@ def test_an_offset_of_a_deleted_topic_is_not_committed(is_created_again: bool, i
     async def metadata(topics: object) -> MetadataReceived:
         return MetadataReceived(nodes, (after,))
 
-    shell._calls.coordinator, shell._network.metadata = Informed(lambda: None), metadata
+    shell.calls.coordinator, shell.network.metadata = Informed(lambda: None), metadata
     core.view.update(MetadataReceived(nodes, (TopicView("u", other_id, (PartitionLeader(1, 0),)),)))
     if is_known:
         core.view.update(MetadataReceived(nodes, (after,)))
     offsets = {PLACE: OffsetToCommit(5, topic_id=TOPIC_ID), other: OffsetToCommit(6)}
     with pytest.raises(UnknownTopicError, match="t-0 was deleted"):
-        asyncio.run(shell._commit(offsets))
+        asyncio.run(shell.commit(offsets))
     assert asked[-1] == [other_id]
 
 
@@ -339,7 +340,7 @@ def test_a_commit_is_not_repeated_without_a_member(protocol: str) -> None:
         core.poll(1_000_000)
 
     coordinator = Coordinator(passes)
-    cast("Any", consumer)._calls.coordinator = coordinator
+    ClientParts(consumer).calls.coordinator = coordinator
     with pytest.raises(StaleMemberError):
         asyncio.run(consumer.commit({PLACE: 5}))
     assert not coordinator.commits
@@ -367,7 +368,7 @@ def test_an_epoch_that_is_never_accepted_is_an_error_with_its_reason(has_news: b
 
     coordinator = Refusing(lambda: None)
     coordinator.returns = None
-    cast("Any", consumer)._calls.coordinator = coordinator
+    ClientParts(consumer).calls.coordinator = coordinator
     if has_news:
         asyncio.run(consumer.commit({PLACE: 5}))
     else:
@@ -419,7 +420,7 @@ class Silent:
 def test_an_answer_without_the_partition_is_asked_for_again_and_then_an_error(what: str) -> None:
     """The consumer's position would never be looked up again, or its task would end with a KeyError."""
     consumer, _ = member("consumer")
-    calls, silent = cast("Any", consumer)._calls, Silent()
+    calls, silent = ClientParts(consumer).calls, Silent()
     calls.coordinator = calls._network = silent
     looked_up = calls.committed([PLACE]) if what == "committed" else calls.offsets({PLACE: -1})
     with pytest.raises(KafkaError, match="no answer for t-0"):
@@ -432,12 +433,12 @@ def test_a_consumer_closes_in_a_bounded_time(
 ) -> None:
     """The coordinator never answers."""
     consumer, core = member("consumer")
-    shell: Any = consumer
+    shell = ClientParts(consumer)
 
     async def connection() -> None:
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(shell._calls.coordinator, "connection", connection)
+    monkeypatch.setattr(shell.calls.coordinator, "connection", connection)
     monkeypatch.setattr(consumer_shell, "CLOSE_TIMEOUT_S", 0.01)
     monkeypatch.setattr(consumer_shell, "INTERRUPTED_CLOSE_TIMEOUT_S", 0.01)
     core.partitions[PLACE].seek(9)
@@ -472,7 +473,7 @@ def test_a_member_that_leaves_and_joins_again_says_so_in_this_order(
     Requests to a coordinator share a connection, also while it is looked up and opened.
     """
     consumer, core = member("consumer")
-    shell: Any = consumer
+    shell = ClientParts(consumer)
     line = Line()
     found = FindCoordinatorResponse(coordinators=[FoundCoordinator(key="g", node_id=1, host="h", port=1)])
 
@@ -487,19 +488,19 @@ def test_a_member_that_leaves_and_joins_again_says_so_in_this_order(
     async def ignore(*asked: object) -> None: ...
 
     async def scenario() -> None:
-        shell._tasks.start()
+        shell.tasks.start()
         if is_coordinator_known:
-            await shell._calls.coordinator.connection()
-        shell._perform(core.poll(1_000_000))
+            await shell.calls.coordinator.connection()
+        shell.perform(core.poll(1_000_000))
         (lost,) = (each for each in core.begin_poll(1_000_001) if isinstance(each, RevokePartitions))
-        shell._perform(core.step(RevocationDone(lost.step), 1_000_002))
+        shell.perform(core.step(RevocationDone(lost.step), 1_000_002))
         async with asyncio.timeout(5):
             await line.joined.wait()
-        await shell._tasks.stop()
+        await shell.tasks.stop()
 
     for name in ("_request_metadata", "_look_up_committed", "_fetch", "_check_positions"):
-        monkeypatch.setattr(shell, name, ignore)
-    monkeypatch.setattr(shell._network, "call_any", call_any)
-    monkeypatch.setattr(shell._network, "_connect", connect)
+        monkeypatch.setattr(consumer, name, ignore)
+    monkeypatch.setattr(shell.network, "call_any", call_any)
+    monkeypatch.setattr(shell.network, "_connect", connect)
     asyncio.run(scenario())
     assert line.epochs[:2] == [LEAVE_EPOCH, JOIN_EPOCH]

@@ -12,6 +12,7 @@ import pytest
 
 import tidelog.aio as aio
 import tidelog.client as threads
+from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer_batch import ProducerIdReceived
 from tidelog.client.errors import ClosedError, TopicAuthorizationError, UnknownTopicError
@@ -52,7 +53,7 @@ class OvertakenLock:
 def test_a_record_that_a_thread_adds_during_a_close_has_an_outcome(how: str) -> None:
     """Its delivery was never done, so a thread waited for it for ever."""
     producer = Producer[bytes, bytes]("127.0.0.1:1")
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
 
     def add() -> None:
         if how == "one":
@@ -62,13 +63,13 @@ def test_a_record_that_a_thread_adds_during_a_close_has_an_outcome(how: str) -> 
             producer.append_batch(BatchDelivery(), "t", 0, 0, (keys, [b"v"], None), 0)
 
     async def scenario() -> None:
-        shell._tasks.start()
+        shell.tasks.start()
         topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
-        shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
-        shell._lock = OvertakenLock(producer, asyncio.get_running_loop())
+        shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+        shell.guard_with(OvertakenLock(producer, asyncio.get_running_loop()))
         with pytest.raises(ClosedError):
             await asyncio.to_thread(add)
-        assert not shell._core.pending_batches()
+        assert not shell.core.pending_batches()
 
     asyncio.run(scenario())
 
@@ -96,17 +97,17 @@ class PreemptedLock:
 def test_a_record_that_a_thread_adds_before_a_close_has_an_outcome(how: str) -> None:
     """The thread then called a loop that was closed, and `send` raised a plain RuntimeError."""
     producer = Producer[bytes, bytes]("127.0.0.1:1")
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     thread = LoopThread("test")
     delivery = BatchDelivery()
 
     async def begin() -> None:
-        shell._tasks.start()
+        shell.tasks.start()
         topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
-        shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+        shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
 
     thread.call(begin())
-    shell._lock = PreemptedLock(producer, thread)
+    shell.guard_with(PreemptedLock(producer, thread))
     if how == "one":
         added = producer.append("t", 0, 0, None, b"v", ())
         assert added is not None
@@ -126,18 +127,18 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
 ) -> None:
     """The first send after the ACL was added failed with the refusal from before."""
     producer = Producer[bytes, bytes]("127.0.0.1:1")
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     refused = TopicView("t", ZERO_TOPIC_ID, (), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     permitted = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
     now = refused if is_still_refused else permitted
 
     async def answer(known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
-        shell._step(MetadataReceived((Node(1, "h", 1),), (now,)))
+        shell.step(MetadataReceived((Node(1, "h", 1),), (now,)))
 
     async def scenario() -> None:
-        shell._tasks.start()
-        shell._core.partition_count("t")
-        shell._core.step(MetadataReceived((Node(1, "h", 1),), (refused,)), 0)
+        shell.tasks.start()
+        shell.core.partition_count("t")
+        shell.core.step(MetadataReceived((Node(1, "h", 1),), (refused,)), 0)
         for send in (lambda: producer.send("t", b"v"), lambda: producer.partitions_for("t")):
             async with asyncio.timeout(1):
                 if is_still_refused:
@@ -146,7 +147,7 @@ def test_a_send_asks_again_for_a_topic_that_was_refused(
                 else:
                     await send()
 
-    monkeypatch.setattr(shell, "_request_metadata", answer)
+    monkeypatch.setattr(producer, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -155,7 +156,7 @@ def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topic
 ) -> None:
     """The response to a refresh arrived first, and the send failed with the refusal from before the ACL."""
     producer = Producer[bytes, bytes]("127.0.0.1:1")
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     other = TopicView("other", uuid.UUID(int=1), (PartitionLeader(1, 0),))
     refused = TopicView("t", ZERO_TOPIC_ID, (), ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     permitted = TopicView("t", uuid.UUID(int=2), (PartitionLeader(1, 0),))
@@ -164,24 +165,24 @@ def test_a_send_takes_no_refusal_from_before_it_from_an_answer_about_other_topic
     async def answer(known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
         asked.append(wanted)
         if wanted:
-            shell._step(MetadataReceived((Node(1, "h", 1),), (other, permitted)))
+            shell.step(MetadataReceived((Node(1, "h", 1),), (other, permitted)))
 
     async def scenario() -> None:
-        shell._tasks.start()
-        shell._core.partition_count("t")
-        shell._core.step(MetadataReceived((Node(1, "h", 1),), (other, refused)), 0)
-        shell._core._needs_metadata = True
-        shell._pump()  # a refresh is on its way, which does not name the topic
+        shell.tasks.start()
+        shell.core.partition_count("t")
+        shell.core.step(MetadataReceived((Node(1, "h", 1),), (other, refused)), 0)
+        shell.core._needs_metadata = True
+        shell.pump()  # a refresh is on its way, which does not name the topic
         await asyncio.sleep(0)
         assert asked == [()]
         sending = asyncio.create_task(producer.send("t", b"v"))
         await asyncio.sleep(0)
-        shell._step(MetadataReceived((Node(1, "h", 1),), (other,)))
+        shell.step(MetadataReceived((Node(1, "h", 1),), (other,)))
         async with asyncio.timeout(5):
             await sending
         assert asked == [(), ("t",)]
 
-    monkeypatch.setattr(shell, "_request_metadata", answer)
+    monkeypatch.setattr(producer, "_request_metadata", answer)
     asyncio.run(scenario())
 
 
@@ -234,11 +235,11 @@ def test_batches_that_end_while_they_wait_for_a_connection_are_not_written(
         "enable.idempotence": acks == "all",
     }
     producer = Producer[bytes, bytes]("127.0.0.1:1", settings)
-    shell = cast("Any", producer)
-    core, line = shell._core, Line()
+    shell = ClientParts(producer)
+    core, line = shell.core, Line()
 
     async def scenario() -> None:
-        shell._tasks.start()
+        shell.tasks.start()
         start_ms = now_ms()
         topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),) * 2)
         core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), start_ms)
@@ -256,13 +257,13 @@ def test_batches_that_end_while_they_wait_for_a_connection_are_not_written(
                 core.fail_all(KafkaError(ErrorCode.NETWORK_EXCEPTION, "aborted"))
         left = [batch for batch in request.batches if not batch.is_done]
         assert len(left) == (how == "one expires")
-        shell._write(request, line)
+        shell.write(request, line)
         for _ in range(10):
             await asyncio.sleep(0)
         assert line.written == [(TopicPartition("t", 1), [b"second"])] * len(left)
         assert all(batch.is_done and batch.error is None for batch in left)
         assert not core.pending_batches() and not core._requests, "the request is still in flight"
-        await shell._tasks.stop()
+        await shell.tasks.stop()
 
     asyncio.run(scenario())
 
@@ -270,16 +271,16 @@ def test_batches_that_end_while_they_wait_for_a_connection_are_not_written(
 def started_producer(**serializers: Any) -> Producer[Any, Any]:
     """Returns a producer that knows the topic `t` and whose pump does not run."""
     producer = Producer[Any, Any]("127.0.0.1:1", **serializers)
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
-    shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
-    shell._is_pump_scheduled = True
+    shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+    shell.stop_pump()
     return producer
 
 
 def records_of(producer: Producer[Any, Any]) -> list[tuple[bytes | None, bytes | None]]:
     found = []
-    for batch in cast("Any", producer)._core.pending_batches():
+    for batch in ClientParts(producer).core.pending_batches():
         batch.close()
         encoded = batch.encode(is_transactional=False)
         found += [(record.key, record.value) for record in iterate_records(encoded)]
@@ -326,10 +327,10 @@ def test_a_wrong_type_is_refused_by_the_name_of_its_field(field: str) -> None:
 
 def with_a_record(producer: Producer[bytes, bytes]) -> BatchDelivery:
     """Begins to use a producer without a broker, and adds a record to its buffer."""
-    shell = cast("Any", producer)
-    shell._tasks.start()
+    shell = ClientParts(producer)
+    shell.tasks.start()
     topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
-    shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), now_ms())
+    shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), now_ms())
     delivery = BatchDelivery()
     assert producer.append_batch(delivery, "t", 0, 0, (None, [b"v", b"w"], None), 0) == 2
     return delivery
@@ -405,7 +406,7 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
     opened: list[int] = []
 
     producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 60_000, "retry.backoff.ms": 0})
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
 
     async def scenario() -> BatchDelivery:
 
@@ -417,14 +418,14 @@ def test_the_end_of_all_tasks_flushes_an_open_producer(monkeypatch: pytest.Monke
 
         async def nothing(*arguments: object) -> None: ...
 
-        monkeypatch.setattr(shell._network, "start", nothing)
-        monkeypatch.setattr(shell, "_request_metadata", nothing)
-        monkeypatch.setattr(shell._network, "broker", connect)
+        monkeypatch.setattr(shell.network, "start", nothing)
+        monkeypatch.setattr(producer, "_request_metadata", nothing)
+        monkeypatch.setattr(shell.network, "broker", connect)
         await producer.start()
         delivery = with_a_record(producer)
-        shell._step(ProducerIdReceived(7, 0))
-        shell._core.is_flushing = True
-        shell._pump()
+        shell.step(ProducerIdReceived(7, 0))
+        shell.core.is_flushing = True
+        shell.pump()
         await asyncio.sleep(0)
         assert opened == [1]
         return delivery
@@ -444,7 +445,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
     """The send waited for a minute, and then named the buffer."""
     monkeypatch.setattr(shell_producer, "NEW_PARTITION_WAIT_S", 0.3)
     producer = Producer[bytes, bytes]("127.0.0.1:1")
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     answers = 0
 
     async def answer(known: tuple[str, ...], wanted: tuple[str, ...]) -> None:
@@ -453,7 +454,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
         answers += 1
         count = 78 if appears and answers == 2 else 3
         topic = TopicView("t", uuid.UUID(int=1), (PartitionLeader(1, 0),) * count)
-        shell._step(MetadataReceived((Node(1, "h", 1),), (topic,)))
+        shell.step(MetadataReceived((Node(1, "h", 1),), (topic,)))
 
     async def send() -> int:
         if how == "send":
@@ -462,7 +463,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
         return len(await producer.send_batch("t", [b"v"], keys=keys, partition=77))
 
     async def scenario() -> None:
-        shell._tasks.start()
+        shell.tasks.start()
         async with asyncio.timeout(10):
             if appears:
                 assert await send() == (77 if how == "send" else 1)
@@ -473,7 +474,7 @@ def test_a_partition_that_does_not_exist_is_named_after_new_metadata(
         assert answers >= 2
         producer.report_unclosed()
 
-    monkeypatch.setattr(shell, "_request_metadata", answer)
+    monkeypatch.setattr(producer, "_request_metadata", answer)
     with pytest.warns(ResourceWarning):
         asyncio.run(scenario())
 
@@ -509,8 +510,8 @@ def test_a_wrong_choice_of_a_partitioner_is_named_at_once(is_batch: bool) -> Non
 def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: int) -> None:
     """A request that waits for its connection took the id of the topic that was created again meanwhile."""
     producer = Producer[bytes, bytes]("127.0.0.1:1", {"linger.ms": 0})
-    shell = cast("Any", producer)
-    core = shell._core
+    shell = ClientParts(producer)
+    core = shell.core
     first, second = (TopicView("t", uuid.UUID(int=number), (PartitionLeader(1, 0),)) for number in (1, 2))
     core.step(MetadataReceived((Node(1, "h", 1),), (first,)), 0)
     core.step(ProducerIdReceived(7, 0), 0)
@@ -522,7 +523,7 @@ def test_a_request_names_the_topic_for_which_its_batches_were_numbered(version: 
         def version_for(self, request: ProduceRequest, **versions: int) -> int:
             return version
 
-    made, chosen = produce_request(cast("Any", Broker()), request.batches, shell.settings)
+    made, chosen = produce_request(cast("Any", Broker()), request.batches, producer.settings)
     assert (made.topic_data[0].topic_id, chosen) == (first.topic_id, version)
     (batch,) = request.batches
     assert batch.topic_id == (first.topic_id if version == 13 else ZERO_TOPIC_ID), "12 does not send the id"

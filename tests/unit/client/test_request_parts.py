@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokerlab.client_parts import ClientParts
 from tidelog.client.admin.access import AclBinding, create_acls
 from tidelog.client.admin.brokers import describe_log_dirs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, delete_offsets
@@ -124,14 +125,14 @@ def test_the_metadata_of_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ASKED: dict[str, Callable[[Any], Any]] = {
-    "commit": lambda shell: shell._calls.commit(dict.fromkeys(PLACES, OffsetToCommit(1)), Member()),
-    "committed": lambda shell: shell._calls.committed(PLACES),
-    "offsets": lambda shell: shell._calls.offsets(dict.fromkeys(PLACES, -1)),
-    "epochs": lambda shell: shell._calls.epoch_ends(1, dict.fromkeys(PLACES, PositionCheck(1, 0, 0))),
-    "metadata": lambda shell: shell._network.metadata(f"t{number}" for number in range(20_000)),
-    "fetch": lambda shell: shell._fetch(first_fetch(shell._core)),
+    "commit": lambda shell: shell.calls.commit(dict.fromkeys(PLACES, OffsetToCommit(1)), Member()),
+    "committed": lambda shell: shell.calls.committed(PLACES),
+    "offsets": lambda shell: shell.calls.offsets(dict.fromkeys(PLACES, -1)),
+    "epochs": lambda shell: shell.calls.epoch_ends(1, dict.fromkeys(PLACES, PositionCheck(1, 0, 0))),
+    "metadata": lambda shell: shell.network.metadata(f"t{number}" for number in range(20_000)),
+    "fetch": lambda shell: shell.fetch(first_fetch(shell.core)),
     "offsets in a transaction": lambda shell: TransactionCalls(
-        shell._network, cast("Any", ProducerSettings(transactional_id="x"))
+        shell.network, cast("Any", ProducerSettings(transactional_id="x"))
     ).commit_offsets(ProducerIdReceived(1, 1), dict.fromkeys(PLACES, 1), GroupMetadata("g")),
 }
 
@@ -146,9 +147,9 @@ def first_fetch(core: ConsumerCore) -> SendFetch:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_calls_of_the_consumer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    shell: Any = Consumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"})
+    shell = ClientParts(Consumer[bytes, bytes]("127.0.0.1:1", {"group.id": "g"}))
     views = tuple(TopicView(place.topic, uuid.UUID(int=1), (PartitionLeader(1, 0),)) for place in PLACES)
-    shell._core.view.update(MetadataReceived((Node(1, "h", 1),), views))
+    shell.core.view.update(MetadataReceived((Node(1, "h", 1),), views))
 
     class Line:
         async def call(self, request: Any, *asked: object, **options: object) -> Any:
@@ -160,8 +161,8 @@ def test_calls_of_the_consumer(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     async def call_any(request: Any, **options: object) -> Any:
         return Broker().call(request, None)
 
-    monkeypatch.setattr(shell._network, "broker", line)
-    monkeypatch.setattr(shell._network, "call_any", call_any)
+    monkeypatch.setattr(shell.network, "broker", line)
+    monkeypatch.setattr(shell.network, "call_any", call_any)
     monkeypatch.setattr(Coordinator, "connection", line)
     with pytest.raises(SentError):
         asyncio.run(ASKED[name](shell))

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer_events import AcknowledgeType
 from tidelog.client.core.membership import HeartbeatAnswered
@@ -75,9 +76,9 @@ def subscribed(
         {"group.id": "g", "share.acknowledgement.mode": mode, "default.api.timeout.ms": 100},
     )
     calls = Calls()
-    shell = cast("Any", consumer)
-    shell._tasks.start()
-    shell._calls = calls
+    shell = ClientParts(consumer)
+    shell.tasks.start()
+    shell.calls = calls
     topic = TopicView("t", TOPIC_ID, (PartitionLeader(1, 0),))
 
     async def metadata(*arguments: Any, **options: Any) -> MetadataReceived:
@@ -85,8 +86,8 @@ def subscribed(
 
     async def close() -> None: ...
 
-    monkeypatch.setattr(shell._network, "metadata", metadata)
-    monkeypatch.setattr(shell._network, "close", close)
+    monkeypatch.setattr(shell.network, "metadata", metadata)
+    monkeypatch.setattr(shell.network, "close", close)
     consumer.subscribe(["t"])
     return consumer, calls
 

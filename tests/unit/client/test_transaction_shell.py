@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
 
 import pytest
 
+from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer_batch import ProducerIdReceived
 from tidelog.client.core.transaction import TransactionState
@@ -47,15 +47,15 @@ class Calls:
 def begun() -> tuple[Producer[bytes, bytes], Calls]:
     """Returns a producer in a transaction that has content, and its coordinator."""
     producer = Producer[bytes, bytes]("127.0.0.1:1", {"transactional.id": "x", "max.request.size": 2_000})
-    shell, calls = cast("Any", producer), Calls()
-    shell._transaction_calls = calls
-    shell._tasks.start()
+    shell, calls = ClientParts(producer), Calls()
+    shell.transaction_calls = calls
+    shell.tasks.start()
     topic = TopicView("t", ZERO_TOPIC_ID, (PartitionLeader(1, 0),))
-    shell._core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
-    shell._core.step(IDENTITY, 0)
-    shell._transaction.move_to(TransactionState.READY)
+    shell.core.step(MetadataReceived((Node(1, "h", 1),), (topic,)), 0)
+    shell.core.step(IDENTITY, 0)
+    shell.transaction.move_to(TransactionState.READY)
     producer.begin_transaction()
-    shell._transaction.has_content = True
+    shell.transaction.has_content = True
     return producer, calls
 
 
@@ -136,7 +136,7 @@ def test_a_producer_that_cannot_claim_its_id_leaves_no_connection(
 ) -> None:
     """`async with` does not close what did not start."""
     producer = Producer[bytes, bytes]("127.0.0.1:1", {"transactional.id": "x"})
-    shell = cast("Any", producer)
+    shell = ClientParts(producer)
     closed: list[str] = []
 
     class Line:
@@ -161,6 +161,6 @@ def test_a_producer_that_cannot_claim_its_id_leaves_no_connection(
         assert closed == ["line"]
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    monkeypatch.setattr(shell._network, "_connect", connect)
-    monkeypatch.setattr(shell._transaction_calls, "initialise", initialise)
+    monkeypatch.setattr(shell.network, "_connect", connect)
+    monkeypatch.setattr(shell.transaction_calls, "initialise", initialise)
     asyncio.run(scenario())
