@@ -19,10 +19,10 @@ from tidelog.client.cluster import (
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError, UnsupportedApiError
+from tidelog.client.handshake import api_key_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import (
     Assignment as ConsumerAssignment,
 )
@@ -70,6 +70,7 @@ from tidelog.wire.messages.streams_group_describe import (
     StreamsGroupDescribeResponse,
     TaskIds,
 )
+from tidelog.wire.schema import Message
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -98,8 +99,11 @@ DEAD: Final = "Dead"
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_LAST_OFFSET_FETCH_BY_NAME: Final = 9
+_LAST_VERSION_BY_NAME: Final = 9
 R = TypeVar("R")
+Described = TypeVar(
+    "Described", ConsumerGroupDescribeResponse, ShareGroupDescribeResponse, StreamsGroupDescribeResponse
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,23 +220,23 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
     return until_loaded(cluster, ask)
 
 
-def _serves(coordinator: BrokerConnection, api_key: int) -> bool:
-    """Returns whether the broker serves the API in a version that this client knows."""
-    try:
-        coordinator.version_for(api_key)
-    except UnsupportedApiError:
-        return False
-    return True
-
-
-def _is_described(error_code: int, error_message: str | None, group_id: str) -> bool:
-    """Returns whether an API that describes groups of one type knows the group. It may be of another type, or
-    the feature of the type may be off. Raises KafkaError for all other errors.
+def _described(
+    coordinator: BrokerConnection, request: Message, answer: type[Described], group_id: str
+) -> Described | None:
+    """Returns the answer of an API that describes groups of one type, or None if it does not know the group:
+    the broker may not support it, the group may be of another type, or the feature of the type may be off.
+    Raises KafkaError for all other errors.
     """
-    if error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
-        return False
-    raise_on_group_error(error_code, group_id, error_message)
-    return True
+    try:
+        coordinator.version_for(api_key_of(request))
+    except UnsupportedApiError:
+        return None
+    found = coordinator.call(request, answer)
+    row = found.groups[0]
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_on_group_error(row.error_code, group_id, row.error_message)
+    return found
 
 
 def _assigned(
@@ -246,13 +250,12 @@ def _assigned(
 
 
 def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a KIP-848 group, or None if the group is of another type or the broker does not support it."""
-    if not _serves(coordinator, ApiKey.CONSUMER_GROUP_DESCRIBE):
+    """Returns a KIP-848 group or None, as `_described` does."""
+    request = ConsumerGroupDescribeRequest([group_id])
+    answer = _described(coordinator, request, ConsumerGroupDescribeResponse, group_id)
+    if answer is None:
         return None
-    answer = coordinator.call(ConsumerGroupDescribeRequest([group_id]), ConsumerGroupDescribeResponse)
     row = answer.groups[0]
-    if not _is_described(row.error_code, row.error_message, group_id):
-        return None
     members = [
         GroupMember(
             member.member_id,
@@ -267,20 +270,16 @@ def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group 
 
 
 def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a share group, or None if the group is of another type or the broker does not support it."""
-    if not _serves(coordinator, ApiKey.SHARE_GROUP_DESCRIBE):
+    """Returns a share group or None, as `_described` does."""
+    answer = _described(
+        coordinator, ShareGroupDescribeRequest([group_id]), ShareGroupDescribeResponse, group_id
+    )
+    if answer is None:
         return None
-    answer = coordinator.call(ShareGroupDescribeRequest([group_id]), ShareGroupDescribeResponse)
     row = answer.groups[0]
-    if not _is_described(row.error_code, row.error_message, group_id):
-        return None
     members = [
         GroupMember(
-            member.member_id,
-            None,
-            member.client_id,
-            member.client_host,
-            _assigned(member.assignment),
+            member.member_id, None, member.client_id, member.client_host, _assigned(member.assignment)
         )
         for member in row.members
     ]
@@ -288,15 +287,12 @@ def _describe_share(coordinator: BrokerConnection, group_id: str) -> Group | Non
 
 
 def _describe_streams(coordinator: BrokerConnection, group_id: str) -> Group | None:
-    """Returns a streams group with the partitions of its active tasks, or None if the group is of another
-    type or the broker does not support it.
-    """
-    if not _serves(coordinator, ApiKey.STREAMS_GROUP_DESCRIBE):
+    """Returns a streams group with the partitions of its active tasks, or None, as `_described` does."""
+    request = StreamsGroupDescribeRequest([group_id])
+    answer = _described(coordinator, request, StreamsGroupDescribeResponse, group_id)
+    if answer is None:
         return None
-    answer = coordinator.call(StreamsGroupDescribeRequest([group_id]), StreamsGroupDescribeResponse)
     row = answer.groups[0]
-    if not _is_described(row.error_code, row.error_message, group_id):
-        return None
     subtopologies = None if row.topology is None else row.topology.subtopologies
     topics = {
         found.subtopology_id: [
@@ -358,9 +354,7 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
     def ask() -> dict[TopicPartition, int]:
         coordinator = coordinator_of(cluster, GROUP, group_id)
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
-        answer = coordinator.call(
-            request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
-        )
+        answer = coordinator.call(request, OffsetFetchResponse, at_least=8, at_most=_LAST_VERSION_BY_NAME)
         found = answer.groups[0]
         raise_on_group_error(found.error_code, group_id)
         return _offsets_of(found)
@@ -387,7 +381,7 @@ def committed_offsets_of_groups(
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=None) for name in names])
         try:
             answer = cluster.broker(broker_id).call(
-                request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
+                request, OffsetFetchResponse, at_least=8, at_most=_LAST_VERSION_BY_NAME
             )
         except (ClientError, KafkaError):
             silent.add(broker_id)
@@ -579,7 +573,6 @@ def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
         time.sleep(RETRY_BACKOFF_S)
 
 
-_LAST_VERSION_BY_NAME: Final = 9
 _OF_MEMBERS_ONLY: Final = (
     ErrorCode.UNKNOWN_MEMBER_ID,
     ErrorCode.ILLEGAL_GENERATION,
