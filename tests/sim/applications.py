@@ -15,15 +15,14 @@ from sim.plan import TOPIC, ApplicationsPlan, ShareGroupPlan
 from sim.rpc import SimControllerApi
 from sim.share_members import Backlog, ShareDeliveries, ShareMember
 from sim.store import SimStore
-from tidelog.broker.share.share_partition import SharePartitionKey
-from tidelog.client.admin.topics import ConfigOperation, ResourceType
 from tidelog.client.errors import ClientError, TransactionAbortableError
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.producing.delivery import Delivery
 from tidelog.client.shell.producing.producer import Producer
 from tidelog.client.shell.producing.transactions import GroupMetadata
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.incremental_alter_configs import (
@@ -331,7 +330,7 @@ class Applications:
         }
         configs = [AlterableConfig(name, ConfigOperation.SET, value) for name, value in settings.items()]
         request = IncrementalAlterConfigsRequest(
-            [AlterConfigsResource(ResourceType.GROUP, SHARE_GROUP, configs)]
+            [AlterConfigsResource(ConfigResourceType.GROUP, SHARE_GROUP, configs)]
         )
         api = SimControllerApi(self._world.network, SimStore(self._world.network))
         while True:

@@ -26,7 +26,7 @@ from tidelog.broker.share.dead_letter_copies import DeadLetterCopies
 from tidelog.broker.share.dead_letter_records import NO_RECORD, DeadLetter, ReadLetters
 from tidelog.broker.share.deliveries import AcknowledgedBatch, DeadLetters, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
-from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey, ShareParts
+from tidelog.broker.share.share_partition import SharePartition, ShareParts
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
@@ -38,7 +38,7 @@ from tidelog.group_coordinator.share_states.share_state_core import ShareStateCo
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.records.record import iterate_records
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.settings.broker_settings import BrokerSettings

@@ -13,27 +13,26 @@ from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, co
 from tidelog.client.admin.topics import (
     CONFIG_SOURCES,
     ConfigChange,
-    ConfigOperation,
     ConfigResource,
-    ResourceType,
     alter_configs,
     describe_configs,
 )
 from tidelog.client.cluster import Cluster
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.process.command_help import SuggestingGroup
 
 SECRET: Final = "(secret)"
-_OWN_SOURCES: Final[Mapping[tuple[ResourceType, bool], int]] = {
-    (ResourceType.TOPIC, True): 1,
-    (ResourceType.BROKER, True): 2,
-    (ResourceType.BROKER, False): 3,
-    (ResourceType.GROUP, True): 8,
+_OWN_SOURCES: Final[Mapping[tuple[ConfigResourceType, bool], int]] = {
+    (ConfigResourceType.TOPIC, True): 1,
+    (ConfigResourceType.BROKER, True): 2,
+    (ConfigResourceType.BROKER, False): 3,
+    (ConfigResourceType.GROUP, True): 8,
 }
 """The source of a resource's own settings (see CONFIG_SOURCES), by its type and whether it has a name."""
 _ENTITY_TYPES: Final = {
-    "topics": ResourceType.TOPIC,
-    "brokers": ResourceType.BROKER,
-    "groups": ResourceType.GROUP,
+    "topics": ConfigResourceType.TOPIC,
+    "brokers": ConfigResourceType.BROKER,
+    "groups": ConfigResourceType.GROUP,
 }
 
 _NAME_ONE: Final = (
@@ -108,16 +107,16 @@ def _named_resource(
     """
     named: list[ConfigResource] = []
     if topic:
-        named.append(ConfigResource(ResourceType.TOPIC, topic))
+        named.append(ConfigResource(ConfigResourceType.TOPIC, topic))
     if group:
-        named.append(ConfigResource(ResourceType.GROUP, group))
+        named.append(ConfigResource(ConfigResourceType.GROUP, group))
     if broker is not None:
-        named.append(ConfigResource(ResourceType.BROKER, str(broker)))
+        named.append(ConfigResource(ConfigResourceType.BROKER, str(broker)))
     if broker_defaults or (entity_type == "brokers" and entity_default):
-        named.append(ConfigResource(ResourceType.BROKER, ""))
+        named.append(ConfigResource(ConfigResourceType.BROKER, ""))
     elif entity_type and entity_name:
         resource_type = _ENTITY_TYPES[entity_type]
-        if resource_type is ResourceType.BROKER and not entity_name.isdecimal():
+        if resource_type is ConfigResourceType.BROKER and not entity_name.isdecimal():
             raise ToolError(
                 f"--entity-name {entity_name}: broker ids are numbers; 'tidelog cluster describe' shows them"
             )
@@ -147,7 +146,7 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
     named = _named_resource(**entity) if shows_all else _resource(**entity)
     with connect(bootstrap_server, request_timeout_ms) as cluster:
         resource = named or _lowest_broker(cluster)
-        if resource.resource_type is ResourceType.TOPIC:
+        if resource.resource_type is ConfigResourceType.TOPIC:
             cluster.topic(resource.name)  # reports a missing topic clearly
         entries = describe_configs(cluster, resource)
     rows = [
@@ -165,7 +164,7 @@ def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **
 
 def _lowest_broker(cluster: Cluster) -> ConfigResource:
     lowest = min(broker.broker_id for broker in cluster.describe().brokers)
-    return ConfigResource(ResourceType.BROKER, str(lowest))
+    return ConfigResource(ConfigResourceType.BROKER, str(lowest))
 
 
 @command.command(

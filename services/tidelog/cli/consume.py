@@ -33,7 +33,7 @@ from tidelog.cli.tool_command import (
     parse_assignments,
     topic_option,
 )
-from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs, list_offsets
+from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.consumer_batch import ConsumerBatch
 from tidelog.client.core.settings import (
@@ -46,6 +46,7 @@ from tidelog.client.core.settings import (
 from tidelog.client.errors import StaleMemberError
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.topic_reader import POLL_S, TopicReader, consumer_of, reading, sound_records
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
@@ -312,7 +313,7 @@ def _null_of(record_format: RecordFormat, properties: tuple[str, ...]) -> bytes:
 
 
 def _timestamp_type(cluster: Cluster, topic: str) -> str:
-    resource = ConfigResource(ResourceType.TOPIC, topic)
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic)
     (entry,) = describe_configs(cluster, resource, ["message.timestamp.type"])
     return entry.value or "CreateTime"
 

@@ -28,16 +28,10 @@ from tidelog.client.admin.reassignments import (
     replica_counts,
     standing_of,
 )
-from tidelog.client.admin.topics import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ResourceType,
-    alter_configs,
-    describe_configs,
-)
+from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs, describe_configs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import KafkaError
 
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
@@ -248,10 +242,10 @@ def set_throttle(cluster: Cluster, moves: Sequence[Move], bytes_per_s: int) -> N
     alive = {broker.broker_id for broker in cluster.describe().brokers}
     for broker in brokers:
         if broker in alive:
-            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            resource = ConfigResource(ConfigResourceType.BROKER, str(broker))
             _set(cluster, resource, {LEADER_RATE: str(bytes_per_s), FOLLOWER_RATE: str(bytes_per_s)})
     for topic, (leaders, followers) in throttled_replicas(moves).items():
-        resource = ConfigResource(ResourceType.TOPIC, topic)
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
         _set(cluster, resource, {LEADER_REPLICAS: leaders, FOLLOWER_REPLICAS: followers})
 
 
@@ -262,12 +256,12 @@ def remove_throttle(cluster: Cluster, topics: Iterable[str]) -> int:
     """
     count = 0
     resources = [
-        (ConfigResource(ResourceType.BROKER, str(broker.broker_id)), (LEADER_RATE, FOLLOWER_RATE))
+        (ConfigResource(ConfigResourceType.BROKER, str(broker.broker_id)), (LEADER_RATE, FOLLOWER_RATE))
         for broker in cluster.describe().brokers
     ]
     for topic in topics:
         names = (LEADER_REPLICAS, FOLLOWER_REPLICAS)
-        resources.append((ConfigResource(ResourceType.TOPIC, topic), names))
+        resources.append((ConfigResource(ConfigResourceType.TOPIC, topic), names))
     for resource, names in resources:
         found = describe_configs(cluster, resource, list(names))
         changes = [ConfigChange(entry.name, ConfigOperation.DELETE) for entry in found if entry.is_dynamic]

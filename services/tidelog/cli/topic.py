@@ -34,9 +34,7 @@ from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.admin.topics import (
     BROKER_DEFAULT,
     ConfigChange,
-    ConfigOperation,
     ConfigResource,
-    ResourceType,
     alter_configs,
     create_partitions,
     create_topic,
@@ -46,6 +44,7 @@ from tidelog.client.admin.topics import (
     unconfirmed_topics,
 )
 from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS, topic_id_text
@@ -251,7 +250,7 @@ def describe(
 
 def _overrides(cluster: Cluster, name: str) -> dict[str, str | None]:
     """Returns the settings that differ from the brokers' defaults."""
-    entries = describe_configs(cluster, ConfigResource(ResourceType.TOPIC, name))
+    entries = describe_configs(cluster, ConfigResource(ConfigResourceType.TOPIC, name))
     return {entry.name: entry.value for entry in entries if entry.is_dynamic}
 
 
@@ -362,7 +361,7 @@ def confirm_settings(
         for name in dict.fromkeys(names or unconfirmed):
             is_unconfirmed = name in unconfirmed
             if is_unconfirmed:
-                alter_configs(cluster, ConfigResource(ResourceType.TOPIC, name), [change])
+                alter_configs(cluster, ConfigResource(ConfigResourceType.TOPIC, name), [change])
             done = "are confirmed" if is_unconfirmed else "needed no confirmation"
             say(
                 f"The settings of topic {name} {done}.",

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from tidelog.client.admin.brokers import LogDir, Quorum, describe_log_dirs, describe_quorum
 from tidelog.client.admin.offsets import offsets_of_topics
-from tidelog.client.admin.topics import ConfigEntry, ConfigResource, ResourceType, describe_configs
+from tidelog.client.admin.topics import ConfigEntry, ConfigResource, describe_configs
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
@@ -24,6 +24,7 @@ from tidelog.console.readings import (
     TopicRow,
 )
 from tidelog.console.silent_brokers import SilentBrokers, ask_one
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER, READ_COMMITTED
@@ -272,7 +273,7 @@ class ClusterReader:
                     sizes.get(partition.index),
                 )
             )
-        resource = ConfigResource(ResourceType.TOPIC, name)
+        resource = ConfigResource(ConfigResourceType.TOPIC, name)
         settings = unless_denied(lambda: describe_configs(cluster, resource), denied)
         return TopicReading(
             _topic_row(topic, starts, ends, total, rate),
@@ -335,7 +336,7 @@ def _topic_row(
 
 def _settings(cluster: Cluster, broker_id: int | None, silent: set[int]) -> SettingsReading:
     def ask(asked: int) -> list[ConfigEntry]:
-        return describe_configs(cluster, ConfigResource(ResourceType.BROKER, str(asked)))
+        return describe_configs(cluster, ConfigResource(ConfigResourceType.BROKER, str(asked)))
 
     broker_ids = tuple(broker.broker_id for broker in cluster.describe().brokers)
     chosen, entries = ask_one(broker_ids if broker_id is None else (broker_id,), silent, ask)

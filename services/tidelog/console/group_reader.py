@@ -24,7 +24,7 @@ from tidelog.client.admin.groups import (
 from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.admin.raw_batches import fetch_batches
 from tidelog.client.admin.share_groups import ShareOffset, describe_share_offsets, start_offsets
-from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs
+from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.console.cluster_reader import leader_sizes
@@ -38,6 +38,7 @@ from tidelog.console.readings import (
     TransactionList,
 )
 from tidelog.console.silent_brokers import SilentBrokers
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
@@ -326,7 +327,7 @@ def _owners(group: Group) -> dict[TopicPartition, str]:
 
 
 def _retention(cluster: Cluster, name: str) -> Retention:
-    resource = ConfigResource(ResourceType.TOPIC, name)
+    resource = ConfigResource(ConfigResourceType.TOPIC, name)
     values = {entry.name: entry.value for entry in describe_configs(cluster, resource, list(_RETENTION))}
     return Retention(
         int(values.get("retention.ms") or NO_LIMIT),

@@ -49,6 +49,14 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class SharePartitionKey(NamedTuple):
+    """A partition as one share group consumes it (Kafka's `SharePartitionKey`)."""
+
+    group_id: str
+    topic_id: uuid.UUID
+    partition: int
+
+
 def topic_id_text(topic_id: uuid.UUID) -> str:
     """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()

@@ -19,8 +19,9 @@ from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.main import main
 from tidelog.cli.rebalance import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from tidelog.client.admin.reassignments import list_reassignments
-from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs
+from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster
+from tidelog.model.configs import ConfigResourceType
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 RECORD = b"x" * 1000
@@ -55,7 +56,7 @@ def replicas_on(cluster: TidelogCluster, topic: str) -> dict[int, int]:
     return {broker: sum(broker in p.replicas for p in partitions) for broker in (1, 2, 3)}
 
 
-def dynamic_settings(cluster: TidelogCluster, kind: ResourceType, name: str) -> dict[str, str | None]:
+def dynamic_settings(cluster: TidelogCluster, kind: ConfigResourceType, name: str) -> dict[str, str | None]:
     with Cluster(cluster.bootstrap) as client:
         entries = describe_configs(client, ConfigResource(kind, name))
     return {entry.name: entry.value for entry in entries if entry.is_dynamic}
@@ -108,8 +109,8 @@ def test_copying_is_throttled_and_the_throttle_is_removed_at_its_end(
     started = rebalance(three, "--topic", big_topic, "--execute", "--throttle", "300000", "--timeout", "0.5")
     assert started.exit_code == 1, started.output
     assert "Started moves continue" in started.stderr
-    assert dynamic_settings(three, ResourceType.BROKER, "3").keys() >= {LEADER_RATE, FOLLOWER_RATE}
-    assert dynamic_settings(three, ResourceType.TOPIC, big_topic)[LEADER_REPLICAS]
+    assert dynamic_settings(three, ConfigResourceType.BROKER, "3").keys() >= {LEADER_RATE, FOLLOWER_RATE}
+    assert dynamic_settings(three, ConfigResourceType.TOPIC, big_topic)[LEADER_REPLICAS]
     under_way = rebalance(three, "--verify")
     assert (under_way.exit_code, "the throttle remains" in under_way.stderr) == (1, True), under_way.output
     again = rebalance(three, "--topic", big_topic, "--execute")
@@ -120,8 +121,8 @@ def test_copying_is_throttled_and_the_throttle_is_removed_at_its_end(
     tell("1.5 MB at 0.3 MB/s", time.monotonic() - began_s)
     assert time.monotonic() - began_s > 2, "it was throttled"
     assert re.search(r"throttle was removed|throttles were removed", verified.stdout)
-    assert dynamic_settings(three, ResourceType.BROKER, "3") == {}
-    assert LEADER_REPLICAS not in dynamic_settings(three, ResourceType.TOPIC, big_topic)
+    assert dynamic_settings(three, ConfigResourceType.BROKER, "3") == {}
+    assert LEADER_REPLICAS not in dynamic_settings(three, ConfigResourceType.TOPIC, big_topic)
 
 
 def test_a_running_move_can_be_cancelled(three: TidelogCluster, big_topic: str) -> None:
@@ -132,7 +133,7 @@ def test_a_running_move_can_be_cancelled(three: TidelogCluster, big_topic: str) 
     with Cluster(three.bootstrap) as client:
         assert list_reassignments(client) == {}
     assert replicas_on(three, big_topic) == {1: 2, 2: 2, 3: 0}
-    assert dynamic_settings(three, ResourceType.BROKER, "1") == {}
+    assert dynamic_settings(three, ConfigResourceType.BROKER, "1") == {}
 
 
 def test_an_impossible_plan_is_reported_in_one_line(three: TidelogCluster) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.broker.cluster.config_changes import ResourceType
+from tidelog.model.configs import ConfigResourceType
 from tidelog.settings.setting_description import ConfigSource
 from tidelog.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 
@@ -20,7 +20,7 @@ def test_a_dynamic_setting_without_effect_is_described_and_logged_once(lab: InMe
     warned = [entry for entry in logs if entry.get("setting") == NAME]
     assert [entry["event"] for entry in warned] == ["a Kafka setting has no effect in tidelog"]
     assert "tidelog has no GSSAPI" in warned[0]["remark"]
-    resource = DescribeConfigsResource(ResourceType.BROKER, str(BROKER_ID), [NAME])
+    resource = DescribeConfigsResource(ConfigResourceType.BROKER, str(BROKER_ID), [NAME])
     (answer,) = lab.call(DescribeConfigsRequest([resource], True, True), 4).results
     (config,) = answer.configs
     assert (config.value, config.config_source) == ("58000", ConfigSource.DYNAMIC_BROKER_CONFIG)

@@ -8,10 +8,11 @@ import pytest
 
 from tidelog.controller.core import client_quotas, config_changes
 from tidelog.controller.core.client_quotas import alter_client_quotas
-from tidelog.controller.core.config_changes import ConfigOperation, ResourceType, incremental_alter_configs
+from tidelog.controller.core.config_changes import incremental_alter_configs
 from tidelog.controller.core.decision import Context, Record, Write
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.steps import all_at_once
@@ -56,7 +57,7 @@ def test_a_limited_number_of_groups_has_settings_of_their_own(monkeypatch: pytes
     def configure(group: str, timeout_ms: int) -> int:
         setting = configs.AlterableConfig("consumer.session.timeout.ms", ConfigOperation.SET, str(timeout_ms))
         request = configs.IncrementalAlterConfigsRequest(
-            [configs.AlterConfigsResource(ResourceType.GROUP, group, [setting])]
+            [configs.AlterConfigsResource(ConfigResourceType.GROUP, group, [setting])]
         )
         decision = all_at_once(incremental_alter_configs(state, CONTEXT, request, 1))
         apply(state, decision.records)

@@ -19,17 +19,12 @@ import pytest
 
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.client.admin.access import create_acls, describe_users, list_acls, set_password
-from tidelog.client.admin.topics import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ResourceType,
-    alter_configs,
-)
+from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.client.partitioners import partition_for_key
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, Principal
 from tidelog.model.acl import ResourceType as AclResourceType
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.instants import WallMs
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
@@ -171,7 +166,7 @@ def test_a_reset_waits_for_files_that_are_being_removed(
 def test_changed_settings_of_brokers_are_gone_in_the_next_test(tidelog: Cluster) -> None:
     with BrokerCluster(tidelog.bootstrap, client_id="test") as client:
         change = ConfigChange("message.max.bytes", ConfigOperation.SET, "100")
-        alter_configs(client, ConfigResource(ResourceType.BROKER, ""), [change])
+        alter_configs(client, ConfigResource(ConfigResourceType.BROKER, ""), [change])
     tidelog.clean()
     tidelog.produce("flights", "x" * 500)
 

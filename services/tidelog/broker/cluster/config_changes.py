@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.broker.net.tls import TlsFileError, server_context
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.structured_log import log_level, set_log_level, set_logger_level
 from tidelog.settings.dynamic_settings import validate_broker_overrides
@@ -24,16 +24,6 @@ from tidelog.settings.tls_settings import plan_tls
 
 if TYPE_CHECKING:
     from tidelog.settings.broker_settings import BrokerSettings
-
-
-class ResourceType(IntEnum):
-    """Kafka's `ConfigResource.Type`."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 ALL_BROKERS: Final = ""
@@ -173,16 +163,16 @@ def _check(settings: BrokerSettings, resource: Resource, is_incremental: bool) -
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"Unknown operation {_operation(change)} for {change.name}"
             )
-    if resource.resource_type == ResourceType.BROKER:
+    if resource.resource_type == ConfigResourceType.BROKER:
         _check_broker(settings, resource, is_incremental)
-    elif resource.resource_type == ResourceType.BROKER_LOGGER and is_incremental:
+    elif resource.resource_type == ConfigResourceType.BROKER_LOGGER and is_incremental:
         check_broker_name(resource.resource_name, settings.node_id)
         for change in resource.configs:
             _check_log_level(change)
     elif resource.resource_type not in (
-        ResourceType.TOPIC,
-        ResourceType.GROUP,
-        ResourceType.CLIENT_METRICS,
+        ConfigResourceType.TOPIC,
+        ConfigResourceType.GROUP,
+        ConfigResourceType.CLIENT_METRICS,
     ):
         raise unserved_resource(resource.resource_type)
 

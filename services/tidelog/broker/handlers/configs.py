@@ -11,7 +11,6 @@ from tidelog.broker.cluster.config_changes import (
     DELETE,
     PART_LOGGERS,
     ROOT_LOGGER,
-    ResourceType,
     check_broker_name,
     current_level,
     refusals,
@@ -20,6 +19,7 @@ from tidelog.broker.cluster.config_changes import (
 )
 from tidelog.broker.requests.error_responses import item_error
 from tidelog.metadata.entries import ClientMetricsEntry
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.settings.setting_description import (
@@ -128,19 +128,19 @@ class _Description:
         names = resource.configuration_keys or None  # an empty list also means all settings
         settings, own_id = self._settings, self._settings.node_id
         match resource.resource_type:
-            case ResourceType.TOPIC:
+            case ConfigResourceType.TOPIC:
                 return self._topic(resource.resource_name, names)
-            case ResourceType.GROUP:
+            case ConfigResourceType.GROUP:
                 return self._group(resource.resource_name, names)
-            case ResourceType.BROKER if resource.resource_name == ALL_BROKERS:
+            case ConfigResourceType.BROKER if resource.resource_name == ALL_BROKERS:
                 return self._described(describe_cluster_default(settings, names))
-            case ResourceType.BROKER:
+            case ConfigResourceType.BROKER:
                 check_broker_name(resource.resource_name, own_id)
                 return self._described(describe_broker(settings, names))
-            case ResourceType.BROKER_LOGGER:
+            case ConfigResourceType.BROKER_LOGGER:
                 check_broker_name(resource.resource_name, own_id)
                 return _loggers(names)
-            case ResourceType.CLIENT_METRICS:
+            case ConfigResourceType.CLIENT_METRICS:
                 return _subscription(resource.resource_name, names, self._metadata, self.request)
             case _:
                 raise unserved_resource(resource.resource_type)
@@ -287,7 +287,7 @@ class AlterConfigsHandlers:
         for index, resource in enumerate(resources):
             if index in refused:
                 continue
-            if resource.resource_type != ResourceType.BROKER_LOGGER:
+            if resource.resource_type != ConfigResourceType.BROKER_LOGGER:
                 passed_on.append(resource)
                 continue
             if not request.validate_only:
@@ -323,23 +323,23 @@ class ListConfigResourcesHandler:
             return ListConfigResourcesResponse(
                 config_resources=[ConfigResource(name) for name in subscriptions]
             )
-        known = [int(kind) for kind in ResourceType]
+        known = [int(kind) for kind in ConfigResourceType]
         wanted = set(request.resource_types) or set(known)
         if not wanted.issubset(known):
             return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
         brokers = [str(known.broker_id) for known, _ in self._metadata.endpoints(context.listener_name)]
         names = {
-            ResourceType.TOPIC: list(self._metadata.topics),
-            ResourceType.BROKER: brokers,
-            ResourceType.BROKER_LOGGER: brokers,
-            ResourceType.GROUP: self._metadata.groups_with_settings(),
-            ResourceType.CLIENT_METRICS: subscriptions,
+            ConfigResourceType.TOPIC: list(self._metadata.topics),
+            ConfigResourceType.BROKER: brokers,
+            ConfigResourceType.BROKER_LOGGER: brokers,
+            ConfigResourceType.GROUP: self._metadata.groups_with_settings(),
+            ConfigResourceType.CLIENT_METRICS: subscriptions,
         }
         return in_slices(_listed({kind: names[kind] for kind in names if kind in wanted}))
 
 
 def _listed(
-    names: Mapping[ResourceType, Sequence[str]],
+    names: Mapping[ConfigResourceType, Sequence[str]],
 ) -> Generator[None, None, ListConfigResourcesResponse]:
     resources = []
     for kind, of_kind in names.items():

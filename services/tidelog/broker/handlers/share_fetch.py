@@ -29,7 +29,7 @@ from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, Repl
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import AcquireMode, Wanted
 from tidelog.broker.share.log_reader import AcquiredRead
-from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
+from tidelog.broker.share.share_partition import SharePartition
 from tidelog.broker.share.share_sessions import (
     SessionKey,
     ShareSession,
@@ -39,6 +39,7 @@ from tidelog.broker.share.share_sessions import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import SharePartitionKey
 from tidelog.timing.slices import finish, run_in_slices
 from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.messages.share_fetch import (

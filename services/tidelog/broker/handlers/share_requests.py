@@ -15,14 +15,14 @@ from tidelog.broker.requests.request import DelayedRequest, RequestContext, Requ
 from tidelog.broker.requests.waiting_requests import WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
-from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
+from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import MAX_NAME_BYTES, TopicPartition, is_too_long
+from tidelog.model.topics import MAX_NAME_BYTES, SharePartitionKey, TopicPartition, is_too_long
 from tidelog.settings.group_settings import GroupSettings
 from tidelog.timing.steps import Steps
 

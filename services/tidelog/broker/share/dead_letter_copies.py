@@ -38,10 +38,10 @@ from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetter
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
-from tidelog.broker.share.share_partition import RETRIABLE, SharePartition, SharePartitionKey
+from tidelog.broker.share.share_partition import RETRIABLE, SharePartition
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.rpc.broker_commands import TopicState
 from tidelog.timing.clock import Clock
 from tidelog.wire.messages.read_share_group_state import (

@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from enum import Enum
 from typing import Final, NamedTuple
-from uuid import UUID
 
 import structlog
 
@@ -35,6 +34,7 @@ from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
+from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import CorruptBatchError
 from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, GroupSettingsView, duration_ms
 from tidelog.timing.clock import Clock
@@ -81,14 +81,6 @@ FENCING: Final = frozenset(
 """The errors that show that the state belongs to another leader, was reset, or does not exist."""
 
 _log = structlog.get_logger(__name__)
-
-
-class SharePartitionKey(NamedTuple):
-    """Names a share partition."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
 
 
 class AcknowledgementsOf(NamedTuple):

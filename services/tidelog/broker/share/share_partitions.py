@@ -24,15 +24,10 @@ from tidelog.broker.share.dead_letter_copies import (
 from tidelog.broker.share.dead_letter_writer import DeadLetterTopics, DeadLetterWriter
 from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.pauses import BreakerState
-from tidelog.broker.share.share_partition import (
-    AcknowledgementsOf,
-    SharePartition,
-    SharePartitionKey,
-    ShareParts,
-)
+from tidelog.broker.share.share_partition import AcknowledgementsOf, SharePartition, ShareParts
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.records.batch import NO_TIMESTAMP
 from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.timing.clock import Clock

@@ -45,7 +45,6 @@ from tidelog.client.admin.share_groups import describe_share_offsets, start_offs
 from tidelog.client.admin.topics import (
     ConfigResource,
     OffsetAt,
-    ResourceType,
     describe_configs,
     describe_topics_setting,
     unconfirmed_topics,
@@ -58,6 +57,7 @@ from tidelog.client.admin.transactions import (
 )
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import HOUR_MS
 from tidelog.model.protocol_values import (
@@ -165,7 +165,7 @@ class ClusterReader:
         return describe_log_dirs(self.cluster, [broker_id])
 
     def _settings(self, broker_id: int) -> dict[str, str]:
-        entries = describe_configs(self.cluster, ConfigResource(ResourceType.BROKER, str(broker_id)))
+        entries = describe_configs(self.cluster, ConfigResource(ConfigResourceType.BROKER, str(broker_id)))
         return {e.name: e.value for e in entries if e.value is not None and not e.is_sensitive}
 
     def _offsets(

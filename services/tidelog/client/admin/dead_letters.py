@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
-from tidelog.client.admin.topics import ConfigResource, ResourceType, describe_configs, list_offsets
+from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic, raise_on_error
 from tidelog.client.errors import ClientError, UnknownTopicError
 from tidelog.client.threads.producer import Producer
 from tidelog.client.threads.topic_reader import batch_producer_of, plain_record, reading, sound_records
 from tidelog.model import dead_letters
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
@@ -106,7 +107,7 @@ def without_own_headers(headers: Sequence[Header]) -> tuple[Header, ...]:
 
 def dead_letter_topics(cluster: Cluster) -> dict[str, str]:
     """Returns the dead letter topic of each share group that has one. Raises KafkaError, ClientError."""
-    request = ListConfigResourcesRequest([int(ResourceType.GROUP)])
+    request = ListConfigResourcesRequest([int(ConfigResourceType.GROUP)])
     answer = cluster.any_broker().call(request, ListConfigResourcesResponse, at_least=_LIST_TYPES_SINCE)
     raise_on_error(answer.error_code, "groups with settings")
     found: dict[str, str] = {}
@@ -119,7 +120,7 @@ def dead_letter_topics(cluster: Cluster) -> dict[str, str]:
 
 def dead_letter_topic(cluster: Cluster, group: str) -> str | None:
     """Returns the dead letter topic of a share group, None if it has none. Raises KafkaError, ClientError."""
-    entries = describe_configs(cluster, ConfigResource(ResourceType.GROUP, group), [TOPIC_SETTING])
+    entries = describe_configs(cluster, ConfigResource(ConfigResourceType.GROUP, group), [TOPIC_SETTING])
     return next((entry.value or None for entry in entries), None)
 
 

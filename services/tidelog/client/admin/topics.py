@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, raise_on_error, raise_on_topic_error
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import LeaderNotAvailableError, UnknownTopicError, request_error
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import (
     CONSUMER_REPLICA_ID,
@@ -275,21 +275,6 @@ def delete_records(
     return found
 
 
-class ResourceType(IntEnum):
-    """The types of resources with settings, numbered as in Kafka's ConfigResource."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
-
-
-class ConfigOperation(IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
-
-
 CONFIG_SOURCES: Final[Mapping[int, str]] = {
     0: "UNKNOWN",
     1: "DYNAMIC_TOPIC_CONFIG",
@@ -309,7 +294,7 @@ _SYNONYMS_SINCE: Final = 1
 class ConfigResource:
     """A topic, broker or group. A broker's name is its id, or empty for the defaults of all brokers."""
 
-    resource_type: ResourceType
+    resource_type: ConfigResourceType
     name: str
 
     def __str__(self) -> str:
@@ -365,7 +350,7 @@ def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) 
     wanted = sorted(topics)
     found: dict[str, str | None] = {}
     for part in in_parts(wanted):
-        asked = [DescribeConfigsResource(int(ResourceType.TOPIC), topic, [name]) for topic in part]
+        asked = [DescribeConfigsResource(int(ConfigResourceType.TOPIC), topic, [name]) for topic in part]
         answer = cluster.any_broker().call(DescribeConfigsRequest(asked), DescribeConfigsResponse)
         for result in answer.results:
             if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -398,7 +383,7 @@ def alter_configs(
 
 def _connection_for(cluster: Cluster, resource: ConfigResource) -> BrokerConnection:
     """Returns a connection to the broker itself for its own settings, because only that broker knows them."""
-    if resource.resource_type is ResourceType.BROKER and resource.name:
+    if resource.resource_type is ConfigResourceType.BROKER and resource.name:
         return cluster.broker(int(resource.name))
     return cluster.any_broker()
 

@@ -11,13 +11,7 @@ from tidelog.client.admin import groups as coordinators
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin import topics as configs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
-from tidelog.client.admin.topics import (
-    ConfigChange,
-    ConfigEntry,
-    ConfigOperation,
-    ConfigResource,
-    ResourceType,
-)
+from tidelog.client.admin.topics import ConfigChange, ConfigEntry, ConfigResource
 from tidelog.client.cluster import Cluster, ClusterView, Topic
 from tidelog.client.core.settings import (
     BOOTSTRAP,
@@ -28,6 +22,7 @@ from tidelog.client.core.settings import (
 )
 from tidelog.client.security import parse_security
 from tidelog.client.shell.tasks import HomeProcess
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 
@@ -142,16 +137,16 @@ class Admin:
     def topic_configs(self, topic: str) -> dict[str, ConfigEntry]:
         """Returns the settings of a topic by name."""
         with self._turn():
-            resource = ConfigResource(ResourceType.TOPIC, topic)
+            resource = ConfigResource(ConfigResourceType.TOPIC, topic)
             return {entry.name: entry for entry in configs.describe_configs(self._connected(), resource)}
 
     def alter_topic_configs(self, topic: str, changes: Mapping[str, str | None]) -> None:
         """Sets settings of a topic; None removes the topic's own value."""
-        self._alter(ConfigResource(ResourceType.TOPIC, topic), changes)
+        self._alter(ConfigResource(ConfigResourceType.TOPIC, topic), changes)
 
     def alter_group_configs(self, group_id: str, changes: Mapping[str, str | None]) -> None:
         """Sets settings of a group, as `share.auto.offset.reset`; None removes the group's own value."""
-        self._alter(ConfigResource(ResourceType.GROUP, group_id), changes)
+        self._alter(ConfigResource(ConfigResourceType.GROUP, group_id), changes)
 
     def _alter(self, resource: ConfigResource, changes: Mapping[str, str | None]) -> None:
         rows = [

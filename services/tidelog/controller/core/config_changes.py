@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
@@ -22,6 +21,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.model.brokers import MAX_SHOWN_NAME_CHARS, parse_broker_id
 from tidelog.model.client_metrics import parse_subscription
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import MAX_NAME_BYTES, is_too_long, topic_name_problem
 from tidelog.wire.messages import alter_configs as full
@@ -33,25 +33,6 @@ MAX_SUBSCRIPTIONS: Final = 200
 
 MAX_GROUPS: Final = 100_000
 """The groups with settings of their own. Every broker holds their settings in memory."""
-
-
-class ResourceType(IntEnum):
-    """Kafka's `ConfigResource.Type`."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
-
-class ConfigOperation(IntEnum):
-    """Kafka's `AlterConfigOp.OpType`."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 Overrides = Mapping[str, str]
@@ -139,15 +120,15 @@ def _alter_all(
 
 
 def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
-    if change.kind == ResourceType.TOPIC:
+    if change.kind == ConfigResourceType.TOPIC:
         return _topic_records(state, context, change)
-    if change.kind == ResourceType.BROKER:
+    if change.kind == ConfigResourceType.BROKER:
         return _broker_records(state, context, change)
-    if change.kind == ResourceType.GROUP:
+    if change.kind == ConfigResourceType.GROUP:
         return _group_records(state, context, change)
-    if change.kind == ResourceType.CLIENT_METRICS:
+    if change.kind == ConfigResourceType.CLIENT_METRICS:
         return _client_metrics_records(state, change)
-    names = {int(kind): kind.name for kind in ResourceType}
+    names = {int(kind): kind.name for kind in ConfigResourceType}
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"Settings of resource type {names.get(change.kind, change.kind)} cannot be changed here.",
@@ -231,9 +212,9 @@ def _changed(
     after: dict[str, str | None] = dict(before)
     settings = context.rules.settings
     list_default = {
-        int(ResourceType.TOPIC): settings.topic_list_default,
-        int(ResourceType.BROKER): settings.broker_list_default,
-        int(ResourceType.CLIENT_METRICS): _client_metrics_list_default,
+        int(ConfigResourceType.TOPIC): settings.topic_list_default,
+        int(ConfigResourceType.BROKER): settings.broker_list_default,
+        int(ConfigResourceType.CLIENT_METRICS): _client_metrics_list_default,
     }.get(resource.resource_type, _no_list_default)
     for config in resource.configs:
         operation = config.config_operation

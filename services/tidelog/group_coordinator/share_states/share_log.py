@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
-from uuid import UUID
 
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
+from tidelog.model.topics import SharePartitionKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec, record_kind
 from tidelog.wire.messages.records import share_snapshot, share_update
 from tidelog.wire.messages.records.share_snapshot import ShareSnapshotKey, ShareSnapshotValue
@@ -130,14 +130,6 @@ FIRST_EPOCH: Final = 0
 NO_COUNT: Final = -1
 _SNAPSHOT_KIND: Final = 0
 _UPDATE_KIND: Final = 1
-
-
-class SharePartitionKey(NamedTuple):
-    """A partition as one share group consumes it."""
-
-    group_id: str
-    topic_id: UUID
-    partition: int
 
 
 @dataclass(frozen=True, slots=True)

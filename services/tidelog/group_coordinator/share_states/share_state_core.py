@@ -28,7 +28,6 @@ from tidelog.group_coordinator.shard_core import (
 from tidelog.group_coordinator.share_states.share_log import (
     FIRST_EPOCH,
     NO_COUNT,
-    SharePartitionKey,
     SharePartitionState,
     ShareUpdate,
     batches_of,
@@ -42,7 +41,7 @@ from tidelog.group_coordinator.share_states.share_log import (
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
-from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.model.topics import ZERO_TOPIC_ID, SharePartitionKey
 from tidelog.settings.share_settings import ShareSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import delete_share_group_state as deleting

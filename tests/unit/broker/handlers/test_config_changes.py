@@ -16,14 +16,8 @@ import structlog
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.broker.cluster.config_changes import (
-    APPEND,
-    DELETE,
-    PART_LOGGERS,
-    SET,
-    ResourceType,
-    current_level,
-)
+from tidelog.broker.cluster.config_changes import APPEND, DELETE, PART_LOGGERS, SET, current_level
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BrokerSettings
@@ -75,14 +69,14 @@ def replace(lab: InMemoryBroker, *resources: tuple[int, str, dict[str, str | Non
 
 def test_settings_of_topics_are_checked_by_the_controller(lab: InMemoryBroker) -> None:
     (answer,) = change(
-        lab, (ResourceType.TOPIC, "none", [("no.such", SET, "x"), ("cleanup.policy", APPEND, "y")])
+        lab, (ConfigResourceType.TOPIC, "none", [("no.such", SET, "x"), ("cleanup.policy", APPEND, "y")])
     )
     assert (answer.error_code, answer.resource_name) == (0, "none")
     ((key, forwarded),) = lab.controller.forwarded
     assert key == ApiKey.INCREMENTAL_ALTER_CONFIGS
     assert (forwarded.api_version, forwarded.client_id, forwarded.host) == (1, "test", "127.0.0.1")
     assert len(forwarded.message.resources[0].configs) == 2
-    (answer,) = replace(lab, (ResourceType.TOPIC, "t", {"retention.ms": "soon"}))
+    (answer,) = replace(lab, (ConfigResourceType.TOPIC, "t", {"retention.ms": "soon"}))
     assert answer.error_code == 0
     assert lab.controller.forwarded[1][0] == ApiKey.ALTER_CONFIGS
 
@@ -90,18 +84,18 @@ def test_settings_of_topics_are_checked_by_the_controller(lab: InMemoryBroker) -
 @pytest.mark.parametrize(
     ("kind", "name", "changes"),
     [
-        (ResourceType.TOPIC, "t", [("retention.ms", SET, None)]),
-        (ResourceType.TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)]),
-        (ResourceType.TOPIC, "t", [("retention.ms", 9, "1")]),
-        (ResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
-        (ResourceType.BROKER, "x", [("message.max.bytes", SET, "1")]),
-        (ResourceType.BROKER, OWN, [("log.dirs", SET, "x")]),
-        (ResourceType.BROKER, OWN, [("message.max.bytes", SET, "many")]),
-        (ResourceType.BROKER, OWN, [("no.such", SET, "x")]),
-        (ResourceType.BROKER, "", [("node.id", SET, "1")]),
-        (ResourceType.BROKER_LOGGER, OWN, [("root", APPEND, "DEBUG")]),
-        (ResourceType.BROKER_LOGGER, OWN, [("root", DELETE, None)]),
-        (ResourceType.BROKER_LOGGER, "2", [("root", SET, "DEBUG")]),
+        (ConfigResourceType.TOPIC, "t", [("retention.ms", SET, None)]),
+        (ConfigResourceType.TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)]),
+        (ConfigResourceType.TOPIC, "t", [("retention.ms", 9, "1")]),
+        (ConfigResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
+        (ConfigResourceType.BROKER, "x", [("message.max.bytes", SET, "1")]),
+        (ConfigResourceType.BROKER, OWN, [("log.dirs", SET, "x")]),
+        (ConfigResourceType.BROKER, OWN, [("message.max.bytes", SET, "many")]),
+        (ConfigResourceType.BROKER, OWN, [("no.such", SET, "x")]),
+        (ConfigResourceType.BROKER, "", [("node.id", SET, "1")]),
+        (ConfigResourceType.BROKER_LOGGER, OWN, [("root", APPEND, "DEBUG")]),
+        (ConfigResourceType.BROKER_LOGGER, OWN, [("root", DELETE, None)]),
+        (ConfigResourceType.BROKER_LOGGER, "2", [("root", SET, "DEBUG")]),
         (0, "x", []),
     ],
 )
@@ -114,16 +108,16 @@ def test_refused_at_once(lab: InMemoryBroker, kind: int, name: str, changes: lis
 
 
 def test_loggers_are_unknown_to_the_older_request(lab: InMemoryBroker) -> None:
-    (answer,) = replace(lab, (ResourceType.BROKER_LOGGER, OWN, {"root": "DEBUG"}))
+    (answer,) = replace(lab, (ConfigResourceType.BROKER_LOGGER, OWN, {"root": "DEBUG"}))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_refused_resources_are_not_passed_on(lab: InMemoryBroker) -> None:
     answers = change(
         lab,
-        (ResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
-        (ResourceType.TOPIC, "t", [("retention.ms", SET, "1")]),
-        (ResourceType.BROKER, OWN, [("message.max.bytes", SET, "2000000")]),
+        (ConfigResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
+        (ConfigResourceType.TOPIC, "t", [("retention.ms", SET, "1")]),
+        (ConfigResourceType.BROKER, OWN, [("message.max.bytes", SET, "2000000")]),
     )
     assert {answer.resource_name: answer.error_code for answer in answers} == {
         "2": ErrorCode.INVALID_REQUEST,
@@ -135,8 +129,8 @@ def test_refused_resources_are_not_passed_on(lab: InMemoryBroker) -> None:
 
 
 def test_a_resource_named_twice_is_refused_both_times(lab: InMemoryBroker) -> None:
-    twice = (ResourceType.TOPIC, "t", {"retention.ms": "1"})
-    answers = replace(lab, twice, twice, (ResourceType.TOPIC, "u", {}))
+    twice = (ConfigResourceType.TOPIC, "t", {"retention.ms": "1"})
+    answers = replace(lab, twice, twice, (ConfigResourceType.TOPIC, "u", {}))
     assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2 + [0]
 
 
@@ -144,19 +138,19 @@ def test_broker_settings_are_checked_with_those_in_force(lab: InMemoryBroker) ->
     in_force = {"log.cleaner.max.compaction.lag.ms": "1000"}
     lab.update_metadata(broker_configs={OWN: in_force})
     above = [("log.cleaner.min.compaction.lag.ms", SET, "2000")]
-    (answer,) = change(lab, (ResourceType.BROKER, OWN, above))
+    (answer,) = change(lab, (ConfigResourceType.BROKER, OWN, above))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     taken_back = [("log.cleaner.max.compaction.lag.ms", DELETE, None)]
-    (answer,) = change(lab, (ResourceType.BROKER, OWN, above + taken_back))
+    (answer,) = change(lab, (ConfigResourceType.BROKER, OWN, above + taken_back))
     assert answer.error_code == 0
     # AlterConfigs contains all settings that will be in effect.
-    (answer,) = replace(lab, (ResourceType.BROKER, OWN, {"log.cleaner.min.compaction.lag.ms": "2000"}))
+    (answer,) = replace(lab, (ConfigResourceType.BROKER, OWN, {"log.cleaner.min.compaction.lag.ms": "2000"}))
     assert answer.error_code == 0
 
 
 @pytest.mark.parametrize("changes", [[("root", SET, "LOUD")], [("kafka.server", SET, "INFO")]])
 def test_unknown_levels_and_loggers(lab: InMemoryBroker, changes: list[Change]) -> None:
-    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, changes))
+    (answer,) = change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, changes))
     assert answer.error_code == ErrorCode.INVALID_CONFIG
 
 
@@ -167,14 +161,14 @@ def test_this_broker_changes_its_root_loggers_level(
     only_checked = incremental.IncrementalAlterConfigsRequest(
         [
             incremental.AlterConfigsResource(
-                ResourceType.BROKER_LOGGER, OWN, [incremental.AlterableConfig("root", SET, "ERROR")]
+                ConfigResourceType.BROKER_LOGGER, OWN, [incremental.AlterableConfig("root", SET, "ERROR")]
             )
         ],
         validate_only=True,
     )
     (answer,) = lab.call(only_checked, 1).responses
     assert (answer.error_code, current_level()) == (0, "INFO")
-    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
+    (answer,) = change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
     assert (answer.error_code, current_level()) == (0, "DEBUG")
     assert not lab.controller.forwarded
 
@@ -184,9 +178,9 @@ def test_every_logger_that_is_shown_can_be_changed(
     lab: InMemoryBroker, log_level: Callable[[str], None], logger: str
 ) -> None:
     log_level("warning")
-    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [(logger, SET, "DEBUG")]))
+    (answer,) = change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, [(logger, SET, "DEBUG")]))
     assert (answer.error_code, current_level(logger)) == (0, "DEBUG")
-    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [(logger, DELETE, None)]))
+    (answer,) = change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, [(logger, DELETE, None)]))
     assert answer.error_code == (ErrorCode.INVALID_REQUEST if logger == "root" else 0)
     assert current_level(logger) == ("DEBUG" if logger == "root" else "WARN")
 
@@ -200,13 +194,13 @@ def test_a_part_logs_by_its_own_level(
     configure_logging("json", "warning", output)
     part, other = "tidelog.broker.replication", "tidelog.controller.term"
     levels: list[Change] = [(part, SET, "DEBUG"), ("tidelog.rpc", SET, "ERROR")]
-    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, levels))
+    (answer,) = change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, levels))
     assert answer.error_code == 0
     for name in (f"{part}.leader", other, "tidelog.rpc.peer"):
         structlog.get_logger(name).debug("a detail")
         structlog.get_logger(name).warning("a warning")
     for name in (part, "tidelog.rpc"):
-        change(lab, (ResourceType.BROKER_LOGGER, OWN, [(name, DELETE, None)]))
+        change(lab, (ConfigResourceType.BROKER_LOGGER, OWN, [(name, DELETE, None)]))
     lines = [json.loads(line) for line in output.getvalue().splitlines()]
     assert [(line["logger"], line["event"]) for line in lines] == [
         (f"{part}.leader", "a detail"),
@@ -242,6 +236,6 @@ def test_certificates_that_a_listener_cannot_use_are_refused(lab: InMemoryBroker
         (keystore, ErrorCode.NONE),
         (tmp_path / "missing.pem", ErrorCode.INVALID_REQUEST),
     ):
-        (answer,) = change(lab, (ResourceType.BROKER, OWN, [(name, SET, str(path))]))
+        (answer,) = change(lab, (ConfigResourceType.BROKER, OWN, [(name, SET, str(path))]))
         assert answer.error_code == code
     assert answer.error_message.startswith("listener SSL: ssl.keystore.location: ")

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, InMemoryBroker
-from tidelog.broker.cluster.config_changes import ResourceType
 from tidelog.broker.handlers import transactions as describe_producers_handler
 from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED
+from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.timing import slices
 from tidelog.wire.api_keys import ApiKey
@@ -163,10 +163,10 @@ def test_resources_that_have_settings(lab: InMemoryBroker) -> None:
         assert response.error_code == 0
         return {(resource.resource_name, resource.resource_type) for resource in response.config_resources}
 
-    brokers = {(str(broker_id), ResourceType.BROKER) for broker_id in (BROKER_ID, OTHER_BROKER_ID)}
-    loggers = {(name, ResourceType.BROKER_LOGGER) for name, _ in brokers}
-    assert listed() == {("t", ResourceType.TOPIC)} | brokers | loggers
-    assert listed(ResourceType.TOPIC, ResourceType.GROUP) == {("t", ResourceType.TOPIC)}
+    brokers = {(str(broker_id), ConfigResourceType.BROKER) for broker_id in (BROKER_ID, OTHER_BROKER_ID)}
+    loggers = {(name, ConfigResourceType.BROKER_LOGGER) for name, _ in brokers}
+    assert listed() == {("t", ConfigResourceType.TOPIC)} | brokers | loggers
+    assert listed(ConfigResourceType.TOPIC, ConfigResourceType.GROUP) == {("t", ConfigResourceType.TOPIC)}
     assert listed(version=0) == set()
     refused = lab.call(list_config_resources.ListConfigResourcesRequest([0]), 1)
     assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION

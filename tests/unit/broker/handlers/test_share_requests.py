@@ -26,13 +26,13 @@ from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind
 from tidelog.broker.share import log_reader, share_partition, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.screening import FoundFacts, find_facts
-from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
+from tidelog.broker.share.share_partition import SharePartition
 from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.acl import ANONYMOUS, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
-from tidelog.model.topics import MAX_NAME_BYTES
+from tidelog.model.topics import MAX_NAME_BYTES, SharePartitionKey
 from tidelog.records.batch import CorruptBatchError, EndTransactionMarker, iterate_headers
 from tidelog.records.builder import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState

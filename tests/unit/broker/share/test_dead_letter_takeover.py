@@ -12,10 +12,9 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.share import dead_letter_copies
 from tidelog.broker.share.dead_letter_copies import MAX_STATE_READS, DeadLetterTakeover
 from tidelog.broker.share.record_ranges import DeliveryState
-from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.wire.messages.read_share_group_state import (
     PartitionResult,
     ReadShareGroupStateRequest,

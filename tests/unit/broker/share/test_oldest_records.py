@@ -10,8 +10,8 @@ import pytest
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.share import share_partitions
-from tidelog.broker.share.share_partition import SharePartitionKey
 from tidelog.broker.share.share_partitions import OldestOffset, OldestRecords
+from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import NO_TIMESTAMP
 
 

@@ -11,14 +11,9 @@ from click.testing import CliRunner
 
 from tidelog.cli.main import main
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
-from tidelog.client.admin.topics import (
-    ConfigChange,
-    ConfigOperation,
-    ConfigResource,
-    ResourceType,
-    alter_configs,
-)
+from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs
 from tidelog.client.cluster import Cluster as BrokerCluster
+from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.topics import TopicPartition
 from tidelog.testing import Cluster
 
@@ -86,7 +81,7 @@ def test_a_group_that_lost_records_and_settings_that_differ_are_reported(cluster
         places = {TopicPartition("flights", index): CommittedOffset(0) for index in (0, 1)}
         commit_offsets(brokers, "late", places)
         threads = ConfigChange("message.max.bytes", ConfigOperation.SET, "2000000")
-        alter_configs(brokers, ConfigResource(ResourceType.BROKER, "1"), [threads])
+        alter_configs(brokers, ConfigResource(ConfigResourceType.BROKER, "1"), [threads])
     cluster.expire("flights")
     code, found = examined(cluster)
     assert code == 2

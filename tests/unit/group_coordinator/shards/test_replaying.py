@@ -20,7 +20,6 @@ from tidelog.group_coordinator.shards import replaying
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.group_coordinator.shards.shard import BatchWriter
 from tidelog.group_coordinator.share_states.share_log import (
-    SharePartitionKey,
     SharePartitionState,
     ShareUpdate,
     StateBatch,
@@ -30,6 +29,7 @@ from tidelog.group_coordinator.share_states.share_log import (
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.settings.broker_settings import BrokerSettings
 

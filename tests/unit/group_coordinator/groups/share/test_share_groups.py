@@ -12,9 +12,8 @@ from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
 from tidelog.group_coordinator.groups.modern_group import Assignment
 from tidelog.group_coordinator.groups.share import share_group, share_groups
 from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec, assign
-from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_share_group_offsets import (
