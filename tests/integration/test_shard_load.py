@@ -19,7 +19,7 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     GroupPartition,
     offset_record,
 )
-from tidelog.group_coordinator.shards.replaying import Replay
+from tidelog.group_coordinator.shards.shard_records import Replay
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

@@ -20,11 +20,9 @@ from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.lag import LagReporter
 from tidelog.group_coordinator.shards.markers import MarkerSender
-from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
-from tidelog.group_coordinator.shards.producer_ids import ProducerIds
-from tidelog.group_coordinator.shards.request_tracing import RequestTracing
-from tidelog.group_coordinator.shards.runner import BrokerSessions, CoordinatorRuntime
-from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards.questions import OffsetQuestions, ProducerIds, ShareQuestions
+from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.sessions import BrokerSessions, RequestTracing
 from tidelog.group_coordinator.shards.store_copies import ClusterView, FollowedSettings
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore

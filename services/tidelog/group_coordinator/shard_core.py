@@ -11,7 +11,7 @@ measures on its monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
@@ -30,11 +30,6 @@ class CoordinatorRecord(NamedTuple):
 
     key: bytes
     value: bytes | None
-
-
-def size_of_records(records: Iterable[CoordinatorRecord]) -> int:
-    """Returns the bytes of the keys and values of records."""
-    return sum(len(key) + len(value or b"") for key, value in records)
 
 
 class Producer(NamedTuple):

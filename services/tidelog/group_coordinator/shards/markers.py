@@ -7,11 +7,12 @@ marker, or when the metadata store itself confirms that the topic is deleted; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
 from tidelog.group_coordinator.shard_core import EndTransaction
+from tidelog.group_coordinator.shards.questions import LineToLeader, OpenCalls
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -34,8 +35,6 @@ _FINAL: Final = frozenset(
 _log = structlog.get_logger(__name__)
 
 
-LineToLeader = Callable[[TopicPartition], tuple[int, SessionLine] | None]
-"""Returns the id of a partition's leader and the session with it; None if one of them is missing."""
 IsTopicGone = Callable[[str, Callable[[bool | None], None]], None]
 """Looks up whether a topic is deleted; None means that the store is unavailable."""
 
@@ -52,13 +51,8 @@ class Ending:
         self.remaining = set(effect.partitions)
 
 
-class _Call:
-    __slots__ = ("broker_id", "overdue", "parts")
-
-    def __init__(self, broker_id: int, parts: list[tuple[Ending, tuple[TopicPartition, ...]]]) -> None:
-        self.broker_id = broker_id
-        self.parts = parts
-        self.overdue: Cancellable | None = None
+_Parts: TypeAlias = list[tuple[Ending, tuple[TopicPartition, ...]]]
+"""The content of one call: transactions with the partitions that the called broker leads."""
 
 
 class MarkerSender:
@@ -72,8 +66,7 @@ class MarkerSender:
         self._due: list[tuple[Ending, TopicPartition]] = []
         self._later: list[tuple[Ending, TopicPartition]] = []
         self._retry: Cancellable | None = None
-        self._calls: dict[int, _Call] = {}
-        self._call_id = 0
+        self._calls: OpenCalls[_Parts] = OpenCalls(timer, CALL_TIMEOUT_MS, self._call_failed)
 
     @property
     def ending_count(self) -> int:
@@ -118,29 +111,20 @@ class MarkerSender:
                 self._call(broker_id, line, parts[start : start + MAX_MARKERS_IN_CALL])
 
     def written(self, item: MarkersWritten) -> None:
-        call = self._calls.pop(item.call_id, None)
-        if call is None:
+        parts = self._calls.end(item.call_id)
+        if parts is None:
             return
-        if call.overdue is not None:
-            call.overdue.cancel()
-        for (ending, partitions), errors in zip(call.parts, item.errors, strict=False):
+        for (ending, partitions), errors in zip(parts, item.errors, strict=False):
             for partition, error in zip(partitions, errors, strict=False):
                 self._judge(ending, partition, error)
 
     def session_ended(self, broker_id: int) -> None:
-        for call_id in [call_id for call_id, call in self._calls.items() if call.broker_id == broker_id]:
-            self._call_failed(call_id)
+        self._calls.session_ended(broker_id)
 
-    def _call(
-        self, broker_id: int, line: SessionLine, parts: list[tuple[Ending, tuple[TopicPartition, ...]]]
-    ) -> None:
-        self._call_id += 1
-        call_id = self._call_id
-        call = self._calls[call_id] = _Call(broker_id, parts)
-        call.overdue = self._timer.add_after(lambda: self._call_failed(call_id), CALL_TIMEOUT_MS)
+    def _call(self, broker_id: int, line: SessionLine, parts: _Parts) -> None:
         line.send(
             WriteMarkers(
-                call_id,
+                self._calls.begin(broker_id, parts),
                 tuple(
                     Marker(
                         ending.effect.producer.producer_id,
@@ -155,13 +139,8 @@ class MarkerSender:
             )
         )
 
-    def _call_failed(self, call_id: int) -> None:
-        call = self._calls.pop(call_id, None)
-        if call is None:
-            return
-        if call.overdue is not None:
-            call.overdue.cancel()
-        for ending, partitions in call.parts:
+    def _call_failed(self, parts: _Parts) -> None:
+        for ending, partitions in parts:
             for partition in partitions:
                 self._wait(ending, partition)
 

@@ -1,4 +1,4 @@
-"""The coordinator's runtime: its sessions with brokers, and the shards that it owns.
+"""The coordinator's runtime: the shards that it owns, and what reaches them.
 
 Everything runs on one event loop. The items that sessions deliver are processed together, as many as begin
 within SLICE_MS; then each shard with decisions sends one append. Only the metadata store is ever waited for.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Final
 
 import structlog
 
@@ -24,25 +24,25 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.markers import MarkerSender
-from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions, Position
-from tidelog.group_coordinator.shards.producer_ids import ProducerIds
-from tidelog.group_coordinator.shards.request_tracing import RequestTracing
-from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
-from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards.questions import OffsetQuestions, Position, ProducerIds, ShareQuestions
+from tidelog.group_coordinator.shards.sessions import (
+    MAX_RETRY_MS,
+    BrokerSession,
+    BrokerSessions,
+    RequestTracing,
+    WaitingItems,
+)
+from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.shards.store_copies import ClusterView
-from tidelog.group_coordinator.shards.waiting_items import WaitingItems
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
-from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
-from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     ForwardedToShard,
-    Hello,
     Item,
     MarkersWritten,
     OffsetsTold,
@@ -50,14 +50,11 @@ from tidelog.rpc.coordinator_session import (
     ProducerIdsTold,
     ServedShard,
     ServeShards,
-    SessionConnector,
-    SessionLine,
     ShardAttached,
     ShardCommitted,
     ShardLost,
     ShardRecords,
     ShareStatesTold,
-    Welcome,
 )
 from tidelog.timing.clock import Clock
 from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
@@ -66,9 +63,7 @@ from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
-FIRST_SESSION_RETRY_MS: Final = 50
 FIRST_ATTACH_RETRY_MS: Final = 20
-MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
 SHARDS_OF_A_TURN: Final = 10
@@ -89,137 +84,6 @@ MakeCore = Callable[[ShardId, int], ShardCore]
 """Makes the core of a shard, given its number and its shard epoch."""
 
 _log = structlog.get_logger(__name__)
-
-
-class BrokerSession:
-    """The coordinator's end of one session. `line` keeps the items that are sent before it is connected."""
-
-    __slots__ = ("_sessions", "broker", "is_over", "line")
-
-    line: SessionLine
-
-    def __init__(self, sessions: BrokerSessions, broker: BrokerRegistration) -> None:
-        self._sessions = sessions
-        self.broker = broker
-        self.is_over = False
-
-    def received(self, items: Sequence[Item]) -> None:
-        if not self.is_over:
-            self._sessions.received(self, items)
-
-    def closed(self) -> None:
-        self._sessions.ended(self)
-
-
-class SessionListener(Protocol):
-    def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None: ...
-
-    def session_began(self, session: BrokerSession) -> None: ...
-
-    def session_ended(self, session: BrokerSession) -> None: ...
-
-
-class BrokerSessions:
-    """The sessions with all live brokers. A session that ends is opened again."""
-
-    _listener: SessionListener
-
-    def __init__(
-        self, connector: SessionConnector, coordinator_id: int, view: ClusterView, timer: DelayTimer
-    ) -> None:
-        self._connector = connector
-        self._coordinator_id = coordinator_id
-        self._view = view
-        self._timer = timer
-        self._brokers: dict[int, BrokerRegistration] = {}
-        self._sessions: dict[int, BrokerSession] = {}
-        self._failures: dict[int, int] = {}
-        self._retries: dict[int, Cancellable] = {}
-        self._next_line = 0
-
-    def start(self, listener: SessionListener) -> None:
-        self._listener = listener
-
-    def __iter__(self) -> Iterator[BrokerSession]:
-        return iter(list(self._sessions.values()))
-
-    def get(self, broker_id: int) -> BrokerSession | None:
-        return self._sessions.get(broker_id)
-
-    def line_to_leader(self, partition: TopicPartition) -> tuple[int, SessionLine] | None:
-        """Returns the id of the partition's leader and the line to it, or None if one of them is missing."""
-        leader = self._view.leader(partition)
-        session = None if leader is None else self._sessions.get(leader.broker_id)
-        return None if session is None else (session.broker.broker_id, session.line)
-
-    def any_line(self) -> tuple[int, SessionLine] | None:
-        """Returns the id of a broker and the line to it, another broker at each call."""
-        sessions = list(self._sessions.values())
-        if not sessions:
-            return None
-        self._next_line += 1
-        session = sessions[self._next_line % len(sessions)]
-        return session.broker.broker_id, session.line
-
-    def brokers_changed(self, brokers: Iterable[BrokerRegistration]) -> None:
-        """Opens and closes sessions to match the live brokers.
-
-        A broker with another epoch has restarted, so it gets a new session.
-        """
-        self._brokers = {broker.broker_id: broker for broker in brokers}
-        for broker_id, session in list(self._sessions.items()):
-            now = self._brokers.get(broker_id)
-            if now is None or now.broker_epoch != session.broker.broker_epoch:
-                self._end(session)
-        for broker_id in self._brokers:
-            if broker_id not in self._sessions:
-                self._connect(broker_id)
-
-    def close(self) -> None:
-        self._brokers = {}
-        for retry in self._retries.values():
-            retry.cancel()
-        self._retries.clear()
-        for session in list(self._sessions.values()):
-            self._end(session)
-
-    def received(self, session: BrokerSession, items: Sequence[Item]) -> None:
-        if isinstance(items[0], Welcome):
-            self._failures.pop(session.broker.broker_id, None)
-        self._listener.items_received(session, items)
-
-    def ended(self, session: BrokerSession) -> None:
-        """Handles the end of a session by the broker or by a failure of the connection."""
-        if session.is_over:
-            return
-        session.is_over = True
-        broker_id = session.broker.broker_id
-        self._sessions.pop(broker_id, None)
-        failures = self._failures[broker_id] = self._failures.get(broker_id, 0) + 1
-        if failures == 1:
-            _log.info("the session with a broker ended", broker_id=broker_id)
-        self._listener.session_ended(session)
-        if broker_id in self._brokers and broker_id not in self._retries:
-            delay_ms = min(FIRST_SESSION_RETRY_MS << min(failures, 10), MAX_RETRY_MS)
-            self._retries[broker_id] = self._timer.add_after(lambda: self._connect(broker_id), delay_ms)
-
-    def _end(self, session: BrokerSession) -> None:
-        session.is_over = True
-        self._sessions.pop(session.broker.broker_id, None)
-        session.line.close()
-        self._listener.session_ended(session)
-
-    def _connect(self, broker_id: int) -> None:
-        retry = self._retries.pop(broker_id, None)
-        if retry is not None:
-            retry.cancel()
-        broker = self._brokers.get(broker_id)
-        if broker is None or broker_id in self._sessions:
-            return
-        session = self._sessions[broker_id] = BrokerSession(self, broker)
-        session.line = self._connector.connect(broker, session)
-        session.line.send(Hello(self._coordinator_id))
-        self._listener.session_began(session)
 
 
 class CoordinatorRuntime:
@@ -266,7 +130,7 @@ class CoordinatorRuntime:
         self._retries: dict[ShardId, Cancellable] = {}
         self._loads: deque[Iterator[None]] = deque()
         """The replays of shards that load, of which the first is under way."""
-        self._items: WaitingItems[BrokerSession] = WaitingItems()
+        self._items: WaitingItems = WaitingItems()
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False
@@ -279,8 +143,6 @@ class CoordinatorRuntime:
         self._releases: set[asyncio.Task[None]] = set()
         self._works: set[asyncio.Task[None]] = set()
         """The large answers that are being made."""
-
-    # -- start and stop
 
     async def start(self) -> None:
         """Raises StoreUnavailableError."""
@@ -329,8 +191,6 @@ class CoordinatorRuntime:
                     await self._drained.wait()
         except TimeoutError:
             _log.warning("shards are closed before all their decisions are replicated")
-
-    # -- changes of the cluster
 
     def cluster_listed(self) -> None:
         self._brokers_or_topics_changed()
@@ -392,8 +252,6 @@ class CoordinatorRuntime:
             if self._outdated:
                 self._call_soon(self._send_image_on)
 
-    # -- claims
-
     def claimed(self, shard_id: ShardId, shard_epoch: int) -> None:
         known = self.shards.pop(shard_id, None)
         if known is not None:
@@ -419,8 +277,6 @@ class CoordinatorRuntime:
         shard.close()
         self._cancel_retry(shard.shard_id)
         self._serving_changed()
-
-    # -- attachments of shards
 
     def _attend(self, shard: Shard) -> None:
         """Attaches the shard at its partition's leader, unless it is attached there."""
@@ -501,8 +357,6 @@ class CoordinatorRuntime:
                     reason=str(error),
                 )
                 await asyncio.sleep(RELEASE_RETRY_MS / 1000)
-
-    # -- sessions
 
     def session_began(self, session: BrokerSession) -> None:
         served = self._served()
@@ -626,8 +480,6 @@ class CoordinatorRuntime:
         else:
             shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)
 
-    # -- effects and outlets of shards
-
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
         core = shard.core
         if core is None:
@@ -680,8 +532,6 @@ class CoordinatorRuntime:
             task = asyncio.create_task(rest)
             self._works.add(task)
             task.add_done_callback(self._works.discard)
-
-    # -- the end of a turn
 
     def has_pending(self, shard: Shard) -> None:
         self._pending.append(shard)

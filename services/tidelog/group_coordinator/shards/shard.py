@@ -32,10 +32,8 @@ from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
     Effect,
     EffectOutcome,
-    EndMarker,
     EndTransaction,
     KnowsOffsets,
-    Producer,
     Refused,
     Reply,
     SetTimer,
@@ -44,21 +42,19 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicsNeeded,
     TrimLog,
+)
+from tidelog.group_coordinator.shards.shard_records import (
+    CLAIM_KEY,
+    MAX_APPEND_BYTES,
+    BatchWriter,
+    Replay,
+    ShardClaim,
+    encode_claim,
     size_of_records,
 )
-from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import (
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    TRANSACTIONAL_BIT,
-    EndTransactionMarker,
-    wrap_records,
-)
-from tidelog.records.builder import build_end_transaction_batch
-from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,
     AnswerRequest,
@@ -89,12 +85,6 @@ from tidelog.wire.messages.create_topics import CreateTopicsRequest
 
 LOAD_BYTES: Final = 512 * 1024
 """The size of one read. The replay of so many bytes does not block the event loop for long."""
-MAX_BATCH_BYTES: Final = 256 * 1024
-"""The size at which a batch ends. One larger record is a batch of its own. The brokers do not compare such a
-batch with max.message.bytes: its limits are segment.bytes and MAX_DECISION_BYTES.
-"""
-MAX_APPEND_BYTES: Final = 4 * 1024 * 1024
-"""The size of one append, unless a single batch is larger. The decisions of a turn are sent at this size."""
 MAX_DECISION_BYTES: Final = 32 * 1024 * 1024
 """The most bytes of the records of one decision. A larger one is refused, and the shard is loaded again. An
 append near MAX_UNSENT_BYTES would end the session with the broker, and all shards that use it.
@@ -107,20 +97,6 @@ room for one of the largest decisions and more.
 """
 
 _log = structlog.get_logger(__name__)
-
-
-def _varint(number: int) -> bytes:
-    output = bytearray()
-    append_varint(output, number)
-    return bytes(output)
-
-
-_SMALL: Final = tuple(_varint(number) for number in range(4096))
-_NULL: Final = _varint(-1)
-
-
-def _small_varint(number: int) -> bytes:
-    return _SMALL[number] if 0 <= number < 4096 else _varint(number)
 
 
 def _nothing() -> None:
@@ -200,125 +176,7 @@ class ShardOutlets(Protocol):
     def image(self) -> ClusterImage: ...
 
 
-class BatchWriter:
-    """Packs the records of decisions into batches.
-
-    One turn of the loop can bring hundreds of decisions, so their records share a batch. Transactional
-    records and markers get batches of their own. All records of a batch have the timestamp of the first one.
-    Base offsets start at 0; the partition's leader assigns the real ones.
-    """
-
-    __slots__ = (
-        "_batches",
-        "_count",
-        "_ended_bytes",
-        "_payload",
-        "_producer",
-        "_timestamp_ms",
-        "count",
-    )
-
-    def __init__(self) -> None:
-        self.count = 0
-        """The number of records and markers since the last `take`; each needs one offset."""
-        self._batches: list[tuple[int, bytearray]] = []
-        """The ended batches with the numbers of their records."""
-        self._ended_bytes = 0
-        self._payload = bytearray()
-        self._count = 0
-        self._timestamp_ms = WallMs(-1)
-        self._producer: Producer | None = None
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes since the last `take`, without the header of the last batch."""
-        return self._ended_bytes + len(self._payload)
-
-    def add(self, records: list[CoordinatorRecord], producer: Producer | None, now_ms: WallMs) -> None:
-        """Adds records in this order. `producer` is the producer of a transaction, if they belong to one."""
-        if producer is not None or self._producer is not None or len(self._payload) > MAX_BATCH_BYTES:
-            self._end_batch()
-            self._producer = producer
-        if not self._count:
-            self._timestamp_ms = now_ms
-        count, payload = self._count, self._payload
-        for key, value in records:
-            if len(payload) > MAX_BATCH_BYTES:
-                self._count = count
-                self._end_batch()
-                self._producer, self._timestamp_ms = producer, now_ms
-                count, payload = 0, self._payload
-            # attributes, timestamp delta (always 0), offset delta, key, value, no headers
-            head = b"\0\0" + _small_varint(count) + _small_varint(len(key)) + key
-            if value is None:
-                body = head + _NULL + b"\0"
-            else:
-                body = head + _small_varint(len(value)) + value + b"\0"
-            payload += _small_varint(len(body))
-            payload += body
-            count += 1
-        self._count = count
-        self.count += len(records)
-
-    def add_marker(self, marker: EndMarker, now_ms: WallMs) -> None:
-        self._end_batch()
-        self._keep(
-            1,
-            build_end_transaction_batch(
-                EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
-                base_offset=0,
-                timestamp_ms=now_ms,
-                producer_id=marker.producer.producer_id,
-                producer_epoch=marker.producer.producer_epoch,
-            ),
-        )
-        self.count += 1
-
-    def take(self) -> list[tuple[int, bytes]]:
-        """Returns the batches of everything that was added since the last call, in appends of at most
-        MAX_APPEND_BYTES, with the number of the records of each. A larger batch is an append of its own.
-        """
-        self._end_batch()
-        batches, self._batches, self._ended_bytes, self.count = self._batches, [], 0, 0
-        if len(batches) == 1:
-            count, only = batches[0]
-            return [(count, bytes(only))]
-        appends: list[tuple[int, bytes]] = []
-        count, size_bytes, parts = 0, 0, list[bytearray]()
-        for record_count, batch in batches:
-            if parts and size_bytes + len(batch) > MAX_APPEND_BYTES:
-                appends.append((count, b"".join(parts)))
-                count, size_bytes, parts = 0, 0, []
-            parts.append(batch)
-            count += record_count
-            size_bytes += len(batch)
-        if parts:
-            appends.append((count, b"".join(parts)))
-        return appends
-
-    def _keep(self, count: int, batch: bytearray) -> None:
-        self._batches.append((count, batch))
-        self._ended_bytes += len(batch)
-
-    def _end_batch(self) -> None:
-        if self._count:
-            producer = self._producer
-            batch = wrap_records(
-                (self._payload,),
-                self._count,
-                base_timestamp=self._timestamp_ms,
-                max_timestamp=self._timestamp_ms,
-                attributes=0 if producer is None else TRANSACTIONAL_BIT,
-                producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
-                producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
-            )
-            self._keep(self._count, batch)
-            self._payload = bytearray()
-            self._count = 0
-        self._producer = None
-
-
-class Asker:
+class ReplyTo:
     """The `reply_to` of a request: the session of the request, and the encoder and API of its response."""
 
     __slots__ = ("api_key", "api_version", "encoder", "line", "request_id")
@@ -381,14 +239,12 @@ class Shard:
         self._replay: Replay | None = None
         self._writer = BatchWriter()
         self._answers: list[tuple[SessionLine, AnswerRequest]] = []
-        self._answering: set[Asker] = set()
+        self._answering: set[ReplyTo] = set()
         """The requests whose answers are being made in steps."""
         self._held: deque[_Held] = deque()
         self._timers: dict[Hashable, _Timer] = {}
         self._image_version = -1
         self._load_began_ms = MonotonicMs(0)
-
-    # -- the attachment
 
     def attach(self, line: SessionLine, attachment: int) -> None:
         """Attaches over the session of the broker that should lead the partition."""
@@ -501,8 +357,6 @@ class Shard:
         if self.state is not ShardState.CLOSED:
             self._close()
 
-    # -- decisions of the core
-
     def request(self, item: ForwardedToShard, line: SessionLine) -> None:
         if self.state is not ShardState.SERVING or self._is_congested(line):
             line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -515,7 +369,7 @@ class Shard:
             _log.warning("a forwarded request can't be decoded", api_key=api_key, reason=str(error))
             line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))
             return
-        asker = Asker(line, item.request_id, encoder, api_key, api_version)
+        asker = ReplyTo(line, item.request_id, encoder, api_key, api_version)
         request = ShardRequest(
             asker,
             api_key,
@@ -562,8 +416,6 @@ class Shard:
             answers, self._answers = self._answers, []
             for to, answer in answers:
                 to.send(answer)
-
-    # -- internals
 
     def _is_congested(self, asking: SessionLine) -> bool:
         """Returns whether a session has too many unsent bytes to take what the next decision adds."""
@@ -619,7 +471,7 @@ class Shard:
             return
         self._carry_out(decision, now_ms)
 
-    def _carry_out(self, decision: ShardDecision, now_ms: WallMs, asker: Asker | None = None) -> None:
+    def _carry_out(self, decision: ShardDecision, now_ms: WallMs, asker: ReplyTo | None = None) -> None:
         """Carries out a decision on the request of `asker`, if there is one."""
         writer = self._writer
         if decision.records or decision.marker is not None:
@@ -644,7 +496,7 @@ class Shard:
         for effect in decision.effects:
             self._take_effect(effect)
 
-    def _refuse_decision(self, decision: ShardDecision, size_bytes: int, asker: Asker | None) -> None:
+    def _refuse_decision(self, decision: ShardDecision, size_bytes: int, asker: ReplyTo | None) -> None:
         """Gives up a decision that is too large. The core has applied it and is therefore discarded."""
         _log.error(
             "a decision of a shard is too large to be written; the shard is loaded again",
@@ -654,7 +506,7 @@ class Shard:
         )
         for reply in decision.replies:
             to = reply.reply_to
-            assert isinstance(to, Asker)  # every `reply_to` comes from `request`
+            assert isinstance(to, ReplyTo)  # every `reply_to` comes from `request`
             is_cause = to is asker
             error = ErrorCode.INVALID_REQUEST if is_cause else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             to.line.send(AnswerRequest(to.request_id, None, error))
@@ -662,7 +514,7 @@ class Shard:
 
     def _answer(self, reply: Reply) -> None:
         asker = reply.reply_to
-        assert isinstance(asker, Asker)  # every `reply_to` comes from `request`
+        assert isinstance(asker, ReplyTo)  # every `reply_to` comes from `request`
         line = asker.line
         if isinstance(reply.message, TopicsNeeded):
             line.send(AnswerRequest(asker.request_id, None, TOPICS_NEEDED))
@@ -679,7 +531,7 @@ class Shard:
             body += b"".join(map(bytes, encode(reply.topics_to_create)))
         self._send_answer(asker, body)
 
-    def _answer_in_steps(self, asker: Asker, response: Steps[object]) -> Steps[None]:
+    def _answer_in_steps(self, asker: ReplyTo, response: Steps[object]) -> Steps[None]:
         """Makes, encodes and sends an answer. It ends if the request is refused meanwhile."""
         self._answering.add(asker)
         try:
@@ -693,7 +545,7 @@ class Shard:
         finally:
             self._answering.discard(asker)
 
-    def _encode_in_steps(self, asker: Asker, response: Steps[object]) -> Steps[None]:
+    def _encode_in_steps(self, asker: ReplyTo, response: Steps[object]) -> Steps[None]:
         message = yield from response
         if self._is_congested(asker.line):  # many large answers may have been begun before any was sent
             asker.line.send(AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -702,7 +554,7 @@ class Shard:
         self._send_answer(asker, b"".join(chunks))
         yield from freed_in_steps(message)
 
-    def _send_answer(self, asker: Asker, body: bytes) -> None:
+    def _send_answer(self, asker: ReplyTo, body: bytes) -> None:
         """Sends an answer that depends on everything that the shard has appended so far."""
         line = asker.line
         if len(body) > MAX_ANSWER_BYTES:
@@ -800,7 +652,7 @@ class Shard:
         try:
             for reply in core.deactivate():
                 asker = reply.reply_to
-                assert isinstance(asker, Asker)
+                assert isinstance(asker, ReplyTo)
                 asker.line.send(AnswerRequest(asker.request_id, b"".join(asker.encoder(reply.message))))
         except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
             _log.exception("a shard's core failed in deactivate", shard=str(self.shard_id))

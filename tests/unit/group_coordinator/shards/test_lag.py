@@ -20,7 +20,7 @@ from tidelog.group_coordinator.metrics import TransactionsSummary
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards import lag
 from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
-from tidelog.group_coordinator.shards.offset_questions import (
+from tidelog.group_coordinator.shards.questions import (
     MAX_OPEN_CALLS_OF_LAG,
     OffsetQuestions,
     Position,

@@ -20,7 +20,8 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 )
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
-from tidelog.group_coordinator.shards.shard import BatchWriter, Shard, ShardState
+from tidelog.group_coordinator.shards.shard import Shard, ShardState
+from tidelog.group_coordinator.shards.shard_records import BatchWriter
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tidelog.group_coordinator.shard_core import AskShareStates
-from tidelog.group_coordinator.shards import offset_questions, share_questions
-from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
-from tidelog.group_coordinator.shards.share_questions import ShareQuestions
+from tidelog.group_coordinator.shards import questions
+from tidelog.group_coordinator.shards.questions import OffsetQuestions, ShareQuestions
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AskOffsets,
@@ -50,24 +49,24 @@ def response() -> bytes:
 
 
 def test_questions_about_states_are_bounded_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(share_questions, "MAX_OPEN", 2)
+    monkeypatch.setattr(questions, "MAX_OPEN_SHARE_QUESTIONS", 2)
 
     async def run() -> None:
         timer, line = LoopTimer(asyncio.get_running_loop()), Line()
-        questions = ShareQuestions(lambda: (BROKER, line), timer)
+        asked = ShareQuestions(lambda: (BROKER, line), timer)
         answers: list[object] = []
         for _ in range(4):
-            questions.ask(EFFECT, answers.append)
+            asked.ask(EFFECT, answers.append)
         assert [type(item) for item in line.sent] == [AskItem, AskItem]
-        questions.received(ShareStatesTold(line.sent[0].call_id, response()))
-        questions.received(ShareStatesTold(line.sent[0].call_id, response()))
+        asked.received(ShareStatesTold(line.sent[0].call_id, response()))
+        asked.received(ShareStatesTold(line.sent[0].call_id, response()))
         assert answers == [ReadShareGroupStateSummaryResponse()]
         assert len(line.sent) == 3
-        questions.received(ShareStatesTold(line.sent[1].call_id, b"not a response"))
+        asked.received(ShareStatesTold(line.sent[1].call_id, b"not a response"))
         assert answers[1:] == [None]
-        questions.session_ended(BROKER + 1)
+        asked.session_ended(BROKER + 1)
         assert len(answers) == 2
-        questions.session_ended(BROKER)
+        asked.session_ended(BROKER)
         assert len(answers) == 4
         timer.close()
 
@@ -86,23 +85,23 @@ def test_a_question_without_a_session_is_answered_with_none() -> None:
 
 
 def test_questions_about_offsets_overlap_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offset_questions, "MAX_OPEN_CALLS", 2)
+    monkeypatch.setattr(questions, "MAX_OPEN_CALLS", 2)
     told = PartitionOffsets(0, 9, 9, -1)
     first, second = (TopicPartition("t", 0), -1), (TopicPartition("t", 1), -1)
 
     async def run() -> None:
         timer, line = LoopTimer(asyncio.get_running_loop()), Line()
-        questions = OffsetQuestions(lambda partition: (BROKER, line), timer)
+        asked = OffsetQuestions(lambda partition: (BROKER, line), timer)
         answers: list[object] = []
-        questions.ask([], answers.append)
+        asked.ask([], answers.append)
         assert answers == [{}]
         for position in (first, second, first):
-            questions.ask([position], answers.append)
+            asked.ask([position], answers.append)
         assert [type(item) for item in line.sent] == [AskOffsets, AskOffsets]
-        questions.received(OffsetsTold(line.sent[1].call_id, (told,)))
+        asked.received(OffsetsTold(line.sent[1].call_id, (told,)))
         assert answers[1:] == [{second: told}]
         assert len(line.sent) == 3
-        questions.session_ended(BROKER)
+        asked.session_ended(BROKER)
         assert answers[2:] == [{}, {}]
         timer.close()
 

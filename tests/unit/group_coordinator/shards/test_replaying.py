@@ -16,9 +16,14 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, EndMarker, Producer, ReplayedRecord
-from tidelog.group_coordinator.shards import replaying
-from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
-from tidelog.group_coordinator.shards.shard import BatchWriter
+from tidelog.group_coordinator.shards import shard_records
+from tidelog.group_coordinator.shards.shard_records import (
+    CLAIM_KEY,
+    BatchWriter,
+    Replay,
+    ShardClaim,
+    encode_claim,
+)
 from tidelog.group_coordinator.share_states.share_log import (
     SharePartitionState,
     ShareUpdate,
@@ -63,7 +68,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(replaying, "MAX_COLLECTED_KEYS", chance.randint(0, 6))
+    monkeypatch.setattr(shard_records, "MAX_COLLECTED_KEYS", chance.randint(0, 6))
     plain, writer, offset = new_core(), BatchWriter(), 0
     open_producers: set[int] = set()
     for number in range(120):

@@ -18,8 +18,15 @@ from tidelog.group_coordinator.shard_core import (
     TrimLog,
 )
 from tidelog.group_coordinator.shards import shard as shards
-from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, ShardClaim, decode_claim
-from tidelog.group_coordinator.shards.shard import MAX_BATCH_BYTES, BatchWriter, ShardState
+from tidelog.group_coordinator.shards import shard_records
+from tidelog.group_coordinator.shards.shard import ShardState
+from tidelog.group_coordinator.shards.shard_records import (
+    CLAIM_KEY,
+    MAX_BATCH_BYTES,
+    BatchWriter,
+    ShardClaim,
+    decode_claim,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import iterate_headers
@@ -484,7 +491,7 @@ def test_a_large_decision_is_sent_as_several_appends() -> None:
     coordinator.deliver_in()
     appends = [item for item in coordinator.line.outbound if isinstance(item, AppendToShard)]
     assert len(appends) > 4
-    assert max(len(item.batches) for item in appends) <= shards.MAX_APPEND_BYTES
+    assert max(len(item.batches) for item in appends) <= shard_records.MAX_APPEND_BYTES
     assert isinstance(coordinator.line.outbound[-1], AnswerRequest), "the answer follows all appends"
     coordinator.settle()
     assert asked.is_good
@@ -496,7 +503,9 @@ def test_a_large_decision_is_sent_as_several_appends() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_appends_contain_all_batches_in_order(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(shards, "MAX_APPEND_BYTES", chance.choice((1, 1_000, MAX_BATCH_BYTES, 1_000_000)))
+    monkeypatch.setattr(
+        shard_records, "MAX_APPEND_BYTES", chance.choice((1, 1_000, MAX_BATCH_BYTES, 1_000_000))
+    )
     writer, wanted = BatchWriter(), list[bytes]()
     for number in range(60):
         key = b"%d" % number
@@ -510,7 +519,7 @@ def test_appends_contain_all_batches_in_order(seed: int, monkeypatch: pytest.Mon
         records = list(iterate_batches(batches))
         assert len(records) == count
         found += records
-        assert len(batches) <= shards.MAX_APPEND_BYTES or len(list(iterate_headers(batches))) == 1
+        assert len(batches) <= shard_records.MAX_APPEND_BYTES or len(list(iterate_headers(batches))) == 1
     assert found == wanted
     assert (writer.count, writer.size_bytes, writer.take()) == (0, 0, [])
 

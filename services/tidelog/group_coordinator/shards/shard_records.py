@@ -1,4 +1,4 @@
-"""Loads a shard: replays its log, batch by batch, into a new core.
+"""The records of a shard in its log: the batches that it appends, its claim, and their replay.
 
 The partition is compacted, so only the last record of a key counts. Records that belong to no transaction are
 therefore collected, and of each key only the last collected record is replayed. This makes the load of a
@@ -9,17 +9,40 @@ positions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.group_coordinator.shard_core import Producer, ReplayedRecord, ShardCore, UnknownRecordError
+from tidelog.group_coordinator.shard_core import (
+    CoordinatorRecord,
+    EndMarker,
+    Producer,
+    ReplayedRecord,
+    ShardCore,
+    UnknownRecordError,
+)
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
-from tidelog.records.batch import BatchHeader, iterate_headers
+from tidelog.records.batch import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    EndTransactionMarker,
+    iterate_headers,
+    wrap_records,
+)
+from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.record import end_transaction_marker, records_of, scan_records
+from tidelog.records.varint import append_varint
 
+MAX_BATCH_BYTES: Final = 256 * 1024
+"""The size at which a batch ends. One larger record is a batch of its own. The brokers do not compare such a
+batch with max.message.bytes: its limits are segment.bytes and MAX_DECISION_BYTES.
+"""
+MAX_APPEND_BYTES: Final = 4 * 1024 * 1024
+"""The size of one append, unless a single batch is larger. The decisions of a turn are sent at this size."""
 MAX_COLLECTED_KEYS: Final = 10_000
 
 CLAIM_KEY: Final = struct.pack(">h", 29801) + b"claim"
@@ -54,6 +77,143 @@ def decode_claim(value: bytes | None) -> ShardClaim | None:
         return None
     _, shard_epoch, coordinator_id = _CLAIM_VALUE.unpack_from(value)
     return ShardClaim(shard_epoch, coordinator_id)
+
+
+def _varint(number: int) -> bytes:
+    output = bytearray()
+    append_varint(output, number)
+    return bytes(output)
+
+
+_SMALL: Final = tuple(_varint(number) for number in range(4096))
+_NULL: Final = _varint(-1)
+
+
+def _small_varint(number: int) -> bytes:
+    return _SMALL[number] if 0 <= number < 4096 else _varint(number)
+
+
+def size_of_records(records: Iterable[CoordinatorRecord]) -> int:
+    """Returns the bytes of the keys and values of records."""
+    return sum(len(key) + len(value or b"") for key, value in records)
+
+
+class BatchWriter:
+    """Packs the records of decisions into batches.
+
+    One turn of the loop can bring hundreds of decisions, so their records share a batch. Transactional
+    records and markers get batches of their own. All records of a batch have the timestamp of the first one.
+    Base offsets start at 0; the partition's leader assigns the real ones.
+    """
+
+    __slots__ = (
+        "_batches",
+        "_count",
+        "_ended_bytes",
+        "_payload",
+        "_producer",
+        "_timestamp_ms",
+        "count",
+    )
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of records and markers since the last `take`; each needs one offset."""
+        self._batches: list[tuple[int, bytearray]] = []
+        """The ended batches with the numbers of their records."""
+        self._ended_bytes = 0
+        self._payload = bytearray()
+        self._count = 0
+        self._timestamp_ms = WallMs(-1)
+        self._producer: Producer | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes since the last `take`, without the header of the last batch."""
+        return self._ended_bytes + len(self._payload)
+
+    def add(self, records: list[CoordinatorRecord], producer: Producer | None, now_ms: WallMs) -> None:
+        """Adds records in this order. `producer` is the producer of a transaction, if they belong to one."""
+        if producer is not None or self._producer is not None or len(self._payload) > MAX_BATCH_BYTES:
+            self._end_batch()
+            self._producer = producer
+        if not self._count:
+            self._timestamp_ms = now_ms
+        count, payload = self._count, self._payload
+        for key, value in records:
+            if len(payload) > MAX_BATCH_BYTES:
+                self._count = count
+                self._end_batch()
+                self._producer, self._timestamp_ms = producer, now_ms
+                count, payload = 0, self._payload
+            # attributes, timestamp delta (always 0), offset delta, key, value, no headers
+            head = b"\0\0" + _small_varint(count) + _small_varint(len(key)) + key
+            if value is None:
+                body = head + _NULL + b"\0"
+            else:
+                body = head + _small_varint(len(value)) + value + b"\0"
+            payload += _small_varint(len(body))
+            payload += body
+            count += 1
+        self._count = count
+        self.count += len(records)
+
+    def add_marker(self, marker: EndMarker, now_ms: WallMs) -> None:
+        self._end_batch()
+        self._keep(
+            1,
+            build_end_transaction_batch(
+                EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
+                base_offset=0,
+                timestamp_ms=now_ms,
+                producer_id=marker.producer.producer_id,
+                producer_epoch=marker.producer.producer_epoch,
+            ),
+        )
+        self.count += 1
+
+    def take(self) -> list[tuple[int, bytes]]:
+        """Returns the batches of everything that was added since the last call, in appends of at most
+        MAX_APPEND_BYTES, with the number of the records of each. A larger batch is an append of its own.
+        """
+        self._end_batch()
+        batches, self._batches, self._ended_bytes, self.count = self._batches, [], 0, 0
+        if len(batches) == 1:
+            count, only = batches[0]
+            return [(count, bytes(only))]
+        appends: list[tuple[int, bytes]] = []
+        count, size_bytes, parts = 0, 0, list[bytearray]()
+        for record_count, batch in batches:
+            if parts and size_bytes + len(batch) > MAX_APPEND_BYTES:
+                appends.append((count, b"".join(parts)))
+                count, size_bytes, parts = 0, 0, []
+            parts.append(batch)
+            count += record_count
+            size_bytes += len(batch)
+        if parts:
+            appends.append((count, b"".join(parts)))
+        return appends
+
+    def _keep(self, count: int, batch: bytearray) -> None:
+        self._batches.append((count, batch))
+        self._ended_bytes += len(batch)
+
+    def _end_batch(self) -> None:
+        if self._count:
+            producer = self._producer
+            batch = wrap_records(
+                (self._payload,),
+                self._count,
+                base_timestamp=self._timestamp_ms,
+                max_timestamp=self._timestamp_ms,
+                attributes=0 if producer is None else TRANSACTIONAL_BIT,
+                producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
+                producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
+            )
+            self._keep(self._count, batch)
+            self._payload = bytearray()
+            self._count = 0
+        self._producer = None
 
 
 class Replay:
