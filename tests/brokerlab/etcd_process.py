@@ -12,7 +12,7 @@ from pathlib import Path
 import grpc.aio
 
 from brokerlab.broker_process import free_port
-from tidelog.cli.etcd_binary import EtcdBinary, find_etcd
+from tidelog.cli.local_cluster.processes import EtcdBinary, find_etcd
 from tidelog.metadata.etcd.generated import rpc_pb2, rpc_pb2_grpc
 
 START_TIMEOUT_S = 30.0

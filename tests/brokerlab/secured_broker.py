@@ -27,7 +27,7 @@ from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import create_topic
 from brokerlab.identity_provider import AUDIENCE, IdentityProvider
 from brokerlab.raw_client import RawClient
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing.clock import SystemClock
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from brokerlab.broker_process import free_port
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing.clock import SystemClock
 

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, print_table, say
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.tool_command import ToolCommand, ToolError, asks_first, cluster_options, confirm, connect
 from tidelog.client.admin.access import create_acls, delete_acls, list_acls
 from tidelog.model.acl import (
     CLUSTER_NAME,

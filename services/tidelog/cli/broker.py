@@ -14,9 +14,8 @@ from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import BrokerServer
-from tidelog.cli.rpc_door import open_rpc_door
 from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import Started, Surroundings, run_service
+from tidelog.cli.service_process import Started, Surroundings, open_rpc_door, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.cluster_identity import stored_cluster_id

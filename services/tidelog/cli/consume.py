@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from tidelog.cli.interruption import noted_interruption
+from tidelog.cli.command_line import noted_interruption
 from tidelog.cli.output import counted, note
 from tidelog.cli.record_formats import (
     ColumnFormat,

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from tidelog.cli.rpc_door import open_rpc_door
 from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import Started, Surroundings, run_service
+from tidelog.cli.service_process import Started, Surroundings, open_rpc_door, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
 from tidelog.metadata.cluster_identity import ensure_cluster_id

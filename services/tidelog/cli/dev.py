@@ -18,7 +18,7 @@ import uvloop
 
 from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.errors import LogDirectoryInUseError
-from tidelog.cli.standard_output import OutputError
+from tidelog.cli.command_line import OutputError
 from tidelog.embedded.adopt import metadata_directory, require_adopted
 from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.log_format.directory import META_PROPERTIES_FILE, CorruptFileError
@@ -269,7 +269,7 @@ def _settings(given: dict[str, str], listen: str, directory: Path, count: int) -
 
 
 def _secure(given: dict[str, str], listen: str, data_dir: Path) -> None:
-    from tidelog.cli.secure_dev import secure_settings  # loads cryptography
+    from tidelog.cli.local_cluster.secure_dev import secure_settings  # loads cryptography
 
     try:
         secure_settings(given, listen, data_dir)
@@ -295,7 +295,7 @@ async def _serve(
     properties: Path | None = None
     options = ""
     if secure_listen is not None:
-        from tidelog.cli.secure_dev import ensure_admin, keep_certificate
+        from tidelog.cli.local_cluster.secure_dev import ensure_admin, keep_certificate
 
         renewals = asyncio.create_task(keep_certificate(secure_listen, data_dir), name="renewals")
         properties = await ensure_admin(data_dir, metadata_directory(data_dir))

@@ -16,8 +16,7 @@ from typing import BinaryIO, Final, NamedTuple
 
 import click
 
-from tidelog.cli.json_document import key_of
-from tidelog.cli.output import OutputFormat, note
+from tidelog.cli.output import OutputFormat, key_of, note
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.log_format.directory import (
     CLEAN_SHUTDOWN_FILE,

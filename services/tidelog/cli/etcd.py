@@ -1,21 +1,37 @@
-"""`tidelog etcd`: commands for operators of etcd, for images without etcd's own tools."""
+"""`tidelog etcd`: commands for operators of etcd, for images without etcd's own tools.
+
+Each kind of service has a role in etcd (ADR 0065) and reaches only the keys that it needs. The controller
+reads and writes all keys. Brokers and group coordinators cannot read credentials, delegation tokens, ACLs or
+quotas there: brokers receive them from the controller. etcd grants ranges of keys and no patterns, so a
+broker may write all keys below /brokers/topics, although it only changes partition states.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from tidelog.cli.etcd_roles import service_users
 from tidelog.cli.output import add_facts, progress, say
-from tidelog.cli.service_options import fail, service_options, settings_from
-from tidelog.cli.service_process import etcd_options
+from tidelog.cli.service_options import etcd_options, fail, service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.metadata.coordinators import COORDINATORS
+from tidelog.metadata.entries import (
+    ALL_KEYS_PREFIX,
+    BROKER_CONFIG_PREFIX,
+    BROKER_PREFIX,
+    BROKERS_AND_TOPICS_PREFIX,
+    CLUSTER_ID_KEY,
+    CONTROLLER_KEY,
+    GROUP_CONFIG_PREFIX,
+    SCHEMA_VERSION_KEY,
+    TOPIC_PREFIX,
+)
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
@@ -23,6 +39,8 @@ from tidelog.metadata.etcd.users import (
     ROOT,
     ROOT_ROLE,
     EtcdUser,
+    KeyRange,
+    Role,
     create_users,
     require_no_users,
     require_users,
@@ -30,13 +48,33 @@ from tidelog.metadata.etcd.users import (
 from tidelog.metadata.store import StoreError
 from tidelog.model.text import JsonObject
 from tidelog.process.command_help import SuggestingGroup
-from tidelog.rpc.callers import ServiceRole
+from tidelog.rpc.callers import ServiceRole, role_name
+from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60
 _PEER_SECTION: Final = "peer-transport-security"
 _PEER_FILES: Final = ("trusted-ca-file", "cert-file", "key-file")
 """The keys of the authority, the certificate and its key, in the order of Peers."""
+ISR_CHANGES: Final = "/isr_change_notification/"
+_READ: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
+    ServiceRole.BROKER: (CONTROLLER_KEY,),
+    ServiceRole.CONTROLLER: (),
+    ServiceRole.GROUP_COORDINATOR: (
+        BROKERS_AND_TOPICS_PREFIX,
+        BROKER_CONFIG_PREFIX,
+        GROUP_CONFIG_PREFIX,
+    ),
+}
+"""The prefixes of the keys that each kind of service reads, without those that it also writes."""
+_WRITTEN: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
+    ServiceRole.BROKER: (BROKER_PREFIX, TOPIC_PREFIX, ISR_CHANGES),
+    ServiceRole.CONTROLLER: (ALL_KEYS_PREFIX,),
+    ServiceRole.GROUP_COORDINATOR: (COORDINATORS,),
+}
+"""The prefixes of the keys that each kind of service reads and writes."""
+_FIRST_KEYS: Final = (CLUSTER_ID_KEY, SCHEMA_VERSION_KEY)
+"""The keys that the first controller of a cluster writes, and that all services read."""
 
 
 @click.group(cls=SuggestingGroup)
@@ -284,3 +322,19 @@ def _peers_of(config: JsonObject) -> Peers:
         tuple(member.partition("=")[2] for member in config["initial-cluster"].split(",")),
         *(files.get(name, "") for name in _PEER_FILES),
     )
+
+
+def etcd_role(kind: ServiceRole) -> Role:
+    """Returns the role of a kind of service. Its user has the same name, such as `broker.tidelog`."""
+    read = (
+        *(KeyRange(prefix) for prefix in _READ[kind]),
+        *(KeyRange(key, is_prefix=False) for key in _FIRST_KEYS),
+    )
+    written = tuple(KeyRange(prefix) for prefix in _WRITTEN[kind])
+    return Role(role_name(kind, DEFAULT_SERVER_NAME), read, written)
+
+
+def service_users(password_of: Callable[[ServiceRole], str]) -> list[EtcdUser]:
+    """Returns the users of all kinds of services. An empty password stands for a certificate's name."""
+    roles = ((kind, etcd_role(kind)) for kind in ServiceRole)
+    return [EtcdUser(role.name, role, password_of(kind)) for kind, role in roles]

@@ -10,10 +10,17 @@ from typing import NamedTuple
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.group_offsets import delete_group_offsets, reset_offsets
 from tidelog.cli.output import OutputFormat, Shown, counted, output_format, print_heading, print_table, say
-from tidelog.cli.tool_command import ToolCommand, chosen_groups, cluster_options, connect, group_options
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    asks_first,
+    chosen_groups,
+    cluster_options,
+    confirm,
+    connect,
+    group_options,
+)
 from tidelog.client.admin.groups import (
     GROUP_TYPES,
     SHARE,

@@ -16,16 +16,17 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
-from tidelog.cli.partition_file import read_text_file
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
+    asks_first,
     chosen_groups,
     cluster_options,
+    confirm,
     connect,
     group_options,
+    read_text_file,
 )
 from tidelog.client.admin.groups import (
     CONSUMER_PROTOCOL,

@@ -9,9 +9,7 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from tidelog.cli.interruption import ending_of, raised_terminations
-from tidelog.cli.lazy_group import LazyGroup
-from tidelog.cli.standard_output import reported_output_errors
+from tidelog.cli.command_line import LazyGroup, ending_of, raised_terminations, reported_output_errors
 from tidelog.process.build import commit, is_compiled, tidelog_version
 
 _COMMANDS: Final = {
@@ -24,23 +22,23 @@ _COMMANDS: Final = {
     "console": "tidelog.cli.console:command",
     "consume": "tidelog.cli.consume:command",
     "controller": "tidelog.cli.controller:command",
-    "delete-records": "tidelog.cli.delete_records:command",
+    "delete-records": "tidelog.cli.offsets:delete_records_command",
     "dev": "tidelog.cli.dev:command",
     "dlq": "tidelog.cli.dlq:command",
     "doctor": "tidelog.cli.doctor.command:command",
     "dump-log": "tidelog.cli.dump_log:command",
-    "elect-leaders": "tidelog.cli.elect_leaders:command",
+    "elect-leaders": "tidelog.cli.replicas:elect_leaders_command",
     "etcd": "tidelog.cli.etcd:command",
     "group": "tidelog.cli.group:command",
     "group-coordinator": "tidelog.cli.group_coordinator:command",
     "kubernetes": "tidelog.cli.kubernetes:command",
-    "log-dirs": "tidelog.cli.log_dirs:command",
-    "offsets": "tidelog.cli.offsets:command",
+    "log-dirs": "tidelog.cli.replicas:log_dirs_command",
+    "offsets": "tidelog.cli.offsets:offsets_command",
     "perf": "tidelog.cli.perf:command",
     "pipeline": "tidelog.cli.pipeline:command",
     "plan": "tidelog.cli.plan:command",
     "produce": "tidelog.cli.produce:command",
-    "reassign": "tidelog.cli.reassign:command",
+    "reassign": "tidelog.cli.replicas:reassign_command",
     "rebalance": "tidelog.cli.rebalance:command",
     "top": "tidelog.cli.top:command",
     "topic": "tidelog.cli.topic:command",

@@ -7,7 +7,7 @@ from typing import Final
 import click
 
 from tidelog.cli import tool_command
-from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.command_line import LazyGroup
 from tidelog.cli.tool_command import fail
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError

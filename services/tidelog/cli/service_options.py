@@ -1,4 +1,7 @@
-"""The options of the commands that run a service: the sources of settings, and the report of a wrong one."""
+"""The settings of a service from its command line, and how it reaches etcd with them.
+
+A wrong setting ends the process with one line.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from typing import NoReturn, TypeVar
 import click
 import structlog
 
+from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.listeners import is_loopback_host
 from tidelog.settings.other_kafka_settings import nearest_name
-from tidelog.settings.setting import SettingError
+from tidelog.settings.setting import Password, SettingError
 from tidelog.settings.setting_sources import ENVIRONMENT_PREFIX, gather_settings
 
 _log = structlog.get_logger(__name__)
@@ -69,6 +74,40 @@ def settings_from(
         if hint:
             _log.warning("an environment variable is no setting" + hint, variable=variable)
     return settings
+
+
+def etcd_options(settings: BrokerSettings) -> EtcdOptions:
+    """Returns the options for etcd. Ends the process with one line if an endpoint is invalid, or if the
+    password would travel to another machine without encryption.
+    """
+    password = settings.tidelog_etcd_password
+    options = EtcdOptions(
+        endpoints=settings.tidelog_etcd_endpoints,
+        username=settings.tidelog_etcd_username or "",
+        password=password.reveal() if isinstance(password, Password) else "",
+        ca_file=settings.tidelog_etcd_tls_ca_file or "",
+        cert_file=settings.tidelog_etcd_tls_cert_file or "",
+        key_file=settings.tidelog_etcd_tls_key_file or "",
+        prefix=settings.tidelog_etcd_prefix,
+    )
+    try:
+        endpoints = options.parsed_endpoints()
+    except EtcdAddressError as error:
+        fail(f"tidelog.etcd.endpoints: {error}")
+    if options.password and not settings.tidelog_etcd_allow_plaintext:
+        for endpoint in endpoints:
+            if not endpoint.is_tls and not is_loopback(endpoint.target):
+                fail(
+                    f"tidelog.etcd.endpoints: {endpoint.target} is not encrypted, and others could read "
+                    "tidelog.etcd.password on the network; use https://, or set "
+                    "tidelog.etcd.allow.plaintext=true"
+                )
+    return options
+
+
+def is_loopback(address: str) -> bool:
+    """Returns whether only this machine reaches `host:port`."""
+    return is_loopback_host(address.rpartition(":")[0].strip("[]"))
 
 
 def _read(config: Path) -> str:

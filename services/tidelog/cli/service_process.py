@@ -1,6 +1,7 @@
 """The life of a process that runs one service.
 
-The process answers probes, connects to etcd, starts the service, prints `ready:`, and stops at SIGTERM.
+The process answers probes, connects to etcd, starts the service, prints `ready:`, and stops at SIGTERM. Its
+gRPC server and TLS are those that the settings configure.
 """
 
 from __future__ import annotations
@@ -13,18 +14,17 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 import structlog
 import uvloop
 
 from tidelog.broker.log.errors import LogDirectoryInUseError
-from tidelog.cli.rpc_door import is_loopback, peer_tls
-from tidelog.cli.service_options import fail
+from tidelog.cli.service_options import etcd_options, fail, is_loopback
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
+from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import StoreError
 from tidelog.metadata.store_wait import until_store_answers
 from tidelog.metrics.certificates import CertificateExpiry
@@ -33,15 +33,15 @@ from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
 from tidelog.process.garbage_collection import bound_collection_pauses
 from tidelog.process.private_files import keep_files_private
+from tidelog.rpc.grpc_transport import RpcServer, RpcService
 from tidelog.rpc.peer_tls import PeerTls
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
-from tidelog.settings.setting import Password, SettingError
+from tidelog.settings.setting import SettingError
 from tidelog.tracing.start import start_tracing
 
 if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing
 
-_log = structlog.get_logger(__name__)
 
 EXPECTED_ERRORS = (
     OSError,
@@ -52,6 +52,9 @@ EXPECTED_ERRORS = (
     SettingError,
 )
 """The exceptions of a failed start. The message of each is one sentence that describes the problem."""
+F = TypeVar("F", bound=Callable[..., object])
+
+_log = structlog.get_logger(__name__)
 
 
 class Started(NamedTuple):
@@ -92,35 +95,6 @@ def run_service(service: str, settings: BrokerSettings, start: StartService) -> 
         uvloop.run(_live(service, settings, options, start))
     except EXPECTED_ERRORS as error:
         fail(str(error))
-
-
-def etcd_options(settings: BrokerSettings) -> EtcdOptions:
-    """Returns the options for etcd. Ends the process with one line if an endpoint is invalid, or if the
-    password would travel to another machine without encryption.
-    """
-    password = settings.tidelog_etcd_password
-    options = EtcdOptions(
-        endpoints=settings.tidelog_etcd_endpoints,
-        username=settings.tidelog_etcd_username or "",
-        password=password.reveal() if isinstance(password, Password) else "",
-        ca_file=settings.tidelog_etcd_tls_ca_file or "",
-        cert_file=settings.tidelog_etcd_tls_cert_file or "",
-        key_file=settings.tidelog_etcd_tls_key_file or "",
-        prefix=settings.tidelog_etcd_prefix,
-    )
-    try:
-        endpoints = options.parsed_endpoints()
-    except EtcdAddressError as error:
-        fail(f"tidelog.etcd.endpoints: {error}")
-    if options.password and not settings.tidelog_etcd_allow_plaintext:
-        for endpoint in endpoints:
-            if not endpoint.is_tls and not is_loopback(endpoint.target):
-                fail(
-                    f"tidelog.etcd.endpoints: {endpoint.target} is not encrypted, and others could read "
-                    "tidelog.etcd.password on the network; use https://, or set "
-                    "tidelog.etcd.allow.plaintext=true"
-                )
-    return options
 
 
 async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
@@ -190,3 +164,62 @@ def _end_in_time(timeout_ms: int) -> None:
     timer = threading.Timer(timeout_ms / 1000, end)
     timer.daemon = True
     timer.start()
+
+
+def peer_tls(settings: BrokerSettings) -> PeerTls | None:
+    """Returns the certificates for TLS between services, or None if the settings name none.
+
+    Raises OSError if a file cannot be used, SettingError if one of the three settings is missing.
+    """
+    named = {
+        "tidelog.rpc.tls.ca.file": settings.tidelog_rpc_tls_ca_file,
+        "tidelog.rpc.tls.cert.file": settings.tidelog_rpc_tls_cert_file,
+        "tidelog.rpc.tls.key.file": settings.tidelog_rpc_tls_key_file,
+    }
+    if not any(named.values()):
+        return None
+    for name, path in named.items():
+        if not path:
+            raise SettingError(name, f"{name}: is missing; set all three tidelog.rpc.tls files, or none")
+    try:
+        return PeerTls(
+            *map(str, named.values()),
+            server_name=settings.tidelog_rpc_tls_server_name,
+            checks_roles=settings.tidelog_rpc_tls_check_roles,
+        )
+    except OSError as error:
+        raise OSError(f"tidelog.rpc.tls: {error}") from error
+
+
+async def open_rpc_door(
+    settings: BrokerSettings,
+    stack: contextlib.AsyncExitStack,
+    *services: RpcService,
+    tls: PeerTls | None,
+) -> str:
+    """Starts the process's gRPC server and stops it when `stack` is closed.
+
+    Returns the address at which other services call it. Raises OSError and SettingError, which name the
+    setting.
+    """
+    server = RpcServer(*services, tls=tls)
+    listen = settings.tidelog_rpc_listener
+    if tls is None and not settings.tidelog_rpc_allow_plaintext and not is_loopback(listen):
+        raise SettingError(
+            "tidelog.rpc.listener",
+            f"tidelog.rpc.listener: {listen} is not a loopback address, and calls would not be encrypted or "
+            "authenticated; set the tidelog.rpc.tls files, or tidelog.rpc.allow.plaintext=true",
+        )
+    try:
+        listening = await server.start(listen)
+    except OSError as error:
+        raise OSError(
+            f"tidelog.rpc.listener: cannot listen on {listen}: the address is in use or does not belong to "
+            "this machine"
+        ) from error
+    stack.push_async_callback(server.stop)
+    advertised = settings.tidelog_rpc_advertised_address
+    if not advertised:
+        return listening
+    host, _, port = advertised.rpartition(":")
+    return f"{host}:{listening.rpartition(':')[2]}" if port == "0" else advertised

@@ -1,19 +1,25 @@
-"""The common part of all tools: the broker's address, and errors as one line with the next step."""
+"""The common part of all tools: options, the connection, questions, files, and errors as one line.
+
+`ToolCommand` reports an expected failure with the next step. `cluster_options` and `connect` reach a cluster.
+`confirm` asks before a command deletes what can't be restored. `parse_partition_rows` reads the JSON files in
+which Kafka's tools name partitions.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
-from tidelog.cli.known_names import ExistingName, NamesOf, group_names, known_names, topic_names
+from tidelog.cli.completion import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
-from tidelog.cli.protocol_int import ProtocolInt
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
@@ -31,8 +37,9 @@ from tidelog.client.security import (
     read_security,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.process.command_help import DescribedCommand, did_you_mean
-from tidelog.process.limited_numbers import LimitedFloat
+from tidelog.process.limited_numbers import LimitedFloat, LimitedInt
 from tidelog.settings.setting import INT_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -81,6 +88,12 @@ _ADVERTISED_STEP: Final = (
 _GONE_STEP: Final = "'tidelog cluster describe' shows the brokers that run"
 
 F = TypeVar("F", bound=Callable[..., object])
+INT16_MAX: Final = 2**15 - 1
+"""The greatest number of an int16 of Kafka's protocol. Settings have INT_MAX and LONG_MAX for longer ones."""
+_YES_KEY: Final = "tidelog.yes"
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""The size of the longest file that is read."""
+_VERSION: Final = 1
 
 
 class ToolError(Exception):
@@ -348,3 +361,117 @@ def parse_pairs(option: str, assignments: tuple[str, ...]) -> list[tuple[str, st
             raise ToolError(f"{option} {assignment}: expected NAME=VALUE")
         pairs.append((name.strip(), value))
     return pairs
+
+
+class ProtocolInt(LimitedInt):
+    """An integer from `min` to `limit`, which no field could exceed. The help shows only `min`."""
+
+    def __init__(self, limit: int, *, min: int) -> None:  # noqa: A002 (as click.IntRange)
+        super().__init__(min=min)
+        self.limit = limit
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        number: int = super().convert(value, parameter, context)
+        if number > self.limit:
+            self.fail(f"{number} is more than {self.limit}.", parameter, context)
+        return number
+
+
+def asks_first(command: F) -> F:
+    """Adds --yes, which `confirm` reads."""
+    return click.option(
+        "--yes",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_yes,
+        help="Do not ask first. Without a terminal, nothing is asked.",
+    )(command)
+
+
+def confirm(question: str, *, refusal: str = "") -> None:
+    """Asks the question on a terminal, unless --yes is given. Raises ToolError if the answer is no.
+
+    Without a terminal there is no question, so that scripts do not hang. With `refusal`, the command then
+    needs --yes, and ToolError says so.
+    """
+    if click.get_current_context().meta.get(_YES_KEY):
+        return
+    if not is_interactive():
+        if refusal:
+            raise ToolError(f"{refusal}; nothing was changed. --yes does it nevertheless.")
+        return
+    if not click.confirm(question, err=True):
+        raise ToolError("nothing was changed, because the answer was not yes")
+
+
+def is_interactive() -> bool:
+    """Returns whether somebody can be asked: input and messages go to a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _note_yes(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given:
+        context.meta[_YES_KEY] = True
+
+
+def read_text_file(option: str, path: Path) -> str:
+    """Raises ToolError if the file can't be read."""
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ToolError(f"{option} {path}: the file is longer than {MAX_FILE_BYTES} bytes")
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise ToolError(f"{option} {path}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ToolError(f"{option} {path}: the file is not UTF-8 text") from None
+
+
+def parse_partition_rows(
+    text: str, source: str, numbers: tuple[str, ...] = ()
+) -> dict[TopicPartition, Mapping[str, Any]]:  # `Any`: parsed JSON
+    """Returns the rows of `{"version": 1, "partitions": [{"topic": ..., "partition": ...}]}`.
+
+    Each row has the integers that `numbers` names. `source` names the file in errors. Raises ToolError.
+    """
+    rows: dict[TopicPartition, Mapping[str, Any]] = {}
+    for row in parse_rows(text, source, "partitions"):
+        place = TopicPartition(_text(row, "topic", source), _number(row, "partition", source))
+        for name in numbers:
+            _number(row, name, source)
+        if place in rows:
+            raise ToolError(f"{source} contains {place} twice")
+        rows[place] = row
+    if not rows:
+        raise ToolError(f"{source} contains no partitions")
+    return rows
+
+
+def parse_rows(text: str, source: str, key: str) -> Iterator[Mapping[str, Any]]:
+    """Yields the objects of the list `key` in a file of version 1. Raises ToolError."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"{source} is not JSON: {error}") from None
+    rows = document.get(key) if isinstance(document, dict) else None
+    if not isinstance(rows, list):
+        raise ToolError(f'{source} has no list "{key}"')
+    if document.get("version", _VERSION) != _VERSION:
+        raise ToolError(f"{source} has version {document['version']}, but only version 1 is known")
+    for row in rows:
+        if not isinstance(row, dict):
+            raise ToolError(f'{source}: {json.dumps(row)} in "{key}" is not an object')
+        yield row
+
+
+def _text(row: Mapping[str, Any], name: str, source: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value:
+        raise ToolError(f'{source}: {json.dumps(row)} has no text "{name}"')
+    return value
+
+
+def _number(row: Mapping[str, Any], name: str, source: str) -> int:
+    value = row.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ToolError(f'{source}: {json.dumps(row)} has no number "{name}"')
+    return value

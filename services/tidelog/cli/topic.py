@@ -8,7 +8,6 @@ from typing import Final
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import (
     OutputFormat,
     Shown,
@@ -19,12 +18,15 @@ from tidelog.cli.output import (
     print_table,
     say,
 )
-from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
+    INT16_MAX,
+    ProtocolInt,
     ToolCommand,
     ToolError,
+    asks_first,
     chosen_topic,
     cluster_options,
+    confirm,
     connect,
     parse_assignments,
     topic_option,

@@ -9,14 +9,16 @@ from typing import Final
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
 from tidelog.cli.output import counted, note, print_heading, print_table, say
-from tidelog.cli.protocol_int import INT16_MAX, ProtocolInt
 from tidelog.cli.tool_command import (
+    INT16_MAX,
+    ProtocolInt,
     ToolCommand,
     ToolError,
+    asks_first,
     chosen_topic,
     cluster_options,
+    confirm,
     connect,
     topic_option,
 )

@@ -9,11 +9,10 @@ from typing import TextIO
 
 import click
 
-from tidelog.cli.confirmation import asks_first, confirm
+from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
-from tidelog.cli.secure_dev import new_entries, write_first_user
-from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.service_options import etcd_options, service_options, settings_from
+from tidelog.cli.tool_command import ToolCommand, ToolError, asks_first, cluster_options, confirm, connect
 from tidelog.client.admin.access import delete_credentials, describe_users, set_password
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import MetadataStore, StoreError
@@ -162,7 +161,7 @@ async def _write(
     assignments: tuple[str, ...],
 ) -> bool:
     # These modules load gRPC, which the other subcommands do not need.
-    from tidelog.cli.service_process import etcd_options
+
     from tidelog.embedded.adopt import metadata_directory
     from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
     from tidelog.metadata.file_store import FileMetadataStore

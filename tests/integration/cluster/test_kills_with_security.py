@@ -27,7 +27,7 @@ from brokerlab.clients import admin_client, secure
 from chaoslab.checker import judge
 from chaoslab.load import ChaosLoad, ChaosPlan
 from clusterlab.tidelog_cluster import TidelogCluster
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing.clock import SystemClock
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.model.instants import WallMs
 from tidelog.rpc.peer_tls import PeerTls
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.kubernetes.roll_order import BrokerPod, ReleaseView, Replace, Wait, next_step
+from tidelog.cli.kubernetes.upgrade_plan import BrokerPod, ReleaseView, Replace, Wait, next_step
 from tidelog.cli.plan import (
     ChangePlan,
     ClusterState,

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.certificate_authority import CertificateAuthority
-from tidelog.cli.cluster_tend import renew_certificates
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.cli.local_cluster.cluster import LocalCluster
+from tidelog.cli.local_cluster.commands import renew_certificates
 from tidelog.cli.local_cluster.plan import (
     BROKER,
     ETCD,
@@ -29,7 +29,7 @@ from tidelog.cli.local_cluster.plan import (
     encode_properties,
 )
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
-from tidelog.cli.rpc_door import peer_tls
+from tidelog.cli.service_process import peer_tls
 from tidelog.metrics.certificates import first_expiration_s
 from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
@@ -267,7 +267,7 @@ def test_certificates_that_are_due_are_renewed_while_the_cluster_runs(
             authority = CertificateAuthority.open(tmp_path / "authority", now_ms=long_ago_ms)
             authority.issue(directory, cluster.plan.certificate_names(listener), now_ms=long_ago_ms)
 
-    monkeypatch.setattr("tidelog.cli.cluster_tend.time.sleep", look)
+    monkeypatch.setattr("tidelog.cli.local_cluster.commands.time.sleep", look)
     monkeypatch.setattr(LocalCluster, "running", lambda _: ["broker-1"])
     arguments = ["--watch", "--data-dir", str(tmp_path)]
     ended = CliRunner().invoke(renew_certificates, arguments, catch_exceptions=True)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import uuid
 
-from tidelog.cli.local_cluster.plan import BROKER, CONTROLLER, COORDINATOR, ETCD, Member
-from tidelog.cli.local_cluster.report import ClusterReport, Trouble, read_metadata
+from tidelog.cli.local_cluster.plan import (
+    BROKER,
+    CONTROLLER,
+    COORDINATOR,
+    ETCD,
+    ClusterReport,
+    Member,
+    Trouble,
+    read_metadata,
+)
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
 from tidelog.metadata.entries import (
     BrokerEntry,

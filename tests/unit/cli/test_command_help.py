@@ -14,8 +14,8 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner, Result
 
-from tidelog.cli.known_names import ExistingName, known_names, topic_names
-from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.command_line import LazyGroup
+from tidelog.cli.completion import ExistingName, known_names, topic_names
 from tidelog.cli.main import main
 from tidelog.client.security import NO_SECURITY
 from tidelog.process.command_help import DescribedCommand, did_you_mean

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 from click.testing import CliRunner, Result
 
-from tidelog.cli import confirmation
 from tidelog.cli.main import main
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.testing import Cluster
@@ -35,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirmation, "is_interactive", lambda: True)
+    monkeypatch.setattr("tidelog.cli.tool_command.is_interactive", lambda: True)
 
 
 def run(cluster: Cluster, *arguments: str, answer: str = "") -> Result:

@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from tidelog.cli.certificate_authority import CertificateAuthority
 from tidelog.cli.console import Exposure, command, listen_address
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.model.instants import WallMs
 
 

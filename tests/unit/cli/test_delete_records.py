@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tidelog.cli import delete_records
+from tidelog.cli import offsets
 
 
 @pytest.fixture
@@ -15,11 +15,11 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*args: object) -> None:
         pytest.fail("the command connects")
 
-    monkeypatch.setattr(delete_records, "connect", connect)
+    monkeypatch.setattr(offsets, "connect", connect)
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(delete_records.command, arguments)
+    return CliRunner().invoke(offsets.delete_records_command, arguments)
 
 
 @pytest.mark.usefixtures("no_cluster")

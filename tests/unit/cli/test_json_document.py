@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.cli import output
-from tidelog.cli.json_document import JsonDocument, Shown, key_of, value_of
+from tidelog.cli.output import JsonDocument, Shown, key_of, value_of
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.model.topics import TopicPartition
 

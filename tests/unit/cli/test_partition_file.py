@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli.partition_file import parse_partition_rows, read_text_file
-from tidelog.cli.tool_command import ToolError
+from tidelog.cli.tool_command import ToolError, parse_partition_rows, read_text_file
 from tidelog.model.topics import TopicPartition
 
 

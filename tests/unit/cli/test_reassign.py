@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tidelog.cli.reassign import command, parse_reassignment, parse_topics
+from tidelog.cli.replicas import parse_reassignment, parse_topics, reassign_command
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.admin.reassignments import assignment_json
 
@@ -48,6 +48,6 @@ def test_topics_to_move() -> None:
     ],
 )
 def test_contradicting_options_are_refused(arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(command, arguments)
+    result = CliRunner().invoke(reassign_command, arguments)
     assert result.exit_code == 2
     assert message in result.output

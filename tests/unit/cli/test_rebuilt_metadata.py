@@ -15,7 +15,13 @@ from brokerlab.log_batches import append_batches
 from brokerlab.logs import OwnedLog
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.cli.cluster_recover import UNDER_WAY, RebuiltTopic, rebuild_topics, recover, survey_directories
+from tidelog.cli.local_cluster.recover import (
+    UNDER_WAY,
+    RebuiltTopic,
+    rebuild,
+    rebuild_topics,
+    survey_directories,
+)
 from tidelog.cli.tool_command import ToolError
 from tidelog.embedded.log_survey import FoundReplica, LogEnd
 from tidelog.metadata.entries import (
@@ -144,16 +150,16 @@ def test_a_store_is_filled_from_directories(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path / "metadata", monotonic_ms=lambda: 0)
         await store.txn([], [Put(CONTROLLER_EPOCH_KEY, b"7")])
-        await recover(store, found)
+        await rebuild(store, found)
         entries = [decode_entry(item.key, item.value) for item in (await store.list_prefix("/")).items]
         (state,) = [entry for entry in entries if isinstance(entry, PartitionStateEntry)]
         assert (state.leader, state.isr, state.leader_epoch) == (1, (1,), 4)
         assert await store.get(UNDER_WAY) is None
         with pytest.raises(ToolError, match="not empty"):
-            await recover(store, found)
+            await rebuild(store, found)
         # An interrupted recovery can be repeated.
         await store.txn([], [Put(UNDER_WAY, b"abc")])
-        await recover(store, found)
+        await rebuild(store, found)
         await store.close()
 
     asyncio.run(scenario())

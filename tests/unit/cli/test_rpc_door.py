@@ -7,7 +7,8 @@ import contextlib
 
 import pytest
 
-from tidelog.cli.rpc_door import is_loopback, open_rpc_door
+from tidelog.cli.service_options import is_loopback
+from tidelog.cli.service_process import open_rpc_door
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 

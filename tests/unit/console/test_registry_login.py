@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.client.security import SecurityConfigError
 from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.etcd_process import EtcdProcess
-from tidelog.cli.etcd_binary import (
+from tidelog.cli.local_cluster.processes import (
     HOW_TO_GET_ONE,
     EtcdBinary,
     EtcdNotFoundError,

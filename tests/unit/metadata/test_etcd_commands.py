@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from brokerlab.broker_process import free_port
 from brokerlab.etcd_process import EtcdProcess
-from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.cli.main import main
 from tidelog.model.text import JsonObject
 

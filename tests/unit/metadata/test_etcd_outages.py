@@ -13,7 +13,7 @@ import pytest
 from brokerlab.broker_process import free_port
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from brokerlab.tcp_relay import TcpRelay
-from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import (

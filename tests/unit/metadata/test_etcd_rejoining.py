@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
-from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.cli.main import main
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb

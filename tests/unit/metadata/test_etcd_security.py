@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 
 from brokerlab.etcd_process import EtcdProcess
-from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.faults import StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
-from tidelog.cli.etcd_binary import EtcdBinary, etcd_of_distro, version_of
+from tidelog.cli.local_cluster.processes import EtcdBinary, etcd_of_distro, version_of
 from tidelog.cli.main import main
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb

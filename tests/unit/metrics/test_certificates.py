@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.certificate_authority import CertificateAuthority
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.metrics.certificates import CertificateExpiry, first_expiration_s
 from tidelog.metrics.families import Families
 from tidelog.model.instants import WallMs

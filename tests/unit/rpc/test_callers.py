@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.certificate_authority import CertificateAuthority
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs

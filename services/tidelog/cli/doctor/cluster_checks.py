@@ -12,12 +12,16 @@ from typing import Final
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
     EtcdMember,
+    Finding,
     LogOffsets,
     OpenTransaction,
     Registrations,
     ServiceMetrics,
+    State,
+    Unseen,
+    not_checked,
+    shortened,
 )
-from tidelog.cli.doctor.findings import Finding, State, Unseen, not_checked, shortened
 from tidelog.client.admin.brokers import LogDir, partition_bytes
 from tidelog.client.admin.groups import ONGOING, SHARE, STREAMS, Transaction
 from tidelog.client.admin.reassignments import PartitionKey

@@ -14,8 +14,8 @@ from tidelog.cli.doctor.facts import (
     OpenTransaction,
     Registrations,
     ServiceMetrics,
+    Unseen,
 )
-from tidelog.cli.doctor.findings import Unseen
 from tidelog.cli.doctor.service_facts import (
     ETCD_ENDPOINTS,
     certificate_expiries,

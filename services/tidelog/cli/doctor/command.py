@@ -26,7 +26,7 @@ from tidelog.cli.doctor.directory_check import (
     stranded_findings,
 )
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
-from tidelog.cli.doctor.findings import (
+from tidelog.cli.doctor.facts import (
     COULD_NOT_LOOK,
     Finding,
     State,

@@ -36,7 +36,7 @@ from tidelog.broker.log.segment_indexes import (
     decode_aborted_transactions,
 )
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.cli.doctor.findings import Finding, State
+from tidelog.cli.doctor.facts import Finding, State
 from tidelog.log_format.directory import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED_SUFFIX,

@@ -16,9 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidelog.cli.doctor.facts import EtcdMember, Registrations, ServiceMetrics
-from tidelog.cli.doctor.findings import Unseen
-from tidelog.cli.kubernetes.metric_text import sum_of
+from tidelog.cli.doctor.facts import EtcdMember, Registrations, ServiceMetrics, Unseen, sum_of
 from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, CONTROLLER, COORDINATOR
 from tidelog.client.cluster import Broker

@@ -1,8 +1,8 @@
 """`tidelog kubernetes`: commands for the chart's init containers and Jobs, and for operators of a release.
 
-Only this package imports the official `kubernetes` client (extra `kubernetes`). Modules without I/O make the
-decisions (`roll_order`, `volume_growth`, ...), `api_server` calls the API server, and the commands connect
-them.
+Only this package imports the official `kubernetes` client (extra `kubernetes`). `upgrade_plan` decides
+without I/O, `api_server` calls the API server, `release` reads and changes the objects, and the commands
+connect them.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final, NoReturn
 
 import click
 
-from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.command_line import LazyGroup
 
 _COMMANDS: Final = {
-    "address": "tidelog.cli.kubernetes.address:command",
-    "password-secret": "tidelog.cli.kubernetes.password_secret:command",
-    "prepare": "tidelog.cli.kubernetes.prepare:command",
-    "rack": "tidelog.cli.kubernetes.rack:command",
-    "roll": "tidelog.cli.kubernetes.roll:command",
-    "users": "tidelog.cli.kubernetes.users:command",
-    "wait-ready": "tidelog.cli.kubernetes.roll:wait_ready",
+    "address": "tidelog.cli.kubernetes.init_containers:write_address",
+    "password-secret": "tidelog.cli.kubernetes.users:create_secrets",
+    "prepare": "tidelog.cli.kubernetes.upgrade:prepare",
+    "rack": "tidelog.cli.kubernetes.init_containers:write_rack",
+    "roll": "tidelog.cli.kubernetes.upgrade:roll",
+    "users": "tidelog.cli.kubernetes.users:create_users",
+    "wait-ready": "tidelog.cli.kubernetes.upgrade:wait_ready",
 }
 
 

@@ -1,8 +1,13 @@
-"""`tidelog kubernetes users`: creates the users of a release, their Secrets and their ACLs (ADR 0036).
+"""`tidelog kubernetes users` creates the users of a release, their Secrets and their ACLs (ADR 0036), and
+`password-secret` creates Secrets with random passwords for etcd's users.
 
 A user gets a random password in a Secret, unless the Secret exists. The command writes the first user,
 `admin`, to etcd, because no broker accepts a login without a user, and then connects to the brokers as
 `admin`.
+
+The chart passes what its values name, without passwords. What the command has created is recorded, so that it
+removes only that. A password that a template of the chart generated would also be in Helm's record of the
+release, so a Job creates those of etcd's users before the installation.
 """
 
 from __future__ import annotations
@@ -11,28 +16,18 @@ import asyncio
 import json
 import secrets
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
-from tidelog.cli.kubernetes.entrances import bootstrap_option
-from tidelog.cli.kubernetes.release_options import release_options
-from tidelog.cli.kubernetes.roll import Progress, timeout_option
-from tidelog.cli.kubernetes.user_plan import (
-    ADMIN,
-    Record,
-    Wanted,
-    WantedUser,
-    client_properties,
-    leaving,
-    parse_wanted,
-)
-from tidelog.cli.output import counted
-from tidelog.cli.secure_dev import new_entries, write_first_user
-from tidelog.cli.service_options import settings_from
+from tidelog.cli.kubernetes.release import bootstrap_option, release_options
+from tidelog.cli.kubernetes.upgrade import Progress, timeout_option
+from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
+from tidelog.cli.output import counted, say
+from tidelog.cli.service_options import etcd_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.cli.user import check_unchanged_by_saslprep
 from tidelog.client.admin.access import (
@@ -46,8 +41,21 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
 from tidelog.metadata.store import Put, StoreError
-from tidelog.model.acl import AclFilter
+from tidelog.model.acl import (
+    CLUSTER_NAME,
+    WILDCARD,
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    Principal,
+    ResourceType,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.text import JsonObject
+from tidelog.sasl import SCRAM_SHA_512
+from tidelog.sasl.jaas import quoted
 from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS
 from tidelog.settings.properties_file import parse_properties
 
@@ -55,6 +63,14 @@ PASSWORD_BYTES: Final = 24
 ASK_TIMEOUT_S: Final = 10.0
 _RECORD_KEY: Final = "created.json"
 _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/component": "user"}
+ADMIN: Final = "admin"
+_SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_RESOURCES: Final[Mapping[str, ResourceType]] = {
+    "topic": ResourceType.TOPIC,
+    "group": ResourceType.GROUP,
+    "transactionalId": ResourceType.TRANSACTIONAL_ID,
+    "cluster": ResourceType.CLUSTER,
+}
 
 
 @click.command(
@@ -79,7 +95,7 @@ _LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/
     help="The authority of the brokers' certificates.",
 )
 @timeout_option
-def command(
+def create_users(
     release: str,
     namespace: str,
     bootstrap_server: str,
@@ -211,7 +227,7 @@ def ensure_admin(objects: UserObjects, wanted: Wanted, progress: Progress) -> st
 
 async def _write_admin(password: str, wanted: Wanted, *, replaces: bool) -> bool:
     # These modules load gRPC, which the other commands of this group do not need.
-    from tidelog.cli.service_process import etcd_options
+
     from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 
     entries = new_entries(ADMIN, password, wanted.mechanisms, MIN_ITERATIONS)
@@ -308,3 +324,160 @@ def _delete_user(cluster: Cluster, name: str) -> None:
             raise
         return
     delete_credentials(cluster, name, mechanisms)
+
+
+class WantedUser(NamedTuple):
+    """A user of the values. The command never writes a Secret that is given."""
+
+    name: str
+    secret: str
+    is_given: bool
+    acls: tuple[AclBinding, ...]
+
+
+class Wanted(NamedTuple):
+    """The users and ACLs that the values of a release name."""
+
+    admin_secret: str
+    record: str
+    """The ConfigMap that records what the command has created."""
+    mechanisms: tuple[str, ...]
+    users: tuple[WantedUser, ...]
+    has_authorizer: bool
+    inside_protocol: str
+    """The protocol at which the command connects to the brokers."""
+    users_protocol: str
+    """The protocol with which users log in."""
+
+    @property
+    def acls(self) -> frozenset[AclBinding]:
+        return frozenset(binding for user in self.users for binding in user.acls)
+
+
+class Record(NamedTuple):
+    """The users and ACLs that the command has created."""
+
+    users: frozenset[str] = frozenset()
+    acls: frozenset[AclBinding] = frozenset()
+
+    def encode(self) -> JsonObject:
+        return {"users": sorted(self.users), "acls": sorted([*binding] for binding in self.acls)}
+
+    @classmethod
+    def decode(cls, value: JsonObject) -> Record:
+        return cls(frozenset(value["users"]), frozenset(_binding(fields) for fields in value["acls"]))
+
+
+def parse_wanted(value: JsonObject) -> Wanted:
+    """Returns what the chart's JSON describes. Raises KeyError and ValueError if it is not the chart's."""
+    return Wanted(
+        value["admin"],
+        value["record"],
+        tuple(value["mechanisms"]),
+        tuple(
+            WantedUser(user["name"], user["secret"], user["isGiven"], tuple(_acls(user)))
+            for user in value["users"]
+        ),
+        value["hasAuthorizer"],
+        value["insideProtocol"],
+        value["usersProtocol"],
+    )
+
+
+def leaving(wanted: Wanted, record: Record) -> Record:
+    """Returns what the command has created and the values no longer name."""
+    return Record(record.users - {user.name for user in wanted.users}, record.acls - wanted.acls)
+
+
+def client_properties(protocol: str, user: str, password: str, authority: str) -> str:
+    """Returns the properties with which a client of Kafka connects as this user. `authority` is the PEM of
+    the certificates that signed the brokers'; without it, the client trusts the system's authorities.
+    """
+    lines = [f"security.protocol={protocol}"]
+    if protocol.startswith("SASL_"):
+        login = f"{_SCRAM_MODULE} required username={quoted(user)} password={quoted(password)};"
+        lines += [f"sasl.mechanism={SCRAM_SHA_512}", f"sasl.jaas.config={_escaped(login)}"]
+    if protocol.endswith("SSL") and authority:
+        lines += ["ssl.truststore.type=PEM", f"ssl.truststore.certificates={_escaped(authority.strip())}"]
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    """Returns the text as the value of a property."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _acls(user: JsonObject) -> Iterable[AclBinding]:
+    for acl in user["acls"]:
+        (kind,) = _RESOURCES.keys() & acl.keys()
+        for operation in acl["operations"]:
+            yield AclBinding(
+                _RESOURCES[kind],
+                PatternType.PREFIXED if acl.get("prefixed") else PatternType.LITERAL,
+                CLUSTER_NAME if kind == "cluster" else acl[kind],
+                Principal(f"User:{user['name']}"),
+                acl.get("host", WILDCARD),
+                AclOperation[operation.upper().replace("-", "_")],
+                PermissionType[acl.get("permission", "allow").upper()],
+            )
+
+
+def _binding(fields: Sequence[Any]) -> AclBinding:
+    kind, pattern, name, principal, host, operation, permission = fields
+    return AclBinding(
+        ResourceType(kind),
+        PatternType(pattern),
+        name,
+        Principal(principal),
+        host,
+        AclOperation(operation),
+        PermissionType(permission),
+    )
+
+
+@click.command(
+    cls=ToolCommand,
+    short_help="Create Secrets with random passwords.",
+    examples=("tidelog kubernetes password-secret --release tidelog -n kafka --secret tidelog-admin=admin",),
+)
+@release_options
+@click.option(
+    "--secret",
+    "wanted",
+    multiple=True,
+    required=True,
+    metavar="NAME=USERNAME",
+    help="A Secret, which is never changed if it exists, and the value of its `username`. Can be repeated.",
+)
+def create_secrets(release: str, namespace: str, wanted: tuple[str, ...]) -> None:
+    """Create Secrets with the keys `username` and `password`, unless they exist."""
+    named = [_name_and_username(text) for text in wanted]
+    server = ApiServer.connect()
+    for name, username in named:
+        done = ensure_secret(server, release, namespace, name, username)
+        say(done, is_one_of_many=True, secret=name, username=username)
+
+
+def _name_and_username(text: str) -> tuple[str, str]:
+    name, _, username = text.partition("=")
+    if not name or not username:
+        raise ToolError(f"--secret {text}: expected NAME=USERNAME")
+    return name, username
+
+
+def ensure_secret(server: ApiServer, release: str, namespace: str, name: str, username: str) -> str:
+    """Fills a Secret that does not exist, or that the chart has made empty, because Kubernetes can't restrict
+    by name who creates Secrets. Returns what was done. Raises ToolError.
+    """
+    texts = {"username": username, "password": secrets.token_urlsafe(PASSWORD_BYTES)}
+    try:
+        found = server.call(server.core.read_namespaced_secret, name, namespace)
+    except NotFoundError:
+        labels = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/instance": release}
+        body = {"metadata": {"name": name, "labels": labels}, "stringData": texts}
+        server.call(server.core.create_namespaced_secret, namespace, body)
+    else:
+        if (found.data or {}).get("password"):
+            return f"Secret {name} exists"
+        server.call(server.core.patch_namespaced_secret, name, namespace, {"stringData": texts})
+    return f"Secret {name} contains a new password of {username}"

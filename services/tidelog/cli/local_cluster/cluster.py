@@ -13,6 +13,9 @@ DIR/broker-1, ...       the brokers' logs;  DIR/etcd-1: etcd's data
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import re
 import secrets
 import sys
 import time
@@ -20,8 +23,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
-from tidelog.cli.local_cluster import readiness
 from tidelog.cli.local_cluster.plan import (
     ADMIN,
     AUTHORITY_DIRECTORY,
@@ -40,15 +41,19 @@ from tidelog.cli.local_cluster.plan import (
     PlanError,
     encode_properties,
 )
-from tidelog.cli.local_cluster.processes import ProcessTable, tail
+from tidelog.cli.local_cluster.processes import EtcdNotFoundError, ProcessTable, find_etcd, tail
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolError
-from tidelog.client.security import environment_security, read_security
+from tidelog.client.address import parse_bootstrap
+from tidelog.client.connection import BrokerConnection
+from tidelog.client.errors import ClientError
+from tidelog.client.security import ClientSecurity, environment_security, read_security
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import Put, StoreError
 from tidelog.model.instants import WallMs
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.scram import MIN_ITERATIONS
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -60,6 +65,8 @@ RENEWALS_FILE: Final = "renewals.json"
 """The name of the process that renews certificates. No other process knows the key of the authority."""
 _STOP_ORDER: Final = (BROKER, COORDINATOR, CONTROLLER, ETCD)
 """The order of the stop. Brokers are first, because they hand over to the other processes."""
+ANSWER_TIMEOUT_S: Final = 2.0
+_READY: Final = re.compile(rb"^ready: ", re.MULTILINE)
 
 
 class LocalCluster:
@@ -107,8 +114,8 @@ class LocalCluster:
 
         Returns the names of the holders of new certificates. Raises ToolError.
         """
-        from tidelog.cli.certificate_authority import CertificateAuthority  # loads cryptography
-        from tidelog.cli.secure_dev import write_keystore
+        from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority  # loads cryptography
+        from tidelog.cli.local_cluster.secure_dev import write_keystore
 
         now_ms = WallMs(time.time_ns() // 1_000_000)
         renewed = []
@@ -166,7 +173,7 @@ class LocalCluster:
         etcd takes the common name of a certificate for the user, and the command line has the role root.
         Raises ToolError.
         """
-        from tidelog.cli.etcd_roles import service_users  # loads gRPC
+        from tidelog.cli.etcd import service_users  # loads gRPC
         from tidelog.metadata.etcd.users import ROOT, ROOT_ROLE, EtcdUser, require_users
 
         administrators = [EtcdUser(name, ROOT_ROLE) for name in (ROOT, Member(TOOLS, 1).name)]
@@ -197,7 +204,12 @@ class LocalCluster:
         return path
 
     async def _create_admin(self, path: Path) -> None:
-        from tidelog.cli.secure_dev import PASSWORD_BYTES, client_properties, new_entries, write_private
+        from tidelog.cli.local_cluster.secure_dev import (
+            PASSWORD_BYTES,
+            client_properties,
+            new_entries,
+            write_private,
+        )
         from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 
         password = secrets.token_urlsafe(PASSWORD_BYTES)
@@ -244,8 +256,8 @@ class LocalCluster:
 
     def _serves(self, member: Member) -> bool:
         if member.kind == ETCD:
-            return readiness.etcd_serves(self.plan.etcd_metrics_address)
-        return readiness.has_said_ready(self.log_path(member.name), self._log_starts.get(member.name, 0))
+            return etcd_serves(self.plan.etcd_metrics_address)
+        return has_said_ready(self.log_path(member.name), self._log_starts.get(member.name, 0))
 
     def wait_until_brokers_know_each_other(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Waits until every broker returns all brokers in its Metadata. Raises ToolError."""
@@ -254,7 +266,7 @@ class LocalCluster:
         security = read_security(properties) if self.plan.is_secure else environment_security()
 
         def all_known(broker_id: int) -> bool:
-            return expected <= readiness.brokers_known_to(self.plan.broker_address(broker_id), security)
+            return expected <= brokers_known_to(self.plan.broker_address(broker_id), security)
 
         self._wait_for(all_known, self.plan.broker_ids, timeout_s)
 
@@ -288,3 +300,38 @@ class LocalCluster:
             killed += self.processes.stop([name for name in names if self.processes.pid(name)], timeout_s)
         self.processes.forget_all()
         return killed
+
+
+def etcd_serves(address: str) -> bool:
+    """Asks the etcd whose metrics are at `address` for its health."""
+    host, _, port = address.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=ANSWER_TIMEOUT_S)
+    try:
+        connection.request("GET", "/health")
+        answer = json.loads(connection.getresponse().read())
+    except (OSError, http.client.HTTPException, ValueError):
+        return False
+    finally:
+        connection.close()
+    return isinstance(answer, dict) and str(answer.get("health")) == "true"
+
+
+def has_said_ready(log_path: Path, from_byte: int) -> bool:
+    """Returns whether the log contains `ready:` at or after `from_byte`."""
+    try:
+        with log_path.open("rb") as log:
+            log.seek(from_byte)
+            return _READY.search(log.read()) is not None
+    except FileNotFoundError:
+        return False
+
+
+def brokers_known_to(address: str, security: ClientSecurity) -> set[int]:
+    """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer."""
+    (place,) = parse_bootstrap(address)
+    try:
+        with BrokerConnection(place, timeout_s=ANSWER_TIMEOUT_S, security=security) as connection:
+            answer = connection.call(MetadataRequest(topics=[]), MetadataResponse, at_least=4)
+    except ClientError:
+        return set()
+    return {broker.node_id for broker in answer.brokers}

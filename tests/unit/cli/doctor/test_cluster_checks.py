@@ -26,14 +26,18 @@ from tidelog.cli.doctor.cluster_checks import (
     hanging_transactions,
     left_to_read_ms,
 )
-from tidelog.cli.doctor.facts import EtcdMember, LogOffsets, OpenTransaction, Registrations, ServiceMetrics
-from tidelog.cli.doctor.findings import (
+from tidelog.cli.doctor.facts import (
     ALL_WELL,
     COULD_NOT_LOOK,
     FAILURES,
     SHOWN_OF_A_CHECK,
     WARNINGS,
+    EtcdMember,
     Finding,
+    LogOffsets,
+    OpenTransaction,
+    Registrations,
+    ServiceMetrics,
     State,
     Unseen,
     exit_code,

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.cli.doctor import cluster_facts
 from tidelog.cli.doctor.cluster_facts import MAX_UNSEEN_GROUPS, ClusterReader
-from tidelog.cli.doctor.findings import Unseen
+from tidelog.cli.doctor.facts import Unseen
 from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.transactions import AskedCoordinators, PartitionProducer
 from tidelog.client.errors import UnsupportedApiError

@@ -38,7 +38,7 @@ from tidelog.cli.doctor.directory_check import (
     check_partition,
 )
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
-from tidelog.cli.doctor.findings import Finding, State
+from tidelog.cli.doctor.facts import Finding, State
 from tidelog.cli.main import main
 from tidelog.log_format.directory import CorruptFileError, decode_base_offsets, decode_offsets
 from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs

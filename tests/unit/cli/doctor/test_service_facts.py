@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tidelog.cli.doctor.facts import ServiceMetrics
-from tidelog.cli.doctor.findings import Unseen
+from tidelog.cli.doctor.facts import ServiceMetrics, Unseen
 from tidelog.cli.doctor.service_facts import (
     fsync_p99_ms,
     read_etcd,

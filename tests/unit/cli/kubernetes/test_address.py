@@ -24,7 +24,7 @@ MAP = "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedApiServer]:
     with ScriptedApiServer() as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-        monkeypatch.setattr("tidelog.cli.kubernetes.address.POLL_S", 0.01)
+        monkeypatch.setattr("tidelog.cli.kubernetes.init_containers.POLL_S", 0.01)
         yield server
 
 

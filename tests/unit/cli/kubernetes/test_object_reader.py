@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from kuberneteslab.scripted_api_server import ScriptedApiServer
-from tidelog.cli.kubernetes.api_server import NotFoundError
-from tidelog.cli.kubernetes.object_reader import PodReader
+from tidelog.cli.kubernetes.api_server import NotFoundError, PodReader
 from tidelog.cli.tool_command import ToolError
 
 NODE = "/api/v1/nodes/worker-1"
@@ -75,8 +74,8 @@ def test_init_containers_do_not_import_the_official_client(server: ScriptedApiSe
     (tmp_path / "token").write_text("t")
     script = (
         "import sys; from pathlib import Path\n"
-        "from tidelog.cli.kubernetes import address, rack\n"
-        "from tidelog.cli.kubernetes.object_reader import PodReader\n"
+        "from tidelog.cli.kubernetes import init_containers\n"
+        "from tidelog.cli.kubernetes.api_server import PodReader\n"
         f"reader = PodReader({server.url!r}, Path({str(tmp_path / 'token')!r}), None)\n"
         f"print(reader.get({NODE!r})['metadata']['name'])\n"
         "print('kubernetes' in sys.modules)\n"

@@ -10,8 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kuberneteslab.scripted_release import CLAIMS, DEPLOYMENTS, JOBS, STATEFUL_SETS, ScriptedRelease
-from tidelog.cli.kubernetes.scale_in import leaving_brokers, replicas_held
-from tidelog.cli.kubernetes.volume_growth import Claim, VolumeSet, plan_growth, quantity
+from tidelog.cli.kubernetes.upgrade_plan import (
+    Claim,
+    VolumeSet,
+    leaving_brokers,
+    plan_growth,
+    quantity,
+    replicas_held,
+)
 from tidelog.cli.main import main
 
 

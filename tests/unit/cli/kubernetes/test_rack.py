@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kuberneteslab.scripted_api_server import ScriptedApiServer
-from tidelog.cli.kubernetes.rack import ZONE_LABEL, rack_properties
+from tidelog.cli.kubernetes.init_containers import ZONE_LABEL, rack_properties
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
 from tidelog.settings.properties_file import parse_properties

@@ -12,18 +12,16 @@ from kubernetes import client
 
 from kuberneteslab.scripted_release import DEPLOYMENTS, PODS, STATEFUL_SETS, ScriptedRelease
 from tidelog.cli.kubernetes.api_server import ApiServer
-from tidelog.cli.kubernetes.entrances import Entrances
-from tidelog.cli.kubernetes.release import Release
-from tidelog.cli.kubernetes.roll import Progress, look, roll_brokers, roll_deployments
-from tidelog.cli.kubernetes.roll_order import Finished, Replace, Wait
-from tidelog.cli.kubernetes.rollout import DELETION_COST
+from tidelog.cli.kubernetes.release import Entrances, Release
+from tidelog.cli.kubernetes.upgrade import Progress, look, roll_brokers, roll_deployments
+from tidelog.cli.kubernetes.upgrade_plan import DELETION_COST, Finished, Replace, Wait
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRelease]:
-    monkeypatch.setattr("tidelog.cli.kubernetes.roll.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("tidelog.cli.kubernetes.upgrade.LOOK_INTERVAL_S", 0.01)
     with ScriptedRelease() as scripted:
         yield scripted
 
@@ -148,7 +146,7 @@ def test_the_command_ends_with_preferred_leaders(
     scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = release_of(scripted)
-    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    monkeypatch.setattr("tidelog.cli.kubernetes.upgrade.open_release", lambda release, namespace: opened)
     places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
     rolled = CliRunner().invoke(main, ["kubernetes", "roll", *places])
     assert rolled.exit_code == 0, rolled.output
@@ -165,7 +163,7 @@ def test_waiting_for_readiness_changes_nothing(
     scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = release_of(scripted)
-    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    monkeypatch.setattr("tidelog.cli.kubernetes.upgrade.open_release", lambda release, namespace: opened)
     places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
     result = CliRunner().invoke(main, ["kubernetes", "wait-ready", *places, "--timeout", "0.1"])
     assert result.exit_code == 1
@@ -194,7 +192,7 @@ def test_json_has_the_result_and_progress_is_a_note(
     scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = release_of(scripted)
-    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    monkeypatch.setattr("tidelog.cli.kubernetes.upgrade.open_release", lambda release, namespace: opened)
     places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
     rolled = CliRunner().invoke(main, ["kubernetes", "roll", *places, "--format", "json"])
     document = json.loads(rolled.stdout)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidelog.cli.kubernetes.roll_order import (
+from tidelog.cli.kubernetes.upgrade_plan import (
     BrokerPod,
     Finished,
     ReleaseView,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tidelog.cli.kubernetes.metric_text import sum_of
-from tidelog.cli.kubernetes.rollout import ServicePod, Workload, cost_changes, pending
+from tidelog.cli.doctor.facts import sum_of
+from tidelog.cli.kubernetes.upgrade_plan import ServicePod, Workload, cost_changes, pending
 
 DONE = Workload("deployment", "c", 4, 4, wanted=2, existing=2, updated=2, available=2)
 

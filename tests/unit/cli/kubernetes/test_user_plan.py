@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.kubernetes.user_plan import Record, client_properties, leaving, parse_wanted
+from tidelog.cli.kubernetes.users import Record, client_properties, leaving, parse_wanted
 from tidelog.client.security import ClientSecurity, parse_security
 from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, Principal, ResourceType
 from tidelog.sasl import SCRAM_SHA_512

@@ -16,10 +16,16 @@ from kubernetes import client
 from kuberneteslab.scripted_api_server import ScriptedApiServer
 from tidelog.cli.kubernetes import users
 from tidelog.cli.kubernetes.api_server import ApiServer
-from tidelog.cli.kubernetes.password_secret import ensure_secret
-from tidelog.cli.kubernetes.roll import Progress
-from tidelog.cli.kubernetes.user_plan import Wanted, parse_wanted
-from tidelog.cli.kubernetes.users import UserObjects, apply_record, ensure_admin, ensure_user
+from tidelog.cli.kubernetes.upgrade import Progress
+from tidelog.cli.kubernetes.users import (
+    UserObjects,
+    Wanted,
+    apply_record,
+    ensure_admin,
+    ensure_secret,
+    ensure_user,
+    parse_wanted,
+)
 from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.admin.access import UserCredential

@@ -1,4 +1,9 @@
-"""`tidelog reassign`: moves replicas as a JSON file says (kafka-reassign-partitions)."""
+"""The commands for replicas: where they are, where they move, and which one leads.
+
+- `tidelog reassign` moves replicas as a JSON file says (kafka-reassign-partitions)
+- `tidelog elect-leaders` elects preferred leaders, or unclean ones (kafka-leader-election)
+- `tidelog log-dirs` shows the sizes of log directories and of their replicas (kafka-log-dirs)
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,23 @@ from typing import Final, TypeVar
 import click
 
 from tidelog.cli.output import OutputFormat, add_facts, counted, note, output_format, print_table, say
-from tidelog.cli.partition_file import parse_partition_rows, parse_rows, read_text_file
 from tidelog.cli.rebalance import parse_ids, remove_throttle, set_throttle
-from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.cli.tool_command import (
+    ProtocolInt,
+    ToolCommand,
+    ToolError,
+    cluster_options,
+    connect,
+    parse_partition_rows,
+    parse_rows,
+    read_text_file,
+)
+from tidelog.client.admin.brokers import UNKNOWN_BYTES, LogDir, describe_log_dirs
 from tidelog.client.admin.reassignments import (
+    PREFERRED,
+    UNCLEAN,
     Assignment,
+    Election,
     PartitionKey,
     PlanError,
     Progress,
@@ -23,6 +40,7 @@ from tidelog.client.admin.reassignments import (
     after_moves,
     alter_reassignments,
     assignment_json,
+    elect_leaders,
     list_reassignments,
     plan_moves,
     progress_of,
@@ -30,7 +48,10 @@ from tidelog.client.admin.reassignments import (
     running_moves,
     standing_of,
 )
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, topic_error_of
+from tidelog.model.errors import ErrorCode, meaning_of
+from tidelog.model.topics import TopicPartition
+from tidelog.settings.setting import INT_MAX
 
 _FILE: Final = "--reassignment-json-file"
 _TOPICS_FILE: Final = "--topics-to-move-json-file"
@@ -39,6 +60,7 @@ _METADATA_WAIT_S: Final = 2.0
 _EXISTING_FILE: Final = click.Path(dir_okay=False, exists=True, path_type=Path)
 
 F = TypeVar("F", bound=Callable[..., object])
+_TYPES: Final = {"preferred": PREFERRED, "unclean": UNCLEAN}
 
 
 def _actions(function: F) -> F:
@@ -89,7 +111,7 @@ def _actions(function: F) -> F:
 @click.option("--additional", is_flag=True, help="With --execute, start although other moves are running.")
 @click.option("--preserve-throttles", is_flag=True, help="With --verify and --cancel, keep the throttle.")
 @cluster_options
-def command(
+def reassign_command(
     is_generate: bool,
     is_execute: bool,
     is_verify: bool,
@@ -276,3 +298,154 @@ def _show_running(cluster: Cluster) -> None:
             for key, move in sorted(list_reassignments(cluster).items())
         ],
     )
+
+
+@click.command(
+    cls=ToolCommand,
+    examples=(
+        "tidelog elect-leaders --election-type preferred --all-topic-partitions",
+        "tidelog elect-leaders --election-type unclean --topic flights --partition 0",
+    ),
+)
+@click.option(
+    "--election-type",
+    type=click.Choice(list(_TYPES), case_sensitive=False),
+    required=True,
+    help="preferred elects the first replica. unclean elects any live replica of a partition without a "
+    "leader, and may lose records.",
+)
+@click.option("--topic", metavar="TOPIC", help="The topic, with --partition.")
+@click.option("--partition", type=ProtocolInt(INT_MAX, min=0), help="The partition, with --topic.")
+@click.option(
+    "--path-to-json-file",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help='Several partitions: {"partitions": [{"topic": "t", "partition": 0}]}.',
+)
+@click.option("--all-topic-partitions", "all_partitions", is_flag=True, help="All partitions.")
+@cluster_options
+def elect_leaders_command(
+    election_type: str,
+    topic: str | None,
+    partition: int | None,
+    file: Path | None,
+    all_partitions: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Elect the leaders of partitions."""
+    if (topic is not None) + (file is not None) + all_partitions != 1:
+        raise click.UsageError("Give one of --topic, --path-to-json-file and --all-topic-partitions.")
+    if (topic is None) != (partition is None):
+        raise click.UsageError("Give --topic and --partition together.")
+    places: list[TopicPartition] | None = None
+    if topic is not None and partition is not None:
+        places = [TopicPartition(topic, partition)]
+    elif file is not None:
+        text = read_text_file("--path-to-json-file", file)
+        places = list(parse_partition_rows(text, f"--path-to-json-file {file}"))
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        results = sorted(elect_leaders(cluster, _TYPES[election_type.lower()], places).items())
+    if not results:
+        note("No partition needs an election.")
+    print_table(("topic", "#partition", "result"), [(*place, outcome(found)) for place, found in results])
+    failed = sum(
+        1 for _, found in results if found.code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    )
+    if failed:
+        raise ToolError(f"{counted(failed, 'partition', 'has', 'have')} no new leader")
+
+
+def outcome(election: Election) -> str:
+    """Returns the result in one phrase."""
+    if election.code is ErrorCode.NONE:
+        return "elected"
+    if election.code is ErrorCode.ELECTION_NOT_NEEDED:
+        return "not needed"
+    return f"failed: {election.message or meaning_of(election.code)}"
+
+
+@click.command(
+    cls=ToolCommand,
+    is_watchable=True,
+    examples=(
+        "tidelog log-dirs",
+        "tidelog log-dirs --describe --topic-list flights --broker-list 1,2",
+    ),
+)
+@click.option("--broker-list", metavar="ID,...", help="Show only these brokers.")
+@click.option("--topic-list", metavar="TOPIC,...", help="Show only replicas of these topics.")
+@click.option("--describe", "shows_replicas", is_flag=True, help="Show each replica.")
+@cluster_options
+def log_dirs_command(
+    broker_list: str | None,
+    topic_list: str | None,
+    shows_replicas: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Show the size, replicas and lag of each broker's log directories, or of each replica.
+
+    Sizes are in bytes. The lag of a replica is the number of records that it misses.
+    """
+    brokers = parse_ids("--broker-list", broker_list)
+    names = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        live = {broker.broker_id for broker in cluster.describe().brokers}
+        missing = [broker for broker in brokers if broker not in live]
+        if missing:
+            raise ToolError(
+                f"--broker-list {broker_list}: the cluster has no live broker {missing[0]}; "
+                "'tidelog cluster describe' shows the brokers"
+            )
+        topics = cluster.topics(names) if names else None
+        for name in names:
+            if topics is not None and name not in topics:
+                raise topic_error_of(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        found = describe_log_dirs(cluster, brokers or live, None if topics is None else topics.values())
+    if shows_replicas:
+        _show_replicas(found)
+    else:
+        _show_directories(found)
+
+
+def _show_replicas(found: list[LogDir]) -> None:
+    print_table(
+        ("#broker", "directory", "topic", "#partition", "#size", "#lag", "state"),
+        [
+            (
+                directory.broker_id,
+                directory.path,
+                *replica.place,
+                replica.size_bytes,
+                replica.lag,
+                "future" if replica.is_future else None,
+            )
+            for directory in found
+            for replica in directory.replicas
+        ],
+    )
+
+
+def _show_directories(found: list[LogDir]) -> None:
+    print_table(
+        ("#broker", "directory", "#replicas", "#size", "#max lag", "#volume", "#usable", "error"),
+        [
+            (
+                directory.broker_id,
+                directory.path,
+                len(directory.replicas),
+                directory.size_bytes,
+                directory.max_lag,
+                _known(directory.total_bytes),
+                _known(directory.usable_bytes),
+                None if directory.error is ErrorCode.NONE else meaning_of(directory.error),
+            )
+            for directory in found
+        ],
+    )
+
+
+def _known(size_bytes: int) -> int | None:
+    return None if size_bytes == UNKNOWN_BYTES else size_bytes

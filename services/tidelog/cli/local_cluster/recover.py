@@ -25,8 +25,7 @@ from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
-from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import etcd_options
+from tidelog.cli.service_options import etcd_options, service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
@@ -95,7 +94,7 @@ class Survey(NamedTuple):
     help="The log.dirs of a broker of any other cluster. Repeat the option for every broker.",
 )
 @service_options
-def command(
+def recover(
     data_dir: Path | None,
     log_dirs: tuple[Path, ...],
     configs: tuple[Path, ...],
@@ -176,7 +175,7 @@ def _locked(log_dirs: Sequence[Path]) -> Iterator[None]:
 async def _recover(options: EtcdOptions, found: Survey) -> list[RebuiltTopic]:
     store = EtcdMetadataStore(options)
     try:
-        return await recover(store, found)
+        return await rebuild(store, found)
     finally:
         await store.close()
 
@@ -214,7 +213,7 @@ def _one_cluster(metas: dict[Path, MetaProperties]) -> str:
     return next(iter(by_id))
 
 
-async def recover(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
+async def rebuild(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
     """Fills the store. Raises ToolError if the store is not empty, StoreError."""
     items = (await store.list_prefix(ALL_KEYS_PREFIX)).items
     is_under_way = any(item.key == UNDER_WAY for item in items)

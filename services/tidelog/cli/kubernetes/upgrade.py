@@ -1,7 +1,11 @@
-"""`tidelog kubernetes roll` and `wait-ready`: replace pods in a safe order after an upgrade (ADR 0018).
+"""`tidelog kubernetes prepare`, `roll` and `wait-ready`: an upgrade or rollback of a release (ADR 0018).
 
-The order is: etcd, which Kubernetes rolls by itself; controllers, the active one last; coordinators; brokers
-one by one (`roll_order`). The command reads all progress from the cluster, so an interrupted roll can be
+`prepare` checks the volumes and the brokers to remove, stops the roll of an earlier upgrade, drains the
+brokers to remove, grows volumes, and pauses the Deployments so that `roll` can resume them in a safe order.
+All checks precede the first change, so a failed check leaves the release as it is.
+
+`roll` replaces the pods in the order: etcd, which Kubernetes rolls by itself; controllers, the active one
+last; coordinators; brokers one by one. It reads all progress from the cluster, so an interrupted roll can be
 started again.
 """
 
@@ -14,23 +18,187 @@ from typing import Final
 
 import click
 
-from tidelog.cli.kubernetes.entrances import Entrances, entrance_options
-from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, Release
-from tidelog.cli.kubernetes.release_options import open_release, release_options
-from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
-from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
+from tidelog.cli.kubernetes.release import (
+    CONTROLLER,
+    ETCD,
+    GROUP_COORDINATOR,
+    Entrances,
+    Release,
+    entrance_options,
+    open_release,
+    release_options,
+)
+from tidelog.cli.kubernetes.upgrade_plan import (
+    DELETION_COST,
+    Finished,
+    ReleaseView,
+    Replace,
+    VolumeChanges,
+    Wait,
+    Workload,
+    cost_changes,
+    leaving_brokers,
+    next_step,
+    pending,
+    plan_growth,
+    refusal,
+    replicas_held,
+)
 from tidelog.cli.output import add_facts, counted, say
 from tidelog.cli.output import progress as say_progress
-from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
-from tidelog.client.admin.reassignments import elect_preferred_leaders
+from tidelog.cli.rebalance import AT_ONCE, carry_out, parse_ids, planned
+from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments, sentence_of
+from tidelog.client.admin.reassignments import elect_preferred_leaders, standing_of
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.observe.availability import look_at_cluster
 
+_GONE_TIMEOUT_S: Final = 120.0
+_DRAIN_ROUNDS: Final = 5
+"""The maximum number of drains. Clients may create topics on the brokers that are being drained."""
 LOOK_INTERVAL_S: Final = 1.0
 ASK_TIMEOUT_S: Final = 5.0
 DEFAULT_TIMEOUT_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@click.command(
+    cls=ToolCommand,
+    short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.",
+    examples=(
+        "tidelog kubernetes prepare --release tidelog -n kafka -b tidelog:9092 --brokers 1,2,3 --drain",
+    ),
+)
+@release_options
+@entrance_options
+@click.option(
+    "--brokers", required=True, metavar="ID,...", help="Brokers that the release has after the upgrade."
+)
+@click.option(
+    "--drain",
+    is_flag=True,
+    help="Drain brokers that will be removed. Otherwise the command fails if they hold replicas.",
+)
+@click.option(
+    "--drain-throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Maximum bytes per second and broker while draining.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="COMPONENT=SIZE",
+    help="New size of the volumes of broker or etcd. Repeatable.",
+)
+@click.option("--roll-job", help="Job of an earlier roll, which the command stops.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds until draining fails.",
+)
+def prepare(
+    release: str,
+    namespace: str,
+    bootstrap_server: str,
+    plaintext_bootstrap_server: str,
+    brokers: str,
+    drain: bool,
+    drain_throttle: int | None,
+    volumes: tuple[str, ...],
+    roll_job: str | None,
+    timeout_s: float,
+) -> None:
+    """Prepare a release for an upgrade or rollback. If a check fails, nothing is changed."""
+    found = open_release(release, namespace)
+    entrances = Entrances(bootstrap_server, plaintext_bootstrap_server)
+    progress = Progress(timeout_s)
+    staying = parse_ids("--brokers", brokers)
+    existing = found.broker_ids()
+    changes = _checked_changes(found, parse_assignments("--volume", volumes))
+    leaving = leaving_brokers(existing, staying)
+    if leaving and not drain:
+        refuse_unless_empty(entrances, leaving)
+    if roll_job and found.delete_job(roll_job):
+        progress.tell(f"job {roll_job} stopped")
+    if leaving:
+        drain_brokers(entrances, leaving, drain_throttle, timeout_s, progress)
+    for size, change in changes:
+        _grow(found, size, change, progress)
+    paused: list[str] = []
+    for component in (CONTROLLER, GROUP_COORDINATOR):
+        for workload in found.deployments(component):
+            found.pause(workload.name, True)
+            progress.tell(f"deployment {workload.name} is paused")
+            paused.append(workload.name)
+    add_facts(brokers=sorted(staying), drained_brokers=list(leaving), paused_deployments=paused)
+
+
+def refuse_unless_empty(entrances: Entrances, leaving: Sequence[int]) -> None:
+    """Raises ToolError if one of the brokers holds replicas."""
+    with entrances.open("tidelog-scale-in") as cluster:
+        held = replicas_held(standing_of(cluster).assignment, leaving)
+    if held:
+        raise ToolError(refusal(held, leaving))
+
+
+def drain_brokers(
+    entrances: Entrances,
+    leaving: Sequence[int],
+    throttle: int | None,
+    timeout_s: float,
+    progress: Progress,
+) -> None:
+    """Moves all replicas off the brokers. Raises ToolError if some remain."""
+    deadline_s = time.monotonic() + timeout_s
+    ids = ", ".join(map(str, leaving))
+    with entrances.open("tidelog-scale-in") as cluster:
+        for _ in range(_DRAIN_ROUNDS):
+            standing = standing_of(cluster)
+            held = replicas_held(standing.assignment, leaving)
+            if not held:
+                progress.tell(f"brokers {ids} hold no replicas and can be removed")
+                return
+            progress.tell(f"brokers {ids} hold {counted(sum(held.values()), 'replica')}: draining")
+            carry_out(
+                cluster,
+                planned(standing, leaving, evens_out=False),
+                throttle_bytes_per_s=throttle,
+                at_once=AT_ONCE,
+                timeout_s=max(0.0, deadline_s - time.monotonic()),
+                tell=progress.tell,
+            )
+    raise ToolError(f"brokers {ids} still receive new replicas; nothing else was changed")
+
+
+def _checked_changes(release: Release, sizes: dict[str, str]) -> list[tuple[str, VolumeChanges]]:
+    """Checks whether the claims can grow, without changing them. Raises ToolError."""
+    changes = []
+    for component, size in sizes.items():
+        try:
+            change = plan_growth(release.volumes(component), size)
+        except ValueError as error:
+            raise ToolError(f"--volume {component}={size}: {error}") from error
+        for claim in change.grown:
+            release.grow_claim(claim.name, size, only_ask=True)
+        changes.append((size, change))
+    return changes
+
+
+def _grow(release: Release, size: str, change: VolumeChanges, progress: Progress) -> None:
+    for claim in change.kept:
+        progress.tell(f"claim {claim.name} stays at {claim.size}: volumes can't shrink")
+    for claim in change.grown:
+        release.grow_claim(claim.name, size)
+        progress.tell(f"claim {claim.name} grows from {claim.size} to {size}")
+    for name in change.recreated:
+        release.orphan_stateful_set(name, _GONE_TIMEOUT_S)
+        progress.tell(f"statefulset {name} is deleted without its pods; Helm creates it again")
+
 
 timeout_option = click.option(
     "--timeout",
@@ -82,7 +250,7 @@ class Progress:
 @release_options
 @entrance_options
 @timeout_option
-def command(
+def roll(
     release: str,
     namespace: str,
     bootstrap_server: str,

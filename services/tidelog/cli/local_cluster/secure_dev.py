@@ -17,7 +17,7 @@ from typing import Final
 
 import structlog
 
-from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.client.admin.access import SALT_RANDOM_BYTES
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.file_store import FileMetadataStore
