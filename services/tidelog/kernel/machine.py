@@ -22,7 +22,7 @@ STORY_LENGTH: Final = 100
 """The number of transitions that a machine remembers."""
 
 
-class IllegalTransitionError(RuntimeError):
+class IllegalTransitionError(Exception):
     """A transition that the table of states does not allow: a bug in the code that asked for it."""
 
 
