@@ -9,10 +9,10 @@ import sys
 import time
 import uuid
 
+from tidelog.kernel.steps import all_at_once
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.timing.steps import all_at_once
 
 ROUNDS = 9
 PARTITIONS_OF_A_TOPIC = (1, 10, 100, 2000)

@@ -23,6 +23,10 @@ from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.request import EncodedBody, RequestContext
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps, all_at_once
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.model.brokers import BrokerRegistration, Endpoint
@@ -32,10 +36,6 @@ from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps, all_at_once
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 

@@ -20,6 +20,8 @@ from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.kernel.clock import SystemClock
+from tidelog.kernel.timer import LoopTimer
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.topics import TopicPartition
@@ -28,8 +30,6 @@ from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import SystemClock
-from tidelog.timing.timer import LoopTimer
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 CONTROLLER_EPOCH = 1

@@ -28,8 +28,8 @@ from brokerlab.clients import create_topic
 from brokerlab.identity_provider import AUDIENCE, IdentityProvider
 from brokerlab.raw_client import RawClient
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.kernel.clock import SystemClock
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing.clock import SystemClock
 
 ALICE: Final = "alice"
 PASSWORD: Final = "alice-secret"

@@ -10,6 +10,7 @@ from tidelog.broker.client_telemetry.receiver import ClientTelemetry
 from tidelog.broker.hosting.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.net.listener import ConnectionLoad
+from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
@@ -23,6 +24,9 @@ from tidelog.group_coordinator.metrics import (
     TransactionsSummary,
     UncommittedLag,
 )
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.container_memory import ContainerMemory
@@ -31,11 +35,7 @@ from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.acl import user_principal
 from tidelog.model.errors import ErrorCode
 from tidelog.model.fair_budget import BudgetUse, FairBudget
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.timer import VirtualTimer
 
 NOW_MS = 1_700_000_000_000
 

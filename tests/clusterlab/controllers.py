@@ -23,6 +23,8 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topics import create_topics
 from tidelog.controller.server import Controller
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
@@ -36,7 +38,6 @@ from tidelog.model.acl import (
     user_principal,
 )
 from tidelog.model.brokers import Endpoint
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
@@ -49,7 +50,6 @@ from tidelog.rpc.broker_commands import (
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from brokerlab.broker_process import free_port
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.kernel.clock import SystemClock
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing.clock import SystemClock
 
 USER: Final = "fuzz"
 PASSWORD: Final = "fuzz-secret"

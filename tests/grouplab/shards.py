@@ -23,9 +23,10 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
 )
 from tidelog.group_coordinator.shards.shard import Shard, ShardState
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
@@ -41,7 +42,6 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
-from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -18,6 +18,7 @@ from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import StoreError
 from tidelog.metrics.telemetry import Telemetry
@@ -26,7 +27,6 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.timer import LoopTimer
 
 if TYPE_CHECKING:
     from sim.world import World

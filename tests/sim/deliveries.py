@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from sim.histories import SEPARATOR, Fail, Transaction, TransactionHistory, transaction_name
 from tidelog.group_coordinator.groups.offsets.offset_table import read_record
 from tidelog.group_coordinator.shard_core import ReplayedRecord
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import iterate_records

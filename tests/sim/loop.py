@@ -79,7 +79,7 @@ class SimProcess:
 
 
 class SimClock:
-    """The clocks of a process, skewed by the faults (`tidelog.timing.clock.Clock`)."""
+    """The clocks of a process, skewed by the faults (`tidelog.kernel.clock.Clock`)."""
 
     def __init__(self, process: SimProcess) -> None:
         self._process = process

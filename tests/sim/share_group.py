@@ -35,16 +35,16 @@ from tidelog.group_coordinator.shard_core import (
     TopicImage,
 )
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.timer import LoopTimer
 from tidelog.model import dead_letters
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.records.record import iterate_records
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettings
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     initialize_share_group_state,

@@ -17,8 +17,8 @@ from sim.network import Network
 from sim.plan import TOPIC
 from tidelog.group_coordinator.groups.streams.streams_member import STREAMS_FORMAT
 from tidelog.group_coordinator.shard_core import ReplayedRecord
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import iterate_records
 from tidelog.wire.messages.records.streams_group_current_member_assignment import (

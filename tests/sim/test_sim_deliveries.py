@@ -14,7 +14,7 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     GroupPartition,
     offset_record,
 )
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch

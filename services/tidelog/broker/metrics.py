@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
     from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.requests.purgatory import Purgatory
     from tidelog.broker.requests.waiting_requests import WaitingRequests
     from tidelog.broker.security.quotas.client_quotas import ClientQuotas
     from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
+    from tidelog.kernel.instants import MonotonicMs
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
     from tidelog.model.fair_budget import BudgetUse, FairBudget
-    from tidelog.model.instants import MonotonicMs
-    from tidelog.timing.purgatory import Purgatory
 
 _REQUEST_METRICS: Final = "kafka_network_requestmetrics"
 _ALSO_KNOWN_AS: Final = {"Fetch": "FetchConsumer"}

@@ -31,6 +31,10 @@ from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.quotas.charge import RequestQuotas
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.security.quotas.mutations import MutationQuotas
+from tidelog.kernel.clock import Clock, SteadyClock
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
+from tidelog.kernel.timer import Timer
 from tidelog.metrics.telemetry import (
     Telemetry,
 )
@@ -40,10 +44,6 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettingsView
-from tidelog.timing.clock import Clock, SteadyClock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
-from tidelog.timing.timer import Timer
 
 if TYPE_CHECKING:
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry

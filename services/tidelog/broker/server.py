@@ -30,6 +30,8 @@ from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
+from tidelog.kernel.clock import Clock, SystemClock
+from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.process_metrics import LeaseView
@@ -46,8 +48,6 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.tls_settings import plan_tls
-from tidelog.timing.clock import Clock, SystemClock
-from tidelog.timing.timer import LoopTimer
 
 if TYPE_CHECKING:
     from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder

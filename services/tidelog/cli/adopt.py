@@ -17,13 +17,13 @@ from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.adopt import metadata_directory
 from tidelog.embedded.kafka_adoption import AdoptedTopic, AdoptionPlan, carry_out, is_adopted, plan_adoption
 from tidelog.embedded.kafka_metadata import METADATA_LOG, KafkaMetadata, read_metadata_log
+from tidelog.kernel.clock import SystemClock
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.file_store import JOURNAL_NAME, FileMetadataStore
 from tidelog.metadata.store import StoreError
 from tidelog.process.private_files import keep_files_private
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 from tidelog.settings.topic_settings import SETTINGS_CONFIRMED, are_confirmed
-from tidelog.timing.clock import SystemClock
 
 
 @click.command(

@@ -27,8 +27,8 @@ from tidelog.client.security import (
     UsersSecurity,
     read_users_security,
 )
+from tidelog.kernel.clock import SystemClock
 from tidelog.process.build import install_command
-from tidelog.timing.clock import SystemClock
 
 if TYPE_CHECKING:
     from tidelog.console.cluster_reader import Connect

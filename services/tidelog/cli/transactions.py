@@ -38,8 +38,8 @@ from tidelog.client.admin.transactions import (
     find_hanging,
 )
 from tidelog.client.cluster import Cluster, topic_error_of
+from tidelog.kernel.instants import MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MINUTE_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
 from tidelog.observe.number_texts import iso_time

@@ -14,12 +14,12 @@ from tidelog.cli.output import print_table, say
 from tidelog.cli.service_options import etcd_options, service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError, asks_first, cluster_options, confirm, connect
 from tidelog.client.admin.access import delete_credentials, describe_users, set_password
+from tidelog.kernel.clock import SystemClock
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS, saslprep
-from tidelog.timing.clock import SystemClock
 
 _password_option = click.option(
     "--password-file",

@@ -14,7 +14,7 @@ from tidelog.console.group_reader import GroupReader
 from tidelog.console.health_sampler import HealthSampler
 from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
 from tidelog.console.silent_brokers import SilentBrokers
-from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import MonotonicMs, WallMs
 
 T = TypeVar("T")
 

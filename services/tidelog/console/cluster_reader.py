@@ -24,9 +24,9 @@ from tidelog.console.readings import (
     TopicRow,
 )
 from tidelog.console.silent_brokers import SilentBrokers, ask_one
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER, READ_COMMITTED
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.observe.rates import EndOffsets, records_per_second

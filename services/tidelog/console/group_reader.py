@@ -38,9 +38,9 @@ from tidelog.console.readings import (
     TransactionList,
 )
 from tidelog.console.silent_brokers import SilentBrokers
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.cluster_reader import uncommitted_count

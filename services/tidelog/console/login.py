@@ -28,9 +28,9 @@ from tidelog.console.cluster_reader import Connect
 from tidelog.console.core.failed_logins import FailedLogins
 from tidelog.console.core.sessions import LIFETIME_MS, Sessions, TooManySessionsError
 from tidelog.console.events import ENDED
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
 from tidelog.sasl.login import ClientLogin, SaslLogin
 from tidelog.sasl.oauthbearer import USER_CLAIM, TokenClaims

@@ -35,9 +35,9 @@ from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer
 from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.observe.number_texts import time_text
 
 MAX_VIEWERS: Final = 64

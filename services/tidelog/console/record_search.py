@@ -16,8 +16,8 @@ from tidelog.console.core.decoded import Decode
 from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery
 from tidelog.console.core.record_scan import RecordScan, record_order
 from tidelog.console.core.record_text import ShownRecord
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

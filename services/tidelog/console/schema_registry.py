@@ -24,7 +24,7 @@ from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError
 from tidelog.console.core.protobuf_reader import ProtobufReader
 from tidelog.console.registry_login import NO_LOGIN, RegistryLogin
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 MAX_SCHEMAS: Final = 128
 """The most schemas that are kept. The one that was used longest ago is forgotten first."""

@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.errors import ClientError
 from tidelog.console.core.permissions import is_denial, is_not_found
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 
 MAX_SUBJECTS: Final = 512
 """The most readings that are kept. The one that was looked at longest ago is forgotten first."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from tidelog.client.errors import NoAnswerError, UnreachableError
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 SILENT_MS: Final = 15_000
 """The time in which a broker that did not answer is not asked again."""

@@ -32,6 +32,8 @@ from tidelog.controller.core.decision import (
     Write,
 )
 from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.kernel.slices import Seconds, run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
@@ -60,8 +62,6 @@ from tidelog.metadata.store import (
     TxnResult,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.slices import Seconds, run_in_slices
-from tidelog.timing.steps import Steps
 
 StoredRecord = Write | Erase
 

@@ -56,6 +56,8 @@ from tidelog.controller.term import (
     count_election,
     report_replicas,
 )
+from tidelog.kernel.clock import Clock, SystemClock
+from tidelog.kernel.slices import run_in_slices
 from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
 from tidelog.metadata.store import (
     KeyValue,
@@ -70,8 +72,6 @@ from tidelog.model.trace_context import traced_step
 from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import Clock, SystemClock
-from tidelog.timing.slices import run_in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 

@@ -33,6 +33,9 @@ from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import (
     ALL_KEYS_PREFIX,
     CONTROLLER_KEY,
@@ -56,9 +59,6 @@ from tidelog.settings.topic_settings import (
     broker_default,
     validate_overrides,
 )
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 
 MAX_QUEUED_ITEMS: Final = 10_000
 # How often a request is decided again because a leader changed a partition's state in between.

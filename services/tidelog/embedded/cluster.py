@@ -20,6 +20,7 @@ from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
 from tidelog.embedded.adopt import adopt_topics, metadata_directory, require_adopted, require_own
 from tidelog.group_coordinator.server import GroupCoordinator
+from tidelog.kernel.clock import Clock, SystemClock
 from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_id
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metrics.certificates import CertificateExpiry
@@ -32,7 +33,6 @@ from tidelog.model.topics import topic_id_text
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
-from tidelog.timing.clock import Clock, SystemClock
 from tidelog.tracing.start import start_tracing
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse

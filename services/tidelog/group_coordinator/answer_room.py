@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, Final, TypeVar
 
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.steps import Steps
 from tidelog.wire.schema import Struct
 
 MAX_DESCRIBED_BYTES: Final = 16 * 1024 * 1024

@@ -15,8 +15,8 @@ from tidelog.model.coordinator_shards import ShardKind
 
 if TYPE_CHECKING:
     from tidelog.group_coordinator.groups.streams.streams_group import TaskCounts
+    from tidelog.kernel.instants import WallMs
     from tidelog.metrics.families import Families
-    from tidelog.model.instants import WallMs
 
 
 class UncommittedLag(NamedTuple):

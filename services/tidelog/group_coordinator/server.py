@@ -26,6 +26,8 @@ from tidelog.group_coordinator.shards.sessions import BrokerSessions, RequestTra
 from tidelog.group_coordinator.shards.store_copies import ClusterView, FollowedSettings
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
+from tidelog.kernel.clock import Clock, SteadyClock, SystemClock
+from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
 from tidelog.metadata.session import Claim, KeyHeldError, Session
 from tidelog.metadata.store import MetadataStore, StoreError
@@ -34,8 +36,6 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.trace_context import CallTracing
 from tidelog.rpc.coordinator_session import SessionConnector
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import Clock, SteadyClock, SystemClock
-from tidelog.timing.timer import LoopTimer
 
 GRACE_MS: Final = 5_000
 """The time beyond the session timeout that a start waits for an id that another process holds."""

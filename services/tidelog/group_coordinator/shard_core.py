@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
 
+from tidelog.kernel.instants import WallMs
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import DescribableTopics, TopicPartition
 from tidelog.wire.messages.create_topics import CreateTopicsRequest
 
@@ -75,7 +75,7 @@ class Reply(NamedTuple):
     reply_to: Hashable
     message: object
     """A response dataclass, TopicsNeeded, or Refused. The generated classes have no common base; the runtime
-    only encodes them. In the place of a large response there are the steps that make it (`timing/steps.py`).
+    only encodes them. In the place of a large response there are the steps that make it (`kernel/steps.py`).
     Events change the core between these steps. A core that ends takes no further steps.
     """
     topics_to_create: CreateTopicsRequest | None = None

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metadata.store import (
     DEFAULT_HISTORY_EVENTS,
     FIRST_REVISION,
@@ -48,7 +49,6 @@ from tidelog.metadata.store import (
     TxnResult,
     WatchBatch,
 )
-from tidelog.model.instants import MonotonicMs
 
 # The journal is replaced by a snapshot when its tail is larger than this and larger than the snapshot. This
 # bounds the time of a start.

@@ -17,7 +17,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 # etcd's limit (--max-txn-ops). Compares, success operations and failure operations are counted separately.
 MAX_TXN_OPERATIONS: Final = 128

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.clock import Clock, SystemClock
+from tidelog.kernel.clock import Clock, SystemClock
+from tidelog.kernel.instants import MonotonicMs
 
 # The states of a broker under the numbers that Kafka gives them (`BrokerState`).
 BROKER_STARTING: Final = 1

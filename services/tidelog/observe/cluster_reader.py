@@ -12,8 +12,8 @@ from tidelog.client.admin.offsets import offsets_of_topics
 from tidelog.client.admin.share_groups import describe_share_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import UnsupportedApiError
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from tidelog.model.instants import DAY_MS, HOUR_MS, WallMs
+from tidelog.kernel.instants import DAY_MS, HOUR_MS, WallMs
 from tidelog.model.topics import TopicPartition
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from tidelog.model.instants import DAY_MS, HOUR_MS, MINUTE_MS
+from tidelog.kernel.instants import DAY_MS, HOUR_MS, MINUTE_MS
 
 UNKNOWN: Final = "–"  # noqa: RUF001 -- an en dash, as in printed tables
 _SIZE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.text import counted
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.lag import PartitionLag, beyond_end_count, total_of

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 LOG_OVERHEAD_BYTES: Final = 12
 BATCH_HEADER_BYTES: Final = 61

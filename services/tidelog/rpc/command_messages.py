@@ -13,6 +13,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import SecurityEntry, decode_entry
 from tidelog.model.features import FinalizedFeatures
 from tidelog.model.topics import TopicPartition
@@ -42,7 +43,6 @@ from tidelog.rpc.peer_values import (
     topic_ids,
     topic_name,
 )
-from tidelog.timing.steps import Steps
 
 if TYPE_CHECKING:
     from tidelog.rpc.generated import cluster_pb2

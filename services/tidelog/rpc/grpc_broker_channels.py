@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import grpc
 import grpc.aio
 
+from tidelog.kernel.slices import run_in_slices
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import (
@@ -27,7 +28,6 @@ from tidelog.rpc.command_messages import BrokerCommand, command_message, command
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
 from tidelog.rpc.peer_tls import PeerTls
-from tidelog.timing.slices import run_in_slices
 
 _COMMANDS: Final = f"/{pb.DESCRIPTOR.services_by_name['BrokerCommands'].full_name}/Commands"
 # Size of a command's id and addressee, which are not part of the measured bytes.

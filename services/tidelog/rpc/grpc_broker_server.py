@@ -11,6 +11,7 @@ from typing import Final
 import grpc.aio
 import structlog
 
+from tidelog.kernel.slices import run_in_slices
 from tidelog.metadata.entries import InvalidEntryError
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -27,7 +28,6 @@ from tidelog.rpc.command_messages import BrokerCommand, command, result_message
 from tidelog.rpc.controller_location import elected_controller_epoch
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import add_BrokerCommandsServicer_to_server
-from tidelog.timing.slices import run_in_slices
 
 # Time for which a command waits if its broker epoch is newer than the known one. The controller may learn of
 # a registration before the broker has received the store's answer.

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.sasl import AuthenticationError
 
 MAX_TOKEN_BYTES = 65_536

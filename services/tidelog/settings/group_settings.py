@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.kernel.instants import DAY_MS
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import DAY_MS
 from tidelog.model.topics import topic_name_problem
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.other_kafka_settings import nearest_name

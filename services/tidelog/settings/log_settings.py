@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.model.instants import HOUR_MS, MINUTE_MS
+from tidelog.kernel.instants import HOUR_MS, MINUTE_MS
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog.kernel.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.log_settings import (
     CLEANUP_POLICIES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.timing.clock import SystemClock
+from tidelog.kernel.clock import SystemClock
+from tidelog.kernel.instants import MonotonicMs, WallMs
 
 _MS_PER_S = 1000
 

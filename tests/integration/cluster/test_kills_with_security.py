@@ -28,8 +28,8 @@ from chaoslab.checker import judge
 from chaoslab.load import ChaosLoad, ChaosPlan
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
+from tidelog.kernel.clock import SystemClock
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing.clock import SystemClock
 
 KILLS: Final = int(os.environ.get("KILLS", "4"))
 SEED: Final = int(os.environ.get("SEED", "20261123"))

@@ -24,7 +24,7 @@ from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.client.address import Address
 from tidelog.client.security import UsersSecurity
 from tidelog.console.server import ConsoleServer
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 pytestmark = pytest.mark.integration
 Serve = Callable[..., Any]

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tidelog.client.cluster import Cluster as Client
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration

@@ -16,10 +16,10 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog
+from tidelog.kernel import slices
 from tidelog.model.acl import ANONYMOUS, AclOperation, ResourceType, user_principal
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing import slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import create_topics, delete_topics, metadata
 from tidelog.wire.messages.create_topics import CreatableTopic

@@ -13,10 +13,10 @@ from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.log.log_config import LogConfig
+from tidelog.kernel.clock import ManualClock
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import ManualClock
 
 ENDLESS = {DEFAULT_BROKER_ENTITY: {"log.retention.ms": "-1"}}
 

@@ -17,14 +17,14 @@ from tidelog.broker.coordination.markers import _MarkerWrite
 from tidelog.broker.handlers.delete_records import DelayedDeleteRecords
 from tidelog.broker.handlers.produce import DelayedProduce
 from tidelog.broker.handlers.share_requests import Acknowledgements, _DelayedAcknowledgements
+from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_sessions import SessionKey
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.steps import all_at_once
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import SharePartitionKey, TopicPartition
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.steps import all_at_once
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.messages.delete_records import DeleteRecordsPartitionResult
 from tidelog.wire.messages.produce import PartitionProduceResponse
 

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.rpc.peer_tls import PeerTls
 
 NOW = WallMs(1_800_000_000_000)

@@ -30,8 +30,8 @@ from tidelog.cli.local_cluster.plan import (
 )
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
 from tidelog.cli.service_process import peer_tls
+from tidelog.kernel.instants import WallMs
 from tidelog.metrics.certificates import first_expiration_s
-from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.properties_file import parse_properties
 from tidelog.settings.tls_settings import plan_tls

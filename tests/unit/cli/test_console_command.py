@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tidelog.cli.console import Exposure, command, listen_address
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 
 def said(*arguments: str) -> str:

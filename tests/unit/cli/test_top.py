@@ -14,7 +14,7 @@ from brokerlab.scripted_broker import ScriptedBroker
 from tidelog.cli.top import command
 from tidelog.cli.top_app import TopApp, _cell
 from tidelog.client.errors import UnreachableError
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.number_texts import short, short_duration
 from tidelog.observe.rates import (

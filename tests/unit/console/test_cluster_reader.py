@@ -16,7 +16,7 @@ from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
 from tidelog.console.core.isr_history import Health
 from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
-from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID
 
 

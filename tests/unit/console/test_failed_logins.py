@@ -13,7 +13,7 @@ from tidelog.console.core.failed_logins import (
     MAX_SOURCES,
     FailedLogins,
 )
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 ALICE = ("192.0.2.1", "alice")
 NOW = MonotonicMs(1_000_000)

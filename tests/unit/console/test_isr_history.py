@@ -15,7 +15,7 @@ from tidelog.console.core.isr_history import (
     IsrHistory,
     IsrSample,
 )
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 
 def sample(

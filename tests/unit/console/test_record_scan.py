@@ -13,7 +13,7 @@ from tidelog.console.core.budget import MIB, Budget, Spent
 from tidelog.console.core.record_filter import EVERY_RECORD, FilterError, RecordFilter
 from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery, cursor_text
 from tidelog.console.core.record_scan import RecordScan
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record

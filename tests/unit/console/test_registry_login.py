@@ -19,8 +19,8 @@ from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError
 from tidelog.console.registry_login import parse_registry_login, read_registry_login
 from tidelog.console.schema_registry import RETRY_MS, RegistryError, SchemaRegistry
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.clock import SystemClock
+from tidelog.kernel.clock import SystemClock
+from tidelog.kernel.instants import MonotonicMs
 
 SEAT = '{"type": "record", "name": "air.Seat", "fields": [{"name": "row", "type": "int"}]}'
 USER_INFO = "ada:geheim: ü"

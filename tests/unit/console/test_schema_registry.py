@@ -27,8 +27,8 @@ from tidelog.console.schema_registry import (
     RegistryError,
     SchemaRegistry,
 )
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.clock import SystemClock
+from tidelog.kernel.clock import SystemClock
+from tidelog.kernel.instants import MonotonicMs
 
 SEAT = '{"type": "record", "name": "air.Seat", "fields": [{"name": "row", "type": "int"}]}'
 FLIGHT = '{"type": "record", "name": "air.Flight", "fields": [{"name": "seat", "type": "air.Seat"}]}'

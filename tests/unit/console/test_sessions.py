@@ -13,7 +13,7 @@ from tidelog.console.core.sessions import (
     Sessions,
     TooManySessionsError,
 )
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 NOW = MonotonicMs(1_000_000)
 

@@ -10,8 +10,8 @@ import pytest
 
 from tidelog.client.errors import UnreachableError
 from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 
 
 class Clock:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.console.silent_brokers import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 
 class Clock:

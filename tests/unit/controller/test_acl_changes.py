@@ -13,6 +13,7 @@ from tidelog.controller.core.decision import Context, ControllerDecision, Erase
 from tidelog.controller.core.security_changes import delete_acls
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -25,7 +26,6 @@ from tidelog.model.acl import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 
 CONTEXT = Context(1, RandomChance(random.Random(1)), rules_from(BrokerSettings.parse({}), {}))

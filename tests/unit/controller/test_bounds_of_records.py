@@ -15,6 +15,7 @@ from tidelog.controller.core.decision import Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.office import MAX_BATCH_BYTES, pack_records
 from tidelog.controller.server import Controller
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import (
     ACL_PREFIX,
     CLIENT_QUOTA_PREFIX,
@@ -27,7 +28,6 @@ from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Compare, Get, InvalidTxnError, Operation, TxnResult, check_txn
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType, user_principal
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,

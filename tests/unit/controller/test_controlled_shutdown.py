@@ -8,10 +8,10 @@ from clusterlab.controllers import Core
 from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.state import ChangeSet
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.timing.steps import all_at_once
 
 MakeCore = type[Core]
 

@@ -12,9 +12,9 @@ from tidelog.controller.core.decision import Context, ControllerRules, Erase, Wr
 from tidelog.controller.core.security_changes import create_delegation_token
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.kernel.instants import WallMs
 from tidelog.model.acl import Principal, user_principal
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 

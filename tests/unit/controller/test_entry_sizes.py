@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from clusterlab.controllers import Cluster
 from tidelog.controller import office
 from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
     ClientMetricsEntry,
@@ -26,7 +27,6 @@ from tidelog.metadata.entries import (
 from tidelog.model.acl import user_principal
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.sasl.scram import ScramCredential
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.wire.messages.incremental_alter_configs import (

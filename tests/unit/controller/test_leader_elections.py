@@ -14,12 +14,12 @@ from tidelog.controller.core.reassignments import advance_reassignments, alter_p
 from tidelog.controller.core.state import ChangeSet, take_census
 from tidelog.controller.core.topics import create_topics
 from tidelog.controller.term import BrokerSettingRules
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.topic_settings import NOT_CONFIRMED
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -12,10 +12,10 @@ from tidelog.controller.core.config_changes import incremental_alter_configs
 from tidelog.controller.core.decision import Context, Record, Write
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages import alter_client_quotas as quotas
 from tidelog.wire.messages import incremental_alter_configs as configs
 

@@ -18,6 +18,8 @@ from clusterlab.controllers import Cluster, Core, RecordingBroker
 from tidelog.controller import pushes, server
 from tidelog.controller.core.commands import MAX_RESTARTS, Command, full_commands, steady_full_commands
 from tidelog.controller.core.state import ClusterState
+from tidelog.kernel import slices
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.metadata.entries import (
     TOPIC_PREFIX,
     IsrChangeEntry,
@@ -30,8 +32,6 @@ from tidelog.metadata.store import Compare, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.timing import slices
-from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

@@ -15,11 +15,11 @@ from tidelog.controller.core.reassignments import (
 )
 from tidelog.controller.core.state import ChangeSet
 from tidelog.controller.core.topics import create_topics
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -25,11 +25,11 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
 from tidelog.controller.office import Batch, pack_records
 from tidelog.controller.term import RandomChance, rules_from
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -14,11 +14,11 @@ from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import BrokerEntry, ClientQuotaEntry, QuotaEntity, SecurityEntry
 from tidelog.rpc.broker_commands import LeaderAndIsr, SecurityUpdate, StopReplica, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_client_quotas as quotas
 

@@ -13,8 +13,8 @@ from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
 from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator import answer_room
 from tidelog.group_coordinator.answer_room import about_bytes, described_within_bound, freed_in_steps
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

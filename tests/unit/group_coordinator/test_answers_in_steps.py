@@ -18,7 +18,7 @@ from grouplab.shard_lab import GROUP, ShardLab
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
 from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
-from tidelog.timing.steps import Steps, all_at_once
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import response_encoder_in_steps
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
+from tidelog.kernel.instants import WallMs
 from tidelog.metrics.certificates import CertificateExpiry, first_expiration_s
 from tidelog.metrics.families import Families
-from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 
 NOW_MS = WallMs(1_700_000_000_000)

@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from clusterlab.all_metrics import broker_view, controller_view, full_metrics
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.controller.metrics import ControllerMetrics
+from tidelog.kernel.clock import ManualClock
 from tidelog.metrics.endpoint import new_registry
 from tidelog.metrics.families import Collector
 from tidelog.metrics.loop_watch import LoopWatch
@@ -35,7 +36,6 @@ from tidelog.metrics.telemetry import (
 )
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.setting import SettingError
-from tidelog.timing.clock import ManualClock
 
 
 def samples(shown: Telemetry | Collector) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -12,7 +12,7 @@ from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.share_groups import ShareOffset
 from tidelog.client.cluster import Partition, Topic
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.observe import cluster_reader as cluster_snapshot
 from tidelog.observe.rates import ClusterRates, GroupFacts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.rates import EndOffsets, records_per_second
 

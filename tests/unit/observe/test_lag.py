@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.observe.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast, urgency
 
 HOUR_MS = 3_600_000

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
+from tidelog.kernel.instants import WallMs
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
 from tidelog.rpc.callers import PERMITTED_CALLERS, ServiceRole, caller_named, certificate_names, role_name

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.metadata.entries import ClientQuotaEntry, GroupConfigEntry, QuotaEntity
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -28,7 +29,6 @@ from tidelog.rpc.cluster_messages import refusal, refusal_message, registration,
 from tidelog.rpc.command_messages import command, command_message, command_result, result_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated import cluster_pb2
-from tidelog.timing.steps import Steps, all_at_once
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=8)
 _topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,8}", fullmatch=True)

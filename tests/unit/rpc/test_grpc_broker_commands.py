@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -31,7 +32,6 @@ from tidelog.rpc.generated.broker_commands_pb2_grpc import BrokerCommandsStub
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
-from tidelog.timing.steps import Steps, all_at_once
 
 EPOCH = 100
 
@@ -408,7 +408,7 @@ def test_commands_in_progress_fail_when_channels_are_closed() -> None:
 
 
 def test_the_metadata_for_several_brokers_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # so that the encoding is interrupted
+    monkeypatch.setattr("tidelog.kernel.slices.SLICE_MS", 0)  # so that the encoding is interrupted
     encodings = 0
 
     def counted(order: BrokerCommand) -> Steps[pb.Command]:

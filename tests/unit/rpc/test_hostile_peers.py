@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerlab.in_memory_store import InMemoryStore
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import CONTROLLER_EPOCH_KEY
 from tidelog.metadata.store import KeyValue, Put, StoreUnavailableError
 from tidelog.model.errors import ErrorCode
@@ -33,7 +34,6 @@ from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as session_pb
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.session_messages import broker_items, coordinator_items
-from tidelog.timing.steps import all_at_once
 
 ID = uuid.UUID(int=7).bytes
 BROKER_ID, BROKER_EPOCH = 1, 100

@@ -18,6 +18,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.rpc.broker_commands import UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
@@ -29,7 +30,6 @@ from tidelog.rpc.generated import (
     coordinator_session_pb2,
 )
 from tidelog.rpc.session_messages import broker_items, broker_message, coordinator_items, coordinator_message
-from tidelog.timing.steps import all_at_once
 
 LAST_VERSION = Path(__file__).with_name("wire_of_the_last_version.json")
 FILES = (

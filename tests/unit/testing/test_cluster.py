@@ -22,10 +22,10 @@ from tidelog.client.admin.access import create_acls, describe_users, list_acls, 
 from tidelog.client.admin.topics import ConfigChange, ConfigResource, alter_configs
 from tidelog.client.cluster import Cluster as BrokerCluster
 from tidelog.client.partitioners import partition_for_key
+from tidelog.kernel.instants import WallMs
 from tidelog.model.acl import AclBinding, AclFilter, AclOperation, PatternType, PermissionType, Principal
 from tidelog.model.acl import ResourceType as AclResourceType
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
-from tidelog.model.instants import WallMs
 from tidelog.sasl.scram import MECHANISM_BY_NUMBER
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.testing import Cluster, ErrorCode, Rebalance, RequestFailedError, TidelogMixin

@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 from uuid import UUID
 from zlib import crc32
 
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.client_metrics import ALL_METRICS, DEFAULT_INTERVAL_MS, MetricsSubscription
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
-from tidelog.model.instants import MonotonicMs
 
 MAX_INSTANCES: Final = 16_384
 """The clients whose state a broker keeps. It is Kafka's number."""

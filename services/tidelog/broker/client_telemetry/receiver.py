@@ -13,9 +13,9 @@ import structlog
 
 from tidelog.broker.client_telemetry.instances import SILENT_INTERVALS, ClientInstance, ClientInstances
 from tidelog.broker.client_telemetry.series import ClientSeries, PushedMetrics
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.client_metrics import MetricsSubscription, parse_subscription
 from tidelog.model.errors import KafkaError
-from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from tidelog.broker.security.security_snapshot import SecuritySnapshot

@@ -21,8 +21,8 @@ from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
 from tidelog.records.compression import CompressionDataError, decompress
 
 if TYPE_CHECKING:
+    from tidelog.kernel.instants import MonotonicMs
     from tidelog.metrics.families import Families
-    from tidelog.model.instants import MonotonicMs
 
 MAX_SERIES: Final = 20_000
 """The series of all clients of a broker, who share them fairly. Those of a push without room are left out and

@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.metadata.entries import group_config_key
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
-from tidelog.timing.steps import Steps, all_at_once
 
 if TYPE_CHECKING:
     from tidelog.broker.partition.core import PartitionCore

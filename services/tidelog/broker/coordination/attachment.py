@@ -16,11 +16,11 @@ import structlog
 
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import Holding, client_key
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.coordinator_session import (
     AppendToShard,

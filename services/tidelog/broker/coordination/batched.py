@@ -18,10 +18,10 @@ from tidelog.broker.coordination.coordination import Coordination, NamedRequest,
 from tidelog.broker.requests.error_responses import Items, item_error, items_of, refusal
 from tidelog.broker.requests.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.broker.security.authorization.judging import GROUP_OPERATIONS
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.malformed import MalformedMessageError

@@ -30,10 +30,14 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.requests.error_responses import refusal
 from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, RequestSource
 from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import finish, in_slices
+from tidelog.kernel.steps import Steps
+from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import (
     MAX_REMEMBERED_NAME_CHARS,
     UNTOLD_TOPICS,
@@ -65,10 +69,6 @@ from tidelog.rpc.coordinator_session import (
     Welcome,
     WriteMarkers,
 )
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import finish, in_slices
-from tidelog.timing.steps import Steps
-from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError

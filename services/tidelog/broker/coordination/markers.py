@@ -14,15 +14,15 @@ import structlog
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.records.batch import EndTransactionMarker
 from tidelog.rpc.coordinator_session import Marker
-from tidelog.timing.clock import Clock
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.write_txn_markers import (

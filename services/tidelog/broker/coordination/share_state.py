@@ -16,11 +16,11 @@ from uuid import UUID
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
 from tidelog.broker.coordination.internal_topics import InternalTopics
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import TurnBudget
+from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.timer import Timer
-from tidelog.timing.turn_budget import TurnBudget
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError

@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import (

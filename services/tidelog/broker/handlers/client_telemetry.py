@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tidelog.broker.client_telemetry.instances import ClientInstance
     from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.requests.request import Answer, RequestContext
-    from tidelog.timing.clock import Clock
+    from tidelog.kernel.clock import Clock
 
 
 MAX_CLIENT_ID_CHARS: Final = 200

@@ -18,6 +18,8 @@ from tidelog.broker.cluster.config_changes import (
     unserved_resource,
 )
 from tidelog.broker.requests.error_responses import item_error
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import ClientMetricsEntry
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -30,8 +32,6 @@ from tidelog.settings.setting_description import (
     describe_topic,
 )
 from tidelog.settings.topic_settings import TOPIC_SETTINGS
-from tidelog.timing.slices import in_slices
-from tidelog.timing.steps import Steps
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse

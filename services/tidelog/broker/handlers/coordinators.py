@@ -6,10 +6,10 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_all_shards
+from tidelog.kernel.slices import in_slices, run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardId, ShardKind, is_share_partition_key
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.slices import in_slices, run_in_slices
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.setting_description import describe_topic
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import (
     CreatableTopicConfigs,

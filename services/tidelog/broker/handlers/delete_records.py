@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tidelog.broker.requests.purgatory import DelayedOperation
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import UP_TO_HIGH_WATERMARK
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.timing.purgatory import DelayedOperation
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.requests.request import RequestContext
     from tidelog.broker.requests.waiting_requests import WaitingRequests
-    from tidelog.timing.timer import Timer
+    from tidelog.kernel.timer import Timer
 
 INVALID_LOW_WATERMARK: Final = -1
 Pending: TypeAlias = "tuple[Replica, int, DeleteRecordsPartitionResult]"

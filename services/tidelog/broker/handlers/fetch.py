@@ -39,13 +39,13 @@ from tidelog.broker.requests.client_fetch_sessions import (
 from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, RequestContext
 from tidelog.broker.requests.waiting_requests import WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import FIRST_VERSION_WITH_TOPIC_IDS, NO_REPLICA, NO_SESSION, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import Clock
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.fetch import (

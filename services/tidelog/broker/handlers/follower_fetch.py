@@ -43,18 +43,17 @@ from tidelog.broker.replication.leader.follower_fetch_sessions import (
 )
 from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, Route
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import Timer
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, UNKNOWN_EPOCH, UNKNOWN_OFFSET
-from tidelog.timing.clock import Clock
-from tidelog.timing.timer import Timer
 from tidelog.wire.messages.fetch import EpochEndOffset as DivergingEpoch
 from tidelog.wire.messages.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
-    from tidelog.timing.timer import Callback
-    from tidelog.timing.timing_wheel import TimerEntry
+    from tidelog.kernel.timer import Callback, TimerEntry
 
 SWEEPS_PER_LAG_TIME: Final = 20
 """The number of times that the leader looks at a whole session in `replica.lag.time.max.ms`. A dead follower

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.slices import in_slices
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,

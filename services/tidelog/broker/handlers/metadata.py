@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final, cast
 from tidelog.broker.coordination.internal_topics import internal_topic
 from tidelog.broker.requests.request import EncodedBody
 from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from tidelog.kernel.slices import in_slices, run_in_slices
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.rpc.controller_api import ForwardedRequest
-from tidelog.timing.slices import in_slices, run_in_slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse

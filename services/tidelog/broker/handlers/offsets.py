@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final
 
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import (
     EARLIEST_LOCAL_TIMESTAMP,
@@ -16,8 +18,6 @@ from tidelog.model.protocol_values import (
     MAX_TIMESTAMP,
 )
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.slices import in_slices
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,

@@ -51,14 +51,14 @@ from tidelog.broker.requests.request import (
 )
 from tidelog.broker.requests.waiting_requests import WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.kernel.clock import JUMP_MS, Clock
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.slices import run_in_slices
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import ACKS_ALL
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.timing.clock import JUMP_MS, Clock
-from tidelog.timing.slices import run_in_slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import (

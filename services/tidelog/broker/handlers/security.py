@@ -9,12 +9,12 @@ from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.security.authorization.judging import NO_AUTHORIZER
+from tidelog.kernel.slices import in_slices
 from tidelog.model.acl import ANONYMOUS, AclFilter, AclOperation, Principal, ResourceType, acl_filter
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.sasl.delegation_tokens import token_hmac
 from tidelog.sasl.scram import MECHANISM_BY_NAME
 from tidelog.settings.setting import Password
-from tidelog.timing.slices import in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
 from tidelog.wire.messages.create_delegation_token import (
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.requests.request import Answer, Reply, RequestContext
     from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.kernel.clock import Clock
     from tidelog.metadata.entries import DelegationTokenEntry
-    from tidelog.timing.clock import Clock
 
 _NO_TIME: Final = -1
 

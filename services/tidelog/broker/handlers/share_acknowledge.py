@@ -15,9 +15,9 @@ from tidelog.broker.handlers.share_requests import (
 )
 from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.share_acknowledge import (
     LeaderIdAndEpoch,
     NodeEndpoint,

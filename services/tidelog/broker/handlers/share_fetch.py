@@ -37,11 +37,11 @@ from tidelog.broker.share.share_sessions import (
     is_final,
     is_initial,
 )
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import finish, run_in_slices
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import SharePartitionKey
-from tidelog.timing.slices import finish, run_in_slices
-from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire.messages.share_fetch import (
     AcquiredRecords,
     LeaderIdAndEpoch,

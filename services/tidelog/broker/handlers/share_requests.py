@@ -18,13 +18,13 @@ from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.steps import Steps
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import MAX_NAME_BYTES, SharePartitionKey, TopicPartition, is_too_long
 from tidelog.settings.group_settings import GroupSettings
-from tidelog.timing.steps import Steps
 
 ACKNOWLEDGE_TIMEOUT_MS: Final = 15_000
 """The time after which an acknowledgement that is still being stored fails with REQUEST_TIMED_OUT. It is half

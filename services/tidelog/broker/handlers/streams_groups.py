@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
 from tidelog.broker.coordination.coordination import asker
 from tidelog.broker.requests.error_responses import error_response
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.requests.request import RequestContext
     from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.kernel.clock import Clock
     from tidelog.settings.group_settings import GroupSettingsView
-    from tidelog.timing.clock import Clock
 
 MISSING_INTERNAL_TOPICS: Final = 3
 """The code of the status, as in Kafka's `StreamsGroupHeartbeatResponse.Status`."""

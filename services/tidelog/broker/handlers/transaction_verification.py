@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, Protocol
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD, UNGUARDED
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,

@@ -12,6 +12,7 @@ from tidelog.broker.coordination.coordination import client_call, forward_body
 from tidelog.broker.partition.producer_state import TransactionMarker
 from tidelog.broker.requests.error_responses import error_response
 from tidelog.broker.requests.request import PARKED
+from tidelog.kernel.slices import in_slices
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -19,7 +20,6 @@ from tidelog.model.topics import TopicPartition, topic_name_problem
 from tidelog.records.batch import EndTransactionMarker
 from tidelog.rpc.coordinator_session import Marker
 from tidelog.settings.listeners import is_loopback_host
-from tidelog.timing.slices import in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.describe_producers import (
     DescribeProducersRequest,
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from tidelog.broker.coordination.markers import Errors
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.requests.request import Answer, RequestContext
+    from tidelog.kernel.steps import Steps
     from tidelog.settings.broker_settings import BrokerSettings
-    from tidelog.timing.steps import Steps
     from tidelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 _NONE: Final = -1

@@ -16,8 +16,11 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting import Hosting
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
+from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
@@ -26,9 +29,6 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
-from tidelog.timing.timer import Timer
 
 PARTITIONS_AT_A_TIME: Final = 16
 """The number of replicas that are opened at the same time. Opening one mostly waits for the disk."""

@@ -23,15 +23,15 @@ from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EligibleLeadersSwitched
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, TopicState, UpdateMetadata
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 
 _log = structlog.get_logger(__name__)
 

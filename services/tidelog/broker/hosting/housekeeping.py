@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidelog.broker.hosting.log_cleaner import LogCleaner
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.timing.clock import Clock, SteadyClock
+    from tidelog.kernel.clock import Clock, SteadyClock
 
 REMOVE_FILES_INTERVAL_MS: Final = 1_000
 DEAD_LETTERS_INTERVAL_MS: Final = 5_000

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory
-    from tidelog.timing.clock import SteadyClock
+    from tidelog.kernel.clock import SteadyClock
 
 LOGS_LOOKED_AT_A_TURN: Final = 50
 MAX_MAP_BYTES: Final = 2**31 - 1

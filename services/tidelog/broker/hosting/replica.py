@@ -65,9 +65,9 @@ from tidelog.broker.partition.events import (
 )
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (

@@ -43,6 +43,7 @@ from tidelog.broker.log.previous_life import (
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
+from tidelog.kernel.instants import WallMs, is_over
 from tidelog.log_format.directory import (
     CLEANER_OFFSET_CHECKPOINT,
     DELETED_DIRECTORY_SUFFIX,
@@ -59,7 +60,6 @@ from tidelog.log_format.directory import (
     partition_directory_name,
     renamed_directory_name,
 )
-from tidelog.model.instants import WallMs, is_over
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition, topic_id_text
 

@@ -14,8 +14,8 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.previous_life import life_of
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import CorruptFileError
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 
 _log = structlog.get_logger(__name__)

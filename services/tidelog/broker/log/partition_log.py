@@ -37,6 +37,7 @@ from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.kernel.instants import WallMs, is_over
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
@@ -46,7 +47,6 @@ from tidelog.log_format.directory import (
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.metrics.telemetry import Durations
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs, is_over
 
 NEVER_CLEANED: Final = -1
 _SMALL_FILES: Final = (

@@ -28,6 +28,7 @@ from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segmen
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
 from tidelog.broker.log.stranded import strand_end, strand_segment
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LEFTOVER_SUFFIXES,
@@ -40,7 +41,6 @@ from tidelog.log_format.directory import (
     CorruptFileError,
 )
 from tidelog.log_format.leader_epochs import LeaderEpochs
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
 

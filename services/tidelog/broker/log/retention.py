@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import Segment
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 
 def segments_to_delete(

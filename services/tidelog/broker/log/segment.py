@@ -15,13 +15,13 @@ from typing import Final, NamedTuple
 from tidelog.broker.log.batch_scan import locate, scan_headers
 from tidelog.broker.log.directory_files import PartitionDirectory, sync_file
 from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     TRANSACTION_INDEX_SUFFIX,
 )
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, known_max_timestamp
 
 NOT_OPEN: Final = -1

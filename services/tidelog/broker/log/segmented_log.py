@@ -38,8 +38,8 @@ from tidelog.broker.log.segment_indexes import (
 )
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, known_max_timestamp
 
 PLACES_REMEMBERED: Final = 64

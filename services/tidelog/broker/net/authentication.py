@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.net.bearer_tokens import BearerTokens
     from tidelog.broker.net.connection import Connection
+    from tidelog.kernel.clock import Clock
     from tidelog.metadata.entries import ScramCredentialEntry
     from tidelog.settings.broker_settings import BrokerSettings
-    from tidelog.timing.clock import Clock
 
 MAX_LOGGED_NAME_CHARS: Final = 64
 MAX_TOKEN_CREDENTIALS: Final = 10_000

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import jwt
 import structlog
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.process.direct_requests import open_directly
 from tidelog.sasl import AuthenticationError
 from tidelog.settings.sasl_settings import BearerPlan

@@ -17,9 +17,9 @@ from tidelog.broker.net.connection import CLIENT_LOG, Connection, Dispatch
 from tidelog.broker.net.socket_io import BufferPool, Turn
 from tidelog.broker.net.socket_protocol import SocketProtocol
 from tidelog.broker.net.tls import ServerCertificates, TlsAcceptor
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.brokers import Endpoint, host_and_port
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget
-from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.current_settings import CurrentSettings
     from tidelog.broker.net.authentication import Authenticator
     from tidelog.broker.security.quotas.client_quotas import ClientQuotas
+    from tidelog.kernel.timer import Timer
     from tidelog.metrics.telemetry import Telemetry
-    from tidelog.timing.timer import Timer
 
 
 C = TypeVar("C", bound=Hashable)

@@ -24,8 +24,8 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidelog.broker.partition.events import NO_MARKERS, Markers
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,

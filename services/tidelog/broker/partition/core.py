@@ -65,6 +65,7 @@ from tidelog.broker.partition.follower_role import FetchState, truncation_for
 from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
 from tidelog.broker.partition.producer_state import ProducerState, TransactionMarker
 from tidelog.broker.partition.refused_batches import RefusedBatches
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.leader_epochs import (
     UNDEFINED_EPOCH,
     UNDEFINED_EPOCH_OFFSET,
@@ -72,7 +73,6 @@ from tidelog.log_format.leader_epochs import (
     LeaderEpochs,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import (
     ACKS_ALL,
     NO_LEADER,

@@ -19,8 +19,8 @@ from tidelog.broker.partition.producer_state import (
     ProducerState,
     TransactionMarker,
 )
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import BatchHeader, EndTransactionMarker
 
 Markers = Mapping[int, EndTransactionMarker | None]

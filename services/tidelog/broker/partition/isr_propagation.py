@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
 PROPAGATION_CHECK_INTERVAL_MS: Final = 2_500

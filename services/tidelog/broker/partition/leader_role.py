@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tidelog.broker.partition.events import FollowerFetched, ProposeIsr
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 
 JOIN_RETRY_MS: Final = 1000

@@ -12,9 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.records.batch import (
     CONTROL_BIT,

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import BatchHeader
 
 MAX_PRODUCERS: Final = 1_000

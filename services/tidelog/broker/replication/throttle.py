@@ -14,12 +14,12 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from tidelog.broker.hosting.replica import Replica
+    from tidelog.kernel.timer import Timer
     from tidelog.settings.broker_settings import BrokerSettings
-    from tidelog.timing.timer import Timer
 
 UNLIMITED: Final = 2**63 - 1
 """The default of both rates, which throttles nothing."""

@@ -39,10 +39,10 @@ from tidelog.broker.security.authorization.judging import (
     Shown,
     Whole,
 )
+from tidelog.kernel.steps import Steps
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:

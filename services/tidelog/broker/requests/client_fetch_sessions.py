@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fair_budget import FairBudget, Holding
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import (
     FINAL_EPOCH,
     FIRST_INCREMENTAL_EPOCH,

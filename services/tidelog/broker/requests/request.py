@@ -10,11 +10,11 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
+from tidelog.broker.requests.purgatory import DelayedOperation
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.acl import ANONYMOUS, Principal
 from tidelog.model.fair_budget import BROKERS
-from tidelog.timing.purgatory import DelayedOperation
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps, all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, response_begin

@@ -11,12 +11,12 @@ import structlog
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import is_rack_aware
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
 from tidelog.broker.requests.request import DelayedRequest
+from tidelog.kernel.slices import SLICE_MS
+from tidelog.kernel.timer import Timer
 from tidelog.model.fair_budget import FairBudget
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.slices import SLICE_MS
-from tidelog.timing.timer import Timer
 
 MAX_WATCHED_PARTITIONS: Final = 500_000
 """The most partitions that all waiting Fetch and ShareFetch requests watch together, where each request with

@@ -20,8 +20,8 @@ from tidelog.process.structured_log import BoundedLog
 
 if TYPE_CHECKING:
     from tidelog.broker.requests.request import Answer, Handling, Reply, RequestContext
+    from tidelog.kernel.steps import Steps
     from tidelog.model.acl import AclOperation, Principal, ResourceType
-    from tidelog.timing.steps import Steps
 
 MAX_LINES_PER_SECOND: Final = 100
 """The lines of one event with success, or without."""

@@ -34,8 +34,8 @@ from tidelog.metadata.entries import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.kernel.steps import Steps
     from tidelog.rpc.broker_commands import SecurityUpdate
-    from tidelog.timing.steps import Steps
 
 _EntryT = TypeVar("_EntryT", bound=SecurityEntry)
 _Written = dict[type[object], dict[str, SecurityEntry]]

@@ -39,11 +39,11 @@ from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import RETRIABLE, SharePartition
+from tidelog.kernel.clock import Clock
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.rpc.broker_commands import TopicState
-from tidelog.timing.clock import Clock
 from tidelog.wire.messages.read_share_group_state import (
     PartitionData,
     PartitionResult,

@@ -22,8 +22,8 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.log_reader import AbortedByProducer
+from tidelog.kernel.instants import WallMs
 from tidelog.model import dead_letters
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,

@@ -28,16 +28,16 @@ from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import LongWalkError
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, LeaderLink, Question
 from tidelog.broker.replication.follower.leader_connector import LeaderConnector
+from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import Timer
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import ACKS_ALL, NO_LEADER
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import TopicState
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
-from tidelog.timing.clock import Clock
-from tidelog.timing.purgatory import DelayedOperation, Purgatory
-from tidelog.timing.timer import Timer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import (
     CreatableTopic,

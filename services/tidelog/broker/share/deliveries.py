@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tidelog.broker.share.pauses import NO_BACKOFF, NO_BREAKER, BreakerRules, RetryBackoff
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 
 class AcknowledgeType(IntEnum):

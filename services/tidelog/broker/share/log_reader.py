@@ -20,7 +20,7 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import BatchHeader
 

@@ -39,8 +39,8 @@ from tidelog.broker.share.deliveries import (
 from tidelog.broker.share.pauses import Breaker, BreakerState
 from tidelog.broker.share.record_ranges import NO_DEADLINE, DeliveryState, RecordRange, RecordRanges
 from tidelog.broker.share.screening import Screening, Upcoming
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 
 MAX_WAITING: Final = 5_000
 """The most records of one share partition that wait. At this number, no new records are acquired or looked

@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.broker.share.record_ranges import NO_DEADLINE
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.machine import StateTable
-from tidelog.model.instants import MonotonicMs
 
 WINDOW_PARTS: Final = 10
 """The window of the failure rate moves on by this part of itself."""

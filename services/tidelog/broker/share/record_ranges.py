@@ -14,7 +14,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 NO_MEMBER: Final = ""
 NO_DEADLINE: Final = MonotonicMs(0)

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.records.batch import BatchHeader, Buffer, iterate_headers
 from tidelog.records.record import RecordSpan, read_headers, records_of, scan_offsets
 

@@ -30,16 +30,15 @@ from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.pauses import BreakerRules, BreakerState, RetryBackoff
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts, find_facts
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.machine import StateTable
+from tidelog.kernel.timer import Callback, Timer, TimerEntry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import CorruptBatchError
 from tidelog.settings.group_settings import BY_DURATION, BY_KEY, GroupSettings, GroupSettingsView, duration_ms
-from tidelog.timing.clock import Clock
-from tidelog.timing.timer import Callback, Timer
-from tidelog.timing.timing_wheel import TimerEntry
 from tidelog.wire.messages import read_share_group_state, write_share_group_state
 from tidelog.wire.messages.read_share_group_state import (
     ReadShareGroupStateRequest,

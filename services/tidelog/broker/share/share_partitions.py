@@ -26,13 +26,13 @@ from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.pauses import BreakerState
 from tidelog.broker.share.share_partition import AcknowledgementsOf, SharePartition, ShareParts
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import SharePartitionKey, TopicPartition
 from tidelog.records.batch import NO_TIMESTAMP
 from tidelog.settings.group_settings import GroupSettingsView
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import in_slices
-from tidelog.timing.steps import Steps
 
 NO_COUNTS: Final = DeliveryCounts()
 RANGES_OF_A_STEP: Final = 50

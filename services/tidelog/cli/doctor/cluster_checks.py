@@ -26,8 +26,8 @@ from tidelog.client.admin.brokers import LogDir, partition_bytes
 from tidelog.client.admin.groups import ONGOING, SHARE, STREAMS, Transaction
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer, unknown_to_coordinators
+from tidelog.kernel.instants import DAY_MS, HOUR_MS
 from tidelog.model.errors import meaning_of
-from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.model.text import counted
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
 from tidelog.observe.number_texts import rough_duration, size_text

@@ -57,9 +57,9 @@ from tidelog.client.admin.transactions import (
 )
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
+from tidelog.kernel.instants import HOUR_MS
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import HOUR_MS
 from tidelog.model.protocol_values import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,

@@ -49,9 +49,9 @@ from tidelog.cli.tool_command import (
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, read_security
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import META_PROPERTIES_FILE
 from tidelog.model.errors import KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.text import counted
 from tidelog.observe.number_texts import size_text
 

@@ -37,6 +37,7 @@ from tidelog.broker.log.segment_indexes import (
 )
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.facts import Finding, State
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED_SUFFIX,
@@ -62,7 +63,6 @@ from tidelog.log_format.directory import (
 )
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.log_format.producer_snapshot import decode_snapshot
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named

@@ -29,6 +29,7 @@ from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.previous_life import life_of, with_life
 from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, PartitionReport
 from tidelog.cli.output import counted
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LEFTOVER_SUFFIXES,
@@ -45,7 +46,6 @@ from tidelog.log_format.directory import (
     encode_base_offsets,
     parse_partition_directory_name,
 )
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 
 _EPOCH_IN_BATCH: Final = 12

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 AUTHORITY_VALIDITY_DAYS: Final = 3_650
 CERTIFICATE_VALIDITY_DAYS: Final = 365

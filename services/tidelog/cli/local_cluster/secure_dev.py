@@ -19,13 +19,13 @@ import structlog
 
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.client.admin.access import SALT_RANDOM_BYTES
+from tidelog.kernel.clock import SystemClock
 from tidelog.metadata.entries import ScramCredentialEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Compare, MetadataStore, Put
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.jaas import quoted
 from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS, new_credential, salt_from
-from tidelog.timing.clock import SystemClock
 
 ADMIN: Final = "admin"
 CLIENT_PROPERTIES: Final = "client.properties"

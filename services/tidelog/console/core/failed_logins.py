@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 Source = tuple[str, str]
 """The address from which a login comes, and the name of the user."""

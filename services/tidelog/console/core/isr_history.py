@@ -8,7 +8,7 @@ from enum import IntEnum
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 SPAN_MS: Final = 3_600_000
 MAX_SAMPLES: Final = 3_600

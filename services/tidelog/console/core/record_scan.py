@@ -11,7 +11,7 @@ from tidelog.console.core.budget import Budget, Spent
 from tidelog.console.core.decoded import Decode, DecodedRecord
 from tidelog.console.core.record_filter import RecordFilter
 from tidelog.console.core.record_text import ShownRecord, show_record
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.records.record import Record, iterate_records
 
 MAX_HEADERS: Final = 1_000

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.fair_budget import FairBudget, Holding
-from tidelog.model.instants import MonotonicMs
 
 MAX_SESSIONS: Final = 32
 """The sessions of all users, who share them fairly. Each has a thread and connections to brokers."""

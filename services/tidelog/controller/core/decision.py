@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from tidelog.kernel.instants import WallMs
 from tidelog.metadata.entries import BROKER_CONFIG_PREFIX, SECURITY_PREFIXES, TOPIC_CONFIG_PREFIX, Entry
-from tidelog.model.instants import WallMs
 
 
 class Chance(Protocol):

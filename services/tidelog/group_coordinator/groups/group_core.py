@@ -49,11 +49,11 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     UnknownRecordError,
 )
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition, is_too_long
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
 from tidelog.wire.messages.delete_groups import (

@@ -25,8 +25,8 @@ from tidelog.group_coordinator.shard_core import (
     ReplayedRecord,
     ShardDecision,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.wire.codec import record_codec, record_kind
 from tidelog.wire.messages.list_groups import ListedGroup
 from tidelog.wire.schema import Message

@@ -37,9 +37,9 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
-from tidelog.timing.steps import Steps
 from tidelog.wire.schema import Message
 
 G = TypeVar("G", bound=ModernGroup[Any, Any])

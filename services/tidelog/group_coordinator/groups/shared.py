@@ -14,8 +14,8 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettingsView

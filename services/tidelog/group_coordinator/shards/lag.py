@@ -27,13 +27,13 @@ from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, ShardState
 from tidelog.group_coordinator.transactions.transaction import PREPARED, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardKind
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 
 INTERVAL_MS: Final = 5_000
 MAX_POSITIONS: Final = 200_000

@@ -34,11 +34,15 @@ from tidelog.group_coordinator.shards.sessions import (
 )
 from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.shards.store_copies import ClusterView
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
+from tidelog.kernel.steps import Steps
+from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
@@ -56,10 +60,6 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     ShareStatesTold,
 )
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
-from tidelog.timing.steps import Steps
-from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 
 _FIRST_VERSION_OF_BROKERS: Final = 4

@@ -52,9 +52,10 @@ from tidelog.group_coordinator.shards.shard_records import (
     encode_claim,
     size_of_records,
 )
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.rpc.coordinator_session import (
     TOPICS_NEEDED,
     AnswerRequest,
@@ -69,7 +70,6 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
     TrimShard,
 )
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import (
     Decoder,

@@ -22,8 +22,8 @@ from tidelog.group_coordinator.shard_core import (
     ShardCore,
     UnknownRecordError,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,

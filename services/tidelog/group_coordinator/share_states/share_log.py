@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import SharePartitionKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec, record_kind

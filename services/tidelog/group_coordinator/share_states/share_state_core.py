@@ -38,8 +38,8 @@ from tidelog.group_coordinator.share_states.share_log import (
     update_record,
     updated,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, SharePartitionKey
 from tidelog.settings.share_settings import ShareSettings

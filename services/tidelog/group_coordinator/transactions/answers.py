@@ -22,9 +22,9 @@ from tidelog.group_coordinator.transactions.decisions import (
     topic_results,
 )
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction, by_topic
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import describe_transactions as describing
 from tidelog.wire.messages import list_transactions as listing

@@ -27,9 +27,9 @@ from tidelog.group_coordinator.transactions.transaction import (
     prepared,
     with_partitions,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.settings.coordinator_settings import CoordinatorSettings

@@ -23,9 +23,9 @@ from tidelog.group_coordinator.shard_core import (
     ReplayedRecord,
     UnknownRecordError,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec

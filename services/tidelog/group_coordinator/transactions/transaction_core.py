@@ -62,12 +62,12 @@ from tidelog.group_coordinator.transactions.transaction import (
     read_record,
     transaction_record,
 )
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition, is_too_long
 from tidelog.records.batch import NO_PRODUCER_EPOCH
 from tidelog.settings.coordinator_settings import CoordinatorSettings
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

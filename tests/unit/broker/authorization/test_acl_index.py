@@ -14,6 +14,7 @@ from brokerlab.counted_work import lines_of
 from tidelog.broker.security.authorization import acl_index
 from tidelog.broker.security.authorization.access import MAX_REMEMBERED_DECISIONS, Access
 from tidelog.broker.security.authorization.acl_index import AclIndex, client_address
+from tidelog.kernel.steps import all_at_once
 from tidelog.model.acl import (
     AclBinding,
     AclFilter,
@@ -26,7 +27,6 @@ from tidelog.model.acl import (
     new_binding,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages.create_acls import AclCreation
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 

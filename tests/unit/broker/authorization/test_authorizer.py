@@ -12,6 +12,7 @@ from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry, DelegationTokenEntry, ScramCredentialEntry, SecurityEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -24,7 +25,6 @@ from tidelog.model.acl import (
 )
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import ScramCredential
-from tidelog.timing.steps import all_at_once
 
 ALICE, BOB = user_principal("alice"), user_principal("bob")
 READ_T = AclEntry(

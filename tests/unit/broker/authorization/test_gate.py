@@ -18,6 +18,7 @@ from fuzz.mutation import RequestSource
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.security.authorization.judging import Judgement
 from tidelog.broker.security.authorization.rules import hide_topologies, judge_describe_share_group_offsets
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -33,7 +34,6 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing.steps import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (

@@ -18,6 +18,8 @@ from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.judging import Judgement
 from tidelog.broker.security.authorization.rules import _shown_topics
+from tidelog.kernel import slices
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -32,8 +34,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing import slices
-from tidelog.timing.steps import all_at_once
 from tidelog.wire.messages import describe_topic_partitions, metadata, offset_commit, offset_fetch
 
 ALICE = user_principal("alice")

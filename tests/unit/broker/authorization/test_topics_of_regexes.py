@@ -12,6 +12,7 @@ from brokerlab.asking import Asked
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.coordination import coordination
+from tidelog.kernel import slices
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -27,7 +28,6 @@ from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.rpc.coordinator_session import TOPICS_NEEDED, AnswerRequest, ForwardedToShard
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing import slices
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

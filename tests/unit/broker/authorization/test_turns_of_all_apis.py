@@ -18,6 +18,9 @@ from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.authorization.gate import guarded
 from tidelog.broker.security.authorization.judging import By, Each, Shown
+from tidelog.kernel import slices
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.steps import all_at_once
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import (
     AclBinding,
@@ -28,9 +31,6 @@ from tidelog.model.acl import (
     ResourceType,
     user_principal,
 )
-from tidelog.timing import slices
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.steps import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import ZERO_UUID, F, FieldType

@@ -8,9 +8,9 @@ import pytest
 
 from tidelog.broker.client_telemetry import instances as module
 from tidelog.broker.client_telemetry.instances import ZERO_ID, ClientInstances
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.client_metrics import DEFAULT_INTERVAL_MS, parse_subscription
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 
 CLIENT, OTHER = UUID(int=1), UUID(int=2)
 JAVA = {"client_id": "app-1", "client_software_name": "apache-kafka-java"}

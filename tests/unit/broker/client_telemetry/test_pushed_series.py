@@ -20,9 +20,9 @@ from tidelog.broker.client_telemetry.series import (
     InvalidMetricsError,
     decode_push,
 )
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metrics.families import Families
 from tidelog.metrics.generated.metrics_pb2 import AnyValue, KeyValue, Metric, MetricsData, NumberDataPoint
-from tidelog.model.instants import MonotonicMs
 from tidelog.records.compression import Compression, compress
 
 CLIENT, MAX_BYTES = UUID(int=1), 1_000_000

@@ -17,6 +17,7 @@ from tidelog.broker.net import authentication
 from tidelog.broker.net.authentication import Authenticator, ConnectionAuthentication, Phase, Step
 from tidelog.broker.net.connection import CLOSED_GATE
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
+from tidelog.kernel.clock import ManualClock
 from tidelog.metadata.entries import DelegationTokenEntry, ScramCredentialEntry
 from tidelog.model.acl import ANONYMOUS, user_principal
 from tidelog.model.errors import ErrorCode
@@ -30,7 +31,6 @@ from tidelog.sasl.scram import (
     new_credential,
 )
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import ManualClock
 
 MECHANISM = MECHANISM_BY_NAME["SCRAM-SHA-512"]
 ALICE = user_principal("alice")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from brokerlab.identity_provider import AUDIENCE, IdentityProvider
 from tidelog.broker.net.bearer_tokens import BearerTokens
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.sasl import AuthenticationError
 from tidelog.sasl.oauthbearer import BearerMessage
 from tidelog.settings.sasl_settings import BearerPlan

@@ -36,11 +36,11 @@ from tidelog.broker.net.connection import (
 from tidelog.broker.net.listener import Listener
 from tidelog.broker.net.socket_io import BufferPool, Chunk, Outbox, Turn
 from tidelog.broker.requests.request import PARKED, EncodedBody, Handling, RequestContext, Route
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.steps import Steps
 from tidelog.metrics.telemetry import RequestMetrics, Telemetry
 from tidelog.model.acl import Principal
 from tidelog.model.fair_budget import FairBudget
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError
 

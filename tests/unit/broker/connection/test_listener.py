@@ -22,13 +22,13 @@ from tidelog.broker.net.connection import Connection
 from tidelog.broker.net.listener import MAX_EXCESS_S, ConnectionLimits, Listener
 from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.network_settings import LEAST_CONNECTIONS
 from tidelog.settings.setting import SettingError
-from tidelog.timing.timer import VirtualTimer
 
 
 class Echo:

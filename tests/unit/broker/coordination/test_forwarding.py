@@ -17,10 +17,13 @@ from tidelog.broker.hosting.hosted_partitions import Role
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.error_responses import item_error, refusal
+from tidelog.kernel import slices
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import STEPS_BETWEEN_READINGS
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.acl import Principal
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -31,9 +34,6 @@ from tidelog.rpc.coordinator_session import (
     ServeShards,
 )
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing import slices
-from tidelog.timing.slices import STEPS_BETWEEN_READINGS
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest

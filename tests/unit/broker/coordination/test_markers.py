@@ -10,6 +10,7 @@ from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
 from tidelog.broker.partition.events import FollowerFetched
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.acl import Principal
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
@@ -23,7 +24,6 @@ from tidelog.rpc.coordinator_session import (
     WriteMarkers,
 )
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER, BrokerSettings
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.write_txn_markers import (
     WritableTxnMarker,

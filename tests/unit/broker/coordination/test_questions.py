@@ -13,6 +13,7 @@ import pytest
 from brokerlab.asking import until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -28,7 +29,6 @@ from tidelog.rpc.coordinator_session import (
     ServeShards,
 )
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,

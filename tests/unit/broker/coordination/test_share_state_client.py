@@ -17,11 +17,11 @@ from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.group_coordinator.shard_core import ClusterImage, ShardRequest, TopicImage
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.timer import LoopTimer
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for, share_partition_key
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.timer import LoopTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import initialize_share_group_state as initializing

@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metadata.entries import ClientMetricsEntry
 from tidelog.metrics.families import Families
 from tidelog.metrics.generated.metrics_pb2 import MetricsData
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.api_versions import ApiVersionsRequest

@@ -18,6 +18,8 @@ from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.kernel import slices
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.metadata.entries import AclEntry, GroupConfigEntry, SecurityEntry
 from tidelog.model.acl import (
     AclBinding,
@@ -39,8 +41,6 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
-from tidelog.timing import slices
-from tidelog.timing.timer import VirtualTimer
 
 EPOCH = 7
 OLD_ID = uuid.uuid5(uuid.NAMESPACE_DNS, "t")

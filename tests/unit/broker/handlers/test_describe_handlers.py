@@ -10,9 +10,9 @@ import pytest
 from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.handlers import transactions as describe_producers_handler
 from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED
+from tidelog.kernel import slices
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.timing import slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     alter_replica_log_dirs,

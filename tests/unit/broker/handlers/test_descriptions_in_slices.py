@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.kernel import slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import (
     AclEntry,
     DelegationTokenEntry,
@@ -27,8 +29,6 @@ from tidelog.model.acl import (
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.sasl.scram import MECHANISM_BY_NAME, credential_of_salted
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing import slices
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 from tidelog.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from tidelog.wire.messages.describe_log_dirs import DescribeLogDirsRequest

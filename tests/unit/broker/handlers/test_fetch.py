@@ -20,14 +20,14 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.requests import waiting_requests
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchPosition
+from tidelog.broker.requests.purgatory import MAX_UNWATCHED_MS
 from tidelog.broker.requests.request import PARKED, RequestContext
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, StopReplica
-from tidelog.timing.purgatory import MAX_UNWATCHED_MS
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.fetch import (
     FetchPartition,

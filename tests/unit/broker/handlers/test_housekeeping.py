@@ -15,13 +15,13 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.share.dead_letter_copies import DeadLetterTakeover
+from tidelog.kernel import slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import GroupConfigEntry
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.group_settings import DEAD_LETTER_TOPIC, GroupSettings, GroupSettingsView
-from tidelog.timing import slices
-from tidelog.timing.steps import Steps
 
 
 def test_a_failure_of_one_partition_does_not_affect_the_others(

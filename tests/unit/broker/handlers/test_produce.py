@@ -15,12 +15,12 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.requests.request import NO_REPLY, PARKED, RequestContext
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr
-from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -252,7 +252,7 @@ def send_many(lab: InMemoryBroker, acks: int, count: int) -> tuple[Any, Context]
 @pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidelog.broker.handlers.produce.MAX_BATCHES_AT_ONCE", 10)
-    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)
+    monkeypatch.setattr("tidelog.kernel.slices.SLICE_MS", 0)
 
 
 @pytest.mark.usefixtures("short_slices")
@@ -290,7 +290,7 @@ def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_
 ) -> None:
     """A follower may have truncated the batches and appended other records at their offsets."""
     # The changes of roles wait for a disk. The slices must not end meanwhile.
-    monkeypatch.setattr("tidelog.timing.slices.TURNS_OF_OTHERS", 5_000)
+    monkeypatch.setattr("tidelog.kernel.slices.TURNS_OF_OTHERS", 5_000)
     lab.add_topic("t")
     state = lab.broker.metadata.topics["t"].partitions[0]
     log = lab.broker.hosted.leader_replica("t", 0).storage.log

@@ -28,16 +28,16 @@ from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.screening import FoundFacts, find_facts
 from tidelog.broker.share.share_partition import SharePartition
 from tidelog.broker.share.share_sessions import SessionKey, TopicIdPartition
+from tidelog.kernel import slices
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.acl import ANONYMOUS, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import MAX_NAME_BYTES, SharePartitionKey
 from tidelog.records.batch import CorruptBatchError, EndTransactionMarker, iterate_headers
 from tidelog.records.builder import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
-from tidelog.timing import slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import share_acknowledge, share_fetch

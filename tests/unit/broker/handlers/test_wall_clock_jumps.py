@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.kernel.clock import SLEW_DIVISOR
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.timing.clock import SLEW_DIVISOR
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 HOUR_MS = 3_600_000

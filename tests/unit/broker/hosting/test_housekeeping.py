@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker.hosting.housekeeping import Housekeeping
+from tidelog.kernel.clock import ManualClock
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import ManualClock
 
 REPLICAS = 2_000
 MOST_OF_A_TURN = 1_000

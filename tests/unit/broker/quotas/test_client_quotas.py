@@ -15,11 +15,11 @@ from tidelog.broker.security.quotas import client_quotas
 from tidelog.broker.security.quotas.charge import RequestQuotas
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import ClientQuotaEntry, DelegationTokenEntry, QuotaEntity
 from tidelog.model.acl import user_principal
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.rpc.broker_commands import SecurityUpdate
-from tidelog.timing.steps import all_at_once
 
 SAMPLES = Samples(11, 1000)
 NOW = MonotonicMs(0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.security.quotas.rates import MutationBucket, WindowedRate
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 SAMPLES, SAMPLE_MS = 11, 1000
 

@@ -17,11 +17,11 @@ from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
 from tidelog.broker.replication.leader import isr_writer
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.slices import STEPS_BETWEEN_READINGS
 from tidelog.metadata.entries import PartitionStateEntry, broker_key, partition_state_key
 from tidelog.metadata.store import MAX_TXN_OPERATIONS
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import ManualClock
-from tidelog.timing.slices import STEPS_BETWEEN_READINGS
 
 LEADER = 1
 EPOCH = 4
@@ -122,7 +122,7 @@ def test_a_fault_in_one_replica_does_not_end_the_writing() -> None:
 
 def test_the_outcomes_of_a_transaction_are_told_in_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is logged, which takes long."""
-    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
+    monkeypatch.setattr("tidelog.kernel.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
     turn = 0
     told: Counter[int] = Counter()
 

@@ -17,8 +17,8 @@ from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, DeadLetter
 from tidelog.broker.share.deliveries import DeliveryLimits, LogBatch, StateRange, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import EndTransactionMarker
 from tidelog.records.builder import build_batch

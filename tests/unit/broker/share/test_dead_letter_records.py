@@ -15,8 +15,8 @@ from tidelog.broker.share.dead_letter_records import (
     letters_without_records,
 )
 from tidelog.broker.share.deliveries import DeadLetters
+from tidelog.kernel.instants import WallMs
 from tidelog.model import dead_letters
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import BATCH_HEADER_BYTES, crc_matches, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression

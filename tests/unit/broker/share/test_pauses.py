@@ -22,8 +22,8 @@ from tidelog.broker.share.pauses import (
     BreakerState,
     RetryBackoff,
 )
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.machine import IllegalTransitionError
-from tidelog.model.instants import MonotonicMs
 
 RULES = BreakerRules(50, min_deliveries=4, window_ms=1_000, pause_ms=200, probe_records=2)
 LIMITS = DeliveryLimits(100, 5, 100, breaker=RULES)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidelog.broker.partition.batch_validation import AppendRules, validate_batches
 from tidelog.broker.share import screening
 from tidelog.broker.share.screening import FoundFacts, RecordFacts, WantedFacts, find_facts
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.records.batch import EndTransactionMarker, assemble_batch, parse_header
 from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression

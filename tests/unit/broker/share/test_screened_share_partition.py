@@ -22,7 +22,7 @@ from tidelog.broker.share.partition_core import MAX_ENDED, SharePartitionCore
 from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.screening import KeyOrder, Screening, Upcoming
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 LOCK_MS = 100
 MEMBERS = ("a", "b")

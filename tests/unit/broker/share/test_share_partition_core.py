@@ -24,8 +24,8 @@ from tidelog.broker.share.deliveries import (
 from tidelog.broker.share.partition_core import MAX_RANGES, SharePartitionCore
 from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.record_ranges import DeliveryState, RecordRanges
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 
 LOCK_MS = 100
 LIMITS = DeliveryLimits(LOCK_MS, delivery_count=3, records_in_flight=12)

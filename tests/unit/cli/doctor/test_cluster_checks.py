@@ -46,8 +46,8 @@ from tidelog.cli.doctor.facts import (
 from tidelog.client.admin.brokers import LogDir, ReplicaSize
 from tidelog.client.admin.groups import Transaction
 from tidelog.client.admin.transactions import NO_TRANSACTION, PartitionProducer
+from tidelog.kernel.instants import DAY_MS, HOUR_MS
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import DAY_MS, HOUR_MS
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
 

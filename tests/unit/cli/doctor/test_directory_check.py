@@ -40,9 +40,9 @@ from tidelog.cli.doctor.directory_check import (
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.facts import Finding, State
 from tidelog.cli.main import main
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import CorruptFileError, decode_base_offsets, decode_offsets
 from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
 

@@ -17,13 +17,13 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord, TopicImage
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.store_copies import ClusterView
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.instants import WallMs
 from tidelog.metadata.entries import TOPIC_PREFIX, TopicEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Delete, Put, WatchBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import ManualClock
 
 NOW_MS = WallMs(1_000)
 

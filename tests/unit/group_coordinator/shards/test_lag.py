@@ -28,13 +28,13 @@ from tidelog.group_coordinator.shards.questions import (
 from tidelog.group_coordinator.shards.shard import ShardState
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
-from tidelog.model.instants import WallMs
+from tidelog.kernel.clock import SystemClock
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.slices import STEPS_BETWEEN_READINGS, TURNS_OF_OTHERS
+from tidelog.kernel.timer import LoopTimer
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import AskOffsets, Item, OffsetsTold, PartitionOffsets
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import SystemClock
-from tidelog.timing.slices import STEPS_BETWEEN_READINGS, TURNS_OF_OTHERS
-from tidelog.timing.timer import LoopTimer
 
 NOW_MS = WallMs(1_000_000)
 
@@ -165,7 +165,7 @@ def committed_core(groups: int, partitions: int, turns: Turns) -> GroupCore:
 
 
 def test_a_lookup_of_many_positions_is_spread_over_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
+    monkeypatch.setattr("tidelog.kernel.slices.SLICE_MS", 0)  # a slice has STEPS_BETWEEN_READINGS steps
     monkeypatch.setattr(lag, "POSITIONS_OF_A_QUESTION", 50)
     groups, partitions = 4, 300
 

@@ -22,10 +22,13 @@ from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import Shard, ShardState
 from tidelog.group_coordinator.shards.shard_records import BatchWriter
+from tidelog.kernel import slices
+from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS
+from tidelog.kernel.steps import Steps
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
@@ -37,9 +40,6 @@ from tidelog.rpc.coordinator_session import (
     ShardRecords,
 )
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing import slices
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 
 BROKER = 1

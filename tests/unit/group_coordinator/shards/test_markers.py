@@ -7,10 +7,10 @@ from collections.abc import Callable
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.shards.markers import CALL_TIMEOUT_MS, RETRY_MS, MarkerSender
 from tidelog.group_coordinator.shards.shard import Cancellable
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import Item, Marker, MarkersWritten, WriteMarkers
-from tidelog.timing.timer import VirtualTimer
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

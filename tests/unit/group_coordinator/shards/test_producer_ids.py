@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from tidelog.group_coordinator.shards.questions import ASK_AGAIN_MS, MAX_WAIT_MS, ProducerIds
 from tidelog.group_coordinator.shards.shard import Cancellable
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.rpc.coordinator_session import AskProducerIds, Item, ProducerIdsTold
-from tidelog.timing.timer import VirtualTimer
 
 
 class Broker:

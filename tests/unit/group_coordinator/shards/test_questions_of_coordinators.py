@@ -10,6 +10,7 @@ import pytest
 from tidelog.group_coordinator.shard_core import AskShareStates
 from tidelog.group_coordinator.shards import questions
 from tidelog.group_coordinator.shards.questions import OffsetQuestions, ShareQuestions
+from tidelog.kernel.timer import LoopTimer
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AskOffsets,
@@ -21,7 +22,6 @@ from tidelog.rpc.coordinator_session import (
 from tidelog.rpc.coordinator_session import (
     AskShareStates as AskItem,
 )
-from tidelog.timing.timer import LoopTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.read_share_group_state_summary import (

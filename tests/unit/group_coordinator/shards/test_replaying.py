@@ -32,8 +32,8 @@ from tidelog.group_coordinator.share_states.share_log import (
     update_record,
 )
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.kernel.instants import WallMs
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import SharePartitionKey
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.settings.broker_settings import BrokerSettings

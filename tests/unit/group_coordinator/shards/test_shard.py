@@ -27,8 +27,8 @@ from tidelog.group_coordinator.shards.shard_records import (
     ShardClaim,
     decode_claim,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
 from tidelog.rpc.coordinator_session import MAX_UNSENT_BYTES, AnswerRequest, AppendToShard

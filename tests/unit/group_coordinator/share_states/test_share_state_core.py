@@ -21,8 +21,8 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.group_coordinator.share_states import share_state_core
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import SharePartitionKey
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey

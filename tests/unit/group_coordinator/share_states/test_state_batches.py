@@ -15,7 +15,7 @@ from tidelog.group_coordinator.share_states.share_log import (
     updated,
     with_changes,
 )
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 OFFSETS = st.integers(0, 30)
 BATCHES = st.lists(

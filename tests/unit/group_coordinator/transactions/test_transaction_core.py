@@ -18,10 +18,10 @@ from tidelog.group_coordinator.transactions.transaction_core import (
     NEXT_TIMEOUTS_MS,
     TIMEOUTS_TIMER,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model import topics
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import MAX_NAME_BYTES, TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

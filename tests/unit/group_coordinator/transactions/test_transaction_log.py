@@ -15,7 +15,7 @@ from tidelog.group_coordinator.transactions.transaction import (
     read_record,
     transaction_record,
 )
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.records.transaction_log import (

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.segment_indexes import AbortedTransaction
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 
 class SourceSegment(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import Segment
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.settings.topic_settings import TopicSettings
 
 _BASE_OFFSET = attrgetter("base_offset")

@@ -16,8 +16,8 @@ from tidelog.broker.log.cleaning.swap_files import announce_swap, call_swap_off,
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import Segment
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import SWAP_SUFFIX
-from tidelog.model.instants import WallMs
 
 
 class SegmentSwap:

@@ -10,9 +10,9 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchPosition
 from tidelog.broker.replication.throttle import is_throttled
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode
-from tidelog.timing.clock import Clock
-from tidelog.timing.timer import Timer
 
 UNKNOWN_LAG: Final = -1
 FIRST_BACKOFF_MS: Final = 50

@@ -46,9 +46,9 @@ from tidelog.broker.replication.follower.leader_connection import (
 from tidelog.broker.replication.follower.leader_connector import LeaderConnector
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchSession
 from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 from tidelog.wire.api_keys import ApiKey
 

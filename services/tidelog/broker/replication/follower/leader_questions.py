@@ -24,8 +24,8 @@ from tidelog.broker.replication.follower.followed_partition import (
     FollowerContext,
 )
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, Question
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey

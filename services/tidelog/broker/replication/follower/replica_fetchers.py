@@ -26,9 +26,9 @@ from tidelog.broker.replication.follower.followed_partition import (
 )
 from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 from tidelog.broker.replication.fetch_wire import FetchPosition, FetchPositionKey, FollowerRequest
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.protocol_values import (
     FINAL_EPOCH,
     FIRST_INCREMENTAL_EPOCH,

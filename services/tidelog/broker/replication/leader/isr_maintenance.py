@@ -18,13 +18,13 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.partition.events import IsrCheckDue, ProposeIsr
 from tidelog.broker.partition.isr_propagation import PROPAGATION_CHECK_INTERVAL_MS, IsrPropagation
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.metadata.entries import ISR_CHANGE_COUNTER_KEY, IsrChangeEntry
 from tidelog.metadata.store import Compare, Get, MetadataStore, Put, StoreError, StoreUnavailableError
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
-from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import Clock
 
 PARTITIONS_PER_TURN: Final = 200
 """The partitions that are checked before the event loop may do other work."""

@@ -20,6 +20,9 @@ import structlog
 
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
+from tidelog.kernel.clock import Clock
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import PartitionStateEntry, broker_key, decode_entry, partition_state_key
 from tidelog.metadata.store import (
     MAX_TXN_OPERATIONS,
@@ -32,9 +35,6 @@ from tidelog.metadata.store import (
     StoreUnavailableError,
 )
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.clock import Clock
-from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steps import Steps
 
 GROUPS_AT_A_TIME: Final = 4
 """The transactions that are in flight at the same time."""

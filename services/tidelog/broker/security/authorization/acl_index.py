@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.kernel.steps import Steps
 from tidelog.model.acl import (
     WILDCARD,
     AclBinding,
@@ -22,7 +23,6 @@ from tidelog.model.acl import (
     Principal,
     user_principal,
 )
-from tidelog.timing.steps import Steps
 
 Address = IPv4Address | IPv6Address | str
 """The address of a client; a text if it is not an address, which only WILDCARD and the same text match."""

@@ -16,8 +16,8 @@ from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.requests.request import Answer, EncodedBody, Handling, Reply, RequestContext, Unanswered
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.authorization.judging import InHandler, Judgement, Requirement
-from tidelog.timing.slices import in_slices
-from tidelog.timing.steps import Steps
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.wire import codec
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from tidelog.broker.requests.error_responses import (
 )
 from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.kernel.steps import Steps
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.schema import Message
 

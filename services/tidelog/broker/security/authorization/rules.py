@@ -27,10 +27,10 @@ from tidelog.broker.security.authorization.judging import (
     Each,
     Judgement,
 )
+from tidelog.kernel.steps import Steps
 from tidelog.model.acl import AclOperation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import ZERO_TOPIC_ID, DescribableTopics
-from tidelog.timing.steps import Steps
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     add_partitions_to_txn,

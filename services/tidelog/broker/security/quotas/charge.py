@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.security.quotas.client_quotas import ClientSensors, MutationSensor, Sensor
 from tidelog.broker.security.quotas.rates import MS_PER_S
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:

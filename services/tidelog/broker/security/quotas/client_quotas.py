@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.security.quotas.rates import MS_PER_S, MutationBucket, WindowedRate
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:

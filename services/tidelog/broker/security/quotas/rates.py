@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from tidelog.model.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs
 
 MS_PER_S: Final = 1000
 MAX_THROTTLE_MS: Final = 2**31 - 1

@@ -19,10 +19,10 @@ from tidelog.group_coordinator.shard_core import (
     SetTimer,
     ShardDecision,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.kernel.machine import StateTable
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
-from tidelog.timing.steps import Steps
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.describe_groups import DescribedGroup, DescribedGroupMember
 from tidelog.wire.messages.list_groups import ListedGroup

@@ -27,8 +27,8 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
 )
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import ReplayedRecord, Reply, ShardDecision, ShardRequest
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.messages.join_group import JoinGroupRequest
 from tidelog.wire.messages.leave_group import (

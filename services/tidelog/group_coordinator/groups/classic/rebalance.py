@@ -32,8 +32,8 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from tidelog.wire.messages.sync_group import SyncGroupResponse
 

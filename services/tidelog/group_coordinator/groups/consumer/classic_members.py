@@ -49,8 +49,8 @@ from tidelog.group_coordinator.groups.modern_groups import (
 )
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
 from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse

@@ -30,8 +30,8 @@ from tidelog.group_coordinator.groups.modern_group import (
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter, memory_of_member
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

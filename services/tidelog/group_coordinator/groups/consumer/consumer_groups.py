@@ -63,8 +63,8 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicsNeeded,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.wire.messages import consumer_group_describe as describing
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeResponse,

@@ -44,8 +44,8 @@ from tidelog.group_coordinator.groups.modern_groups import (
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups
 from tidelog.group_coordinator.shard_core import ShardDecision
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import DescribableTopics
 from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidelog.wire.messages.records.consumer_group_regular_expression import (

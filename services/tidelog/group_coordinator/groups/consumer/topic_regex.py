@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import re2
 
 from tidelog.group_coordinator.groups.shared import TEXT_BYTES
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 
 MAX_EXPRESSION_CHARACTERS: Final = 10_000
 MAX_UNICODE_CLASSES: Final = 5

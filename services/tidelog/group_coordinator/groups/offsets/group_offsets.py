@@ -38,10 +38,10 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

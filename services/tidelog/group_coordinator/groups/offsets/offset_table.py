@@ -30,8 +30,8 @@ from tidelog.group_coordinator.shard_core import (
     SetTimer,
     ShardDecision,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue

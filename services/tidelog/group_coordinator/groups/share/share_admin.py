@@ -22,11 +22,11 @@ from tidelog.group_coordinator.groups.share.share_groups import (
 )
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
+from tidelog.kernel.instants import WallMs
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
-from tidelog.timing.steps import Steps
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as describing

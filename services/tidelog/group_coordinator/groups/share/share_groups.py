@@ -52,8 +52,8 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey

@@ -69,8 +69,8 @@ from tidelog.group_coordinator.groups.streams.topology import (
     topology_of_request,
 )
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import MAX_ELEMENTS, ApiKey
 from tidelog.wire.messages import streams_group_describe as describing
 from tidelog.wire.messages import streams_group_heartbeat as heartbeats

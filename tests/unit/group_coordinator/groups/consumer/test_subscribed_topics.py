@@ -14,7 +14,7 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import (
     ConsumerMember,
 )
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.wire.messages.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey as CurrentAssignmentKey,
 )

@@ -22,8 +22,8 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
     offset_record,
 )
 from tidelog.group_coordinator.shard_core import CancelTimer, SetTimer, ShardDecision, ShardRequest
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 

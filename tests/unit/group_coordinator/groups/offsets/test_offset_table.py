@@ -10,7 +10,7 @@ import pytest
 from brokerlab.counted_work import instructions_of
 from tidelog.group_coordinator.groups.offsets.offset_table import CommittedOffset, GroupPartition, OffsetTable
 from tidelog.group_coordinator.shard_core import Producer
-from tidelog.model.instants import WallMs
+from tidelog.kernel.instants import WallMs
 
 NOW_MS = WallMs(1_000)
 SEEDS = 30

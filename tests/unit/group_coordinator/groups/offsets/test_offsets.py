@@ -8,8 +8,8 @@ import pytest
 
 from grouplab.offsets_lab import OffsetsLab, image_of
 from tidelog.group_coordinator.groups.shared import TimerKey
+from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.list_groups import ListGroupsRequest

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.clock import ManualClock, SystemClock
-from tidelog.timing.timer import LoopTimer, VirtualTimer
-from tidelog.timing.timing_wheel import TimerEntry
+from tidelog.kernel.clock import ManualClock, SystemClock
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import LoopTimer, TimerEntry, VirtualTimer
 
 
 class StandingLoop:

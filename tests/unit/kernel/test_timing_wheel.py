@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.timing.timing_wheel import DEFAULT_TICK_MS, DEFAULT_WHEEL_SIZE, TimerEntry, TimingWheel
+from tidelog.kernel.timer import DEFAULT_TICK_MS, DEFAULT_WHEEL_SIZE, TimerEntry, TimingWheel
 
 
 def test_defaults_are_those_of_kafka() -> None:

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import MonotonicMs, WallMs
 
 SLEW_DIVISOR: Final = 10
 """The clock runs at most a tenth faster or slower than the monotonic clock: 6 hours take 60 hours."""

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from tidelog.model.instants import is_over
-from tidelog.timing.clock import REPORT_INTERVAL_MS, SLEW_DIVISOR, ManualClock, SteadyClock
+from tidelog.kernel.clock import REPORT_INTERVAL_MS, SLEW_DIVISOR, ManualClock, SteadyClock
+from tidelog.kernel.instants import is_over
 
 HOUR_MS = 3_600_000
 STEPS = st.lists(st.tuples(st.integers(0, 100_000), st.integers(-10 * HOUR_MS, 10 * HOUR_MS)), max_size=50)

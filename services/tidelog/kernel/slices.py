@@ -1,17 +1,20 @@
-"""Long work on the event loop in slices, so that other clients wait for no more than one slice.
+"""Turns of the event loop: how work that takes long or comes in masses lets other clients have theirs.
 
-Most work ends within its first slice and costs little.
+One piece of long work runs in slices, and other clients wait for no more than one slice. Most work ends
+within its first slice and costs little. A `TurnBudget` is for thousands of short pieces that may become ready
+in the same turn: it lets as many through in each turn as it can pay for.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from tidelog.timing.steps import Steps, T
+from tidelog.kernel.steps import Steps, T
 
 SLICE_MS: Final = 10
 """The longest time for which sliced work holds the event loop at once."""
@@ -77,3 +80,37 @@ def _slice(steps: Steps[T], seconds: Seconds) -> T | _Unfinished:
     except StopIteration as ended:
         result: T = ended.value
         return result
+
+
+class TurnBudget:
+    """At most `units` of work in one turn, where the last piece may exceed that."""
+
+    def __init__(self, units: int) -> None:
+        self._units = units
+        self._left = units
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._is_renewed_soon = False
+
+    async def take(self, units: int = 1) -> None:
+        """Returns when a piece of work may begin in this turn. Those who wait begin in order."""
+        if not self._is_renewed_soon:
+            self._is_renewed_soon = True
+            asyncio.get_running_loop().call_soon(self._renew)
+        if self._left > 0 and not self._waiting:
+            self._left -= units
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((turn, units))
+        await turn
+
+    def _renew(self) -> None:
+        """Begins the next turn with those who wait."""
+        self._left = self._units
+        while self._waiting and self._left > 0:
+            turn, units = self._waiting.popleft()
+            if not turn.done():  # it was cancelled
+                self._left -= units
+                turn.set_result(None)
+        self._is_renewed_soon = self._left < self._units
+        if self._is_renewed_soon:
+            asyncio.get_running_loop().call_soon(self._renew)

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.timing.turn_budget import TurnBudget
+from tidelog.kernel.slices import TurnBudget
 
 UNITS = 10
 

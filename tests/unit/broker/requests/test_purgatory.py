@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tidelog.broker.requests.purgatory import MAX_UNWATCHED_MS, DelayedOperation, Purgatory
+from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.fair_budget import FairBudget
-from tidelog.timing.purgatory import MAX_UNWATCHED_MS, DelayedOperation, Purgatory
-from tidelog.timing.timer import VirtualTimer
 
 
 class Waiting(DelayedOperation):

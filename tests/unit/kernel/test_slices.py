@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Generator
 from itertools import pairwise
 
-from tidelog.timing.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices, run_in_slices
-from tidelog.timing.steps import all_at_once
+from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices, run_in_slices
+from tidelog.kernel.steps import all_at_once
 
 STEPS_IN_A_SLICE = (SLICE_MS + 1) * STEPS_BETWEEN_READINGS
 

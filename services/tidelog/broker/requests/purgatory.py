@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.timer import Callback, Timer, TimerEntry
 from tidelog.model.fair_budget import FairBudget, Holding
-from tidelog.model.instants import MonotonicMs
-from tidelog.timing.timer import Callback, Timer
-from tidelog.timing.timing_wheel import TimerEntry
 
 Key = TypeVar("Key", bound=Hashable)
 MAX_UNWATCHED_MS: Final = 500

@@ -1,1 +1,0 @@
-"""Clocks, the timing wheel and the purgatory of delayed operations."""
