@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from tidelog.broker.client_telemetry.receiver import ClientTelemetry
 from tidelog.broker.hosting.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.net.listener import ConnectionLoad
-from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
@@ -40,10 +41,10 @@ from tidelog.model.topics import TopicPartition
 NOW_MS = 1_700_000_000_000
 
 
-class Parked(DelayedOperation):
+class Parked(Waiter):
     """An operation that never completes."""
 
-    def try_complete(self) -> bool:
+    def on_change(self, key: Hashable | None) -> bool:
         return False
 
     def on_complete(self) -> None:
@@ -70,7 +71,7 @@ def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNames
 def broker_view(**changed: Any) -> Any:
     """Returns broker 1, which leads three partitions and follows in one, with the attributes `changed`."""
     timer = VirtualTimer()
-    fetch: Purgatory[str] = Purgatory("Fetch", timer, lambda operation, error: None)
+    fetch: Purgatory = Purgatory("Fetch", timer, lambda operation, error: None)
     fetch.watch(Parked(), ["x", "y"], 100)
     cleaner = CleanerCounts()
     cleaner.max_dirty_ratio = 0.25

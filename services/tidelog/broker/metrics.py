@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from heapq import nlargest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.security.quotas.rates import MS_PER_S
 from tidelog.broker.share.deliveries import OUTCOMES
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
     from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
-    from tidelog.broker.requests.purgatory import Purgatory
-    from tidelog.broker.requests.waiting_requests import WaitingRequests
+    from tidelog.broker.requests.waiting import Purgatory, WaitingRequests
     from tidelog.broker.security.quotas.client_quotas import ClientQuotas
     from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
@@ -430,7 +429,7 @@ def _add_fetchers(families: Families, fetchers: ReplicaFetchers) -> None:
 # --- waiting requests, sessions, coordinators ---
 
 
-def _add_purgatory(families: Families, purgatory: Purgatory[Any], *, also_waiting: int = 0) -> None:
+def _add_purgatory(families: Families, purgatory: Purgatory, *, also_waiting: int = 0) -> None:
     prefix = "kafka_server_delayedoperationpurgatory"
     name, waiting, watched = purgatory.name, len(purgatory) + also_waiting, purgatory.watched_count
     doc = "Requests that wait in a purgatory"

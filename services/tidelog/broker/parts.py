@@ -25,7 +25,7 @@ from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.broker.security.audit import AUDIT
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.security.quotas.charge import RequestQuotas

@@ -17,7 +17,7 @@ from tidelog.broker.coordination.markers import _MarkerWrite
 from tidelog.broker.handlers.delete_records import DelayedDeleteRecords
 from tidelog.broker.handlers.produce import DelayedProduce
 from tidelog.broker.handlers.share_requests import Acknowledgements, _DelayedAcknowledgements
-from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_sessions import SessionKey
 from tidelog.kernel.instants import MonotonicMs
@@ -62,7 +62,7 @@ class Core:
 class Waits(NamedTuple):
     """An operation, and what it has found out about each of its parts so far."""
 
-    operation: DelayedOperation
+    operation: Waiter
     outcome: Callable[[], list[object]]
 
 
@@ -80,25 +80,25 @@ class World:
         ]
         self.metadata: Any = SimpleNamespace(brokers={BROKER_ID: None, FOLLOWER_ID: None})
         self.timer = VirtualTimer()
-        self.purgatory: Purgatory[Hashable] = Purgatory("t", self.timer, _raise)
+        self.purgatory: Purgatory = Purgatory("t", self.timer, _raise)
         self.ended = 0
 
-    def watch(self, operation: DelayedOperation) -> None:
+    def watch(self, operation: Waiter) -> None:
         self.purgatory.watch(operation, [self.keys[index] for index in self.named], DEADLINE_MS)
 
     def end(self, *_: object) -> None:
         self.ended += 1
 
 
-def _raise(operation: DelayedOperation, error: Exception) -> None:
+def _raise(operation: Waiter, error: Exception) -> None:
     raise AssertionError(f"{operation} failed") from error
 
 
 def produce(world: World, kind: type[DelayedProduce] = DelayedProduce) -> Waits:
     answers = [PartitionProduceResponse(at) for at in range(len(world.parts))]
     pending = [(*part, answer) for part, answer in zip(world.parts, answers, strict=True)]
-    told = cast("Any", SimpleNamespace(add_current_leader=lambda answer, topic: None))
-    operation = kind(told, cast("Any", None), pending, world.end)
+    told = SimpleNamespace(add_current_leader=lambda answer, topic: None, response=lambda: None)
+    operation = kind(cast("Any", told), cast("Any", SimpleNamespace(reply=world.end)), pending)
     return Waits(operation, lambda: [answer.error_code for answer in answers])
 
 
@@ -172,19 +172,23 @@ def acknowledgements(world: World, kind: type[_DelayedAcknowledgements] = _Delay
 
 
 class WalkingProduce(DelayedProduce):
-    key_changed = DelayedOperation.key_changed
+    def on_change(self, key: Hashable | None) -> bool:
+        return super().on_change(None)
 
 
 class WalkingDeleteRecords(DelayedDeleteRecords):
-    key_changed = DelayedOperation.key_changed
+    def on_change(self, key: Hashable | None) -> bool:
+        return super().on_change(None)
 
 
 class WalkingMarkers(_MarkerWrite):
-    key_changed = DelayedOperation.key_changed
+    def on_change(self, key: Hashable | None) -> bool:
+        return super().on_change(None)
 
 
 class WalkingAcknowledgements(_DelayedAcknowledgements):
-    key_changed = DelayedOperation.key_changed
+    def on_change(self, key: Hashable | None) -> bool:
+        return super().on_change(None)
 
 
 KINDS: list[Any] = [
@@ -202,7 +206,7 @@ def test_the_changes_of_all_partitions_take_linear_time(waits: Any, walking: Any
     for core, key in zip(world.cores, world.keys, strict=True):
         assert not world.ended
         core.reached = 1
-        world.purgatory.check_and_complete(key)
+        world.purgatory.changed(key)
     assert world.ended == 1
     assert sum(core.looks for core in world.cores) == 2 * MANY
 
@@ -238,7 +242,7 @@ def _outcomes(
                 core.is_under_min_isr = bool(value)
             case "die":
                 world.metadata.brokers = {BROKER_ID: None}
-        world.purgatory.check_and_complete(world.keys[index])
+        world.purgatory.changed(world.keys[index])
         yield world.ended, outcome()
     world.timer.advance(DEADLINE_MS)
     yield world.ended, outcome()

@@ -29,7 +29,7 @@ from tidelog.broker.coordination.verification import Verification
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.requests.error_responses import refusal
 from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, RequestContext, RequestSource
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import finish, in_slices

@@ -14,7 +14,7 @@ import structlog
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.timer import Timer
@@ -52,7 +52,7 @@ class MarkerWriter:
     def __init__(
         self,
         hosted: HostedPartitions,
-        waiting_produce: Purgatory[TopicPartition],
+        waiting_produce: Purgatory,
         clock: Clock,
         timer: Timer,
         pass_on: Callable[[ShardId, Call], ErrorCode],
@@ -146,7 +146,7 @@ def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
     )
 
 
-class _MarkerWrite(DelayedOperation):
+class _MarkerWrite(Waiter):
     """Markers that are not replicated yet, or that the shards' owners have not answered yet."""
 
     __slots__ = (
@@ -174,11 +174,11 @@ class _MarkerWrite(DelayedOperation):
     def is_written(self) -> bool:
         return not self.unreplicated and not self.unanswered
 
-    def try_complete(self) -> bool:
-        self._look_at(tuple(self.unreplicated))
-        return self.is_written
-
-    def key_changed(self, key: Hashable) -> bool:
+    def on_change(self, key: Hashable | None) -> bool:
+        """Settles the places that no longer wait for their replication."""
+        if key is None:
+            self._look_at(tuple(self.unreplicated))
+            return self.is_written
         by_partition = self._by_partition
         if by_partition is None:
             by_partition = self._by_partition = {}

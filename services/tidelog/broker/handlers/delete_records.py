@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidelog.broker.requests.purgatory import DelayedOperation
+from tidelog.broker.requests.waiting import Waiter
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UP_TO_HIGH_WATERMARK
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.requests.request import RequestContext
-    from tidelog.broker.requests.waiting_requests import WaitingRequests
+    from tidelog.broker.requests.waiting import WaitingRequests
     from tidelog.kernel.timer import Timer
 
 INVALID_LOW_WATERMARK: Final = -1
@@ -116,7 +116,7 @@ def _low_watermark(metadata: MetadataView, replica: Replica) -> int:
     return min([core.log_start_offset, *(core.follower_start_offset(other) for other in followers)])
 
 
-class DelayedDeleteRecords(DelayedOperation):
+class DelayedDeleteRecords(Waiter):
     """A request that waits until the low watermark of each partition has reached its offset, or until its
     timeout.
     """
@@ -132,16 +132,15 @@ class DelayedDeleteRecords(DelayedOperation):
         self._brokers = metadata.brokers
         self._done = done
 
-    def try_complete(self) -> bool:
-        self._brokers = self._metadata.brokers
-        return self._look_at(tuple(self._pending))
-
-    def key_changed(self, key: Hashable) -> bool:
-        # Followers that are no longer alive do not count, and no partition's change says so.
-        return self._look_at((key,)) if self._metadata.brokers is self._brokers else self.try_complete()
-
-    def _look_at(self, partitions: tuple[Hashable, ...]) -> bool:
-        """Returns whether nothing waits any more after another look at these partitions."""
+    def on_change(self, key: Hashable | None) -> bool:
+        """Fills in the results of what no longer waits."""
+        brokers = self._metadata.brokers
+        if key is None or brokers is not self._brokers:
+            # Followers that are no longer alive do not count, and no partition's change says so.
+            self._brokers = brokers
+            partitions = tuple(self._pending)
+        else:
+            partitions = (key,)
         for partition in partitions:
             still = self._undeleted(self._pending.pop(partition, []))
             if still:

@@ -36,8 +36,8 @@ from tidelog.broker.requests.client_fetch_sessions import (
     ClientPartitionKey,
     FetchPlan,
 )
-from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, RequestContext
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.request import PARKED, Answer, RequestContext
+from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
@@ -76,9 +76,8 @@ MAX_ABORTED_TRANSACTIONS: Final = 5_000
 ends before the next one begins, or after the first batch of the response.
 """
 FEW_PARTITIONS: Final = 32
-"""A fetch that waits for at most this number of partitions looks at all of them when one changes, and is
-answered at once. With more, it remembers what it has found in each, looks only at the one that changed, and
-is answered soon.
+"""A fetch that waits for at most this number of partitions is answered at once when the wait ends. With more,
+it is answered soon.
 """
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
@@ -273,14 +272,12 @@ class Fetch:
         self._readable: dict[str, bool] = {}
         """The decisions of the authorizer about topics. They belong to the connection."""
         self._positions: dict[Hashable, ClientFetchPosition] | None = None
-        """The positions of a fetch that waits for more than FEW_PARTITIONS."""
+        """The positions of a fetch that waits."""
         self._available: dict[ClientFetchPosition, int] | None = None
-        """The bytes that such a fetch has found at each position where there are any. It is None unless the
-        fetch waits for more than one byte.
+        """The bytes that a fetch that waits has found at each position where there are any. It is None unless
+        the fetch waits for more than one byte.
         """
         self._available_bytes = 0
-
-    # -- waiting
 
     def park(self) -> None:
         """Waits until the result is complete or `max_wait_ms` has passed. The plan has all that the request
@@ -288,13 +285,12 @@ class Fetch:
         names it.
         """
         self._request.topics, self._request.forgotten_topics_data = [], []
-        waiting, operation = self._handler.waiting, DelayedFetch(self, self._context)
-        self._context.park(on_abandoned=lambda: waiting.fetch.cancel(operation))
+        waiting, waiter = self._handler.waiting, DelayedFetch(self, self._context)
+        self._context.park(on_abandoned=lambda: waiting.fetch.cancel(waiter))
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
-        partitions = self._topic_partitions()
-        if len(partitions) > FEW_PARTITIONS:
-            self._positions = dict(zip(partitions, self._plan.partitions, strict=True))
-        waiting.fetch.watch(operation, partitions, deadline_ms)
+        positions: dict[Hashable, ClientFetchPosition]
+        positions = self._positions = dict(zip(self._topic_partitions(), self._plan.partitions, strict=True))
+        waiting.fetch.watch(waiter, positions, deadline_ms)
 
     def is_complete(self, reads: Reads) -> bool:
         """Returns whether the response need not wait."""
@@ -312,11 +308,10 @@ class Fetch:
             return any(self._has_news(position) for position in self._plan.partitions)
         reads = self._read()
         reads.release()
-        if self._positions is not None:
-            self._available_bytes = reads.bytes
-            self._available = {
-                read.position: len(read.range) for read in reads.partitions if read.range is not None
-            }
+        self._available_bytes = reads.bytes
+        self._available = {
+            read.position: len(read.range) for read in reads.partitions if read.range is not None
+        }
         return self.is_complete(reads)
 
     def may_complete_after(self, changed: Hashable) -> bool:
@@ -327,12 +322,14 @@ class Fetch:
         available = self._available
         return self._has_news(position) if available is None else self._has_enough(position, available)
 
-    def is_completed_soon(self, operation: DelayedFetch) -> bool:
-        """Returns False if the fetch should be completed at once. Otherwise schedules that."""
-        if self._positions is None:
-            return False
-        self._handler.waiting.complete_fetch_soon(operation)
-        return True
+    @property
+    def is_answered_soon(self) -> bool:
+        """Whether the answer takes so long that fetches that wait for the same partition have turns."""
+        return len(self._plan.partitions) > FEW_PARTITIONS
+
+    @property
+    def waiting(self) -> WaitingRequests:
+        return self._handler.waiting
 
     def _has_enough(self, position: ClientFetchPosition, available: dict[ClientFetchPosition, int]) -> bool:
         """Looks again at one position. Returns whether `min_bytes` are available at all positions, or whether
@@ -369,8 +366,6 @@ class Fetch:
             TopicPartition(key.topic or names.get(key.topic_id, ""), key.partition)
             for key in (position.key for position in self._plan.partitions)
         ]
-
-    # -- reading
 
     def read(self) -> Reads:
         """Reads what is available, up to the limits of the request."""
@@ -497,8 +492,6 @@ class Fetch:
         is_here = is_whole and position.fetch_offset <= core.log_end_offset
         return ErrorCode.NONE if is_here else ErrorCode.OFFSET_NOT_AVAILABLE
 
-    # -- the response
-
     def response(self, reads: Reads) -> FetchResponse:
         """Returns the response with the ranges of `reads`, and takes them over."""
         session, is_incremental = self._plan.session, self._plan.is_incremental
@@ -587,11 +580,17 @@ class DelayedFetch(DelayedRequest):
         super().__init__(context)
         self._fetch = fetch
 
-    def try_complete(self) -> bool:
-        return self._fetch.may_complete()
-
-    def key_changed(self, key: Hashable) -> bool:
-        return self._fetch.may_complete_after(key) and not self._fetch.is_completed_soon(self)
+    def on_change(self, key: Hashable | None) -> bool:
+        """Has a fetch of many partitions answered soon if its wait ends with a change."""
+        fetch = self._fetch
+        if key is None:
+            return fetch.may_complete()
+        if not fetch.may_complete_after(key):
+            return False
+        if fetch.is_answered_soon:
+            fetch.waiting.complete_fetch_soon(self)
+            return False
+        return True
 
     def on_complete(self) -> None:
         reads = self._fetch.read()
@@ -600,9 +599,6 @@ class DelayedFetch(DelayedRequest):
         except BaseException:
             reads.release()
             raise
-
-
-# -- the parts of a response, which responses to followers have, too
 
 
 class InlineRecords:

@@ -44,12 +44,11 @@ from tidelog.broker.requests.request import (
     NO_REPLY,
     PARKED,
     Answer,
-    DelayedRequest,
     EncodedBody,
     Reply,
     RequestContext,
 )
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.kernel.clock import JUMP_MS, Clock
 from tidelog.kernel.instants import MonotonicMs, WallMs
@@ -86,8 +85,6 @@ MAX_BATCHES_AT_ONCE: Final = 500
 _VALID_ACKS: Final = (0, 1, ACKS_ALL)
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 13
 _MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-
-# -- requests with one batch and no transaction, decoded by their first bytes
 
 MAX_KNOWN_PREFIXES: Final = 10_000
 """The request prefixes that a version's decoder remembers. Each pair of partition and `acks` has its own."""
@@ -206,9 +203,6 @@ def decoder(version: int) -> Decode:
     return decode
 
 
-# -- every request
-
-
 class LongWalk:
     """A batch that is appended after a thread has walked over its records.
 
@@ -283,7 +277,7 @@ class ProduceHandler:
         ):
             return produce.refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if request.transactional_id:  # not of an empty id, with which transactional batches are refused
-            return produce.respond_in_transaction(request.transactional_id)
+            produce.verify(request.transactional_id)
         return produce.respond()
 
 
@@ -292,6 +286,7 @@ class Produce:
 
     __slots__ = (
         "_acks",
+        "_appended",
         "_context",
         "_epochs",
         "_failed",
@@ -300,6 +295,7 @@ class Produce:
         "_long_walks",
         "_now_ms",
         "_request",
+        "_response",
         "_unflushed",
         "_verification",
         "_waiting",
@@ -324,55 +320,118 @@ class Produce:
         """The leaders that the response names."""
         self._verification: TransactionVerification | None = None
         """Only of a request with a transactional id."""
-
-    # -- the stages of a request
+        self._response: ProduceResponse
+        self._appended: PartitionProduceResponse
+        """The result of the only batch, if the request is a `OneBatch`. Any other has `_response`."""
 
     def respond(self) -> Answer:
-        """Appends the batches. Returns the response, PARKED or NO_REPLY."""
-        request = self._request
-        if type(request) is not OneBatch:
-            if self._has_many_batches:
-                return self._respond_in_slices()
-            return self._respond_with(self._append_all())
-        appended = self._append(self._topic_name(request), request)
-        if self._acks == 0 or self._failed is not None or self._unflushed or self._long_walks is not None:
-            return self._respond_with(_response_to_one(request, appended))
-        if not self._waiting:
-            return EncodedBody((request.encoded_response(appended),))
-        self._park(lambda: self._response_after_wait(request, appended))
-        return PARKED
+        """Appends the batches and finishes. Returns a coroutine if the coordinator must be asked first, or if
+        the append or the disk takes long.
+        """
+        request, verification = self._request, self._verification
+        if type(request) is OneBatch:
+            self._appended = self._append(self._topic_name(request), request)
+        elif verification is not None and verification.is_pending:
+            if self._acks == 0:
+                raise ClosedByProtocolError("a transactional request with acks=0 must be verified first")
+            self._keep_records()
+            return self._append_later()
+        elif self._has_many_batches:
+            self._keep_records()
+            return self._append_later()
+        else:
+            self._response = self._append_all()
+        if self._long_walks is not None or self._unflushed:
+            self._remember_epochs()
+            return self._finish_later()
+        return self._finish()
 
-    def respond_in_transaction(self, transactional_id: str) -> Answer:
-        """Does what `respond` does, and returns a coroutine if the coordinator must be asked before."""
-        self._verification = verification = TransactionVerification(
+    def verify(self, transactional_id: str) -> None:
+        """Finds out which batches the coordinator of the transaction has to be asked about."""
+        self._verification = TransactionVerification(
             transactional_id,
             self._context.api_version,
             list(self._transactional_batches()),
             self._now_ms,
             is_enabled=self._handler.settings.broker.transaction_partition_verification_enable,
         )
-        if not verification.is_pending:
-            return self.respond()
+
+    async def _append_later(self) -> Reply:
+        """Appends the batches after the coordinator has answered, many without holding the event loop for
+        long.
+        """
+        verification = self._verification
+        if verification is not None and verification.is_pending:
+            await verification.ask(self._handler.coordinator, self._request.timeout_ms)
+        self._response = await run_in_slices(self._append_steps())
+        return await self._finish_later()
+
+    async def _finish_later(self) -> Reply:
+        """Appends the batches whose records need a long walk, and waits for the disk: with `flush.messages`,
+        the batches are there before they are acknowledged.
+        """
+        for walk in self._long_walks or ():
+            await self._append_walked(walk)
+            self._remember_epochs()
+        for replica, answer in self._unflushed:
+            try:
+                await replica.flush(self._now_ms)
+            except KafkaError as error:
+                answer.error_code = error.code
+        self._refuse_moved()
+        return self._finish(is_later=True)
+
+    def _finish(self, *, is_later: bool = False) -> Reply:
+        """Ends the request: now, or when the replicas have acknowledged its batches. `is_later` says that a
+        coroutine calls it. The response has a place in the order of the connection then.
+        """
+        context = self._context
         if self._acks == 0:
-            raise ClosedByProtocolError("a transactional request with acks=0 must be verified first")
-        self._keep_records()
-        return self._respond_when_verified(verification)
+            if self._failed is None:
+                return NO_REPLY
+            if not is_later:
+                raise ClosedByProtocolError(self._failure_without_acks)
+            context.connection.refuse(self._failure_without_acks)
+            return NO_REPLY
+        if not self._waiting:
+            return self.response()
+        waiter, purgatory = DelayedProduce(self, context, self._waiting), self._handler.waiting.produce
+        if is_later:
+            context.on_abandoned = lambda: purgatory.cancel(waiter)
+        else:
+            context.park(on_abandoned=lambda: purgatory.cancel(waiter))
+        # The batches are in the log, so the request lets go of them: its frame no longer counts in the memory
+        # for requests.
+        request = self._request
+        if type(request) is OneBatch:
+            request.records = NO_RECORDS
+        elif type(request) is ProduceRequest:
+            request.topic_data = []
+        if context.steps is not None:
+            context.steps.wait_began("replication wait")
+        purgatory.watch(
+            waiter,
+            [replica.topic_partition for replica, _, _ in self._waiting],
+            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(request.timeout_ms, 0)),
+        )
+        return PARKED
 
-    async def _respond_when_verified(self, verification: TransactionVerification) -> Reply:
-        await verification.ask(self._handler.coordinator, self._request.timeout_ms)
-        if self._has_many_batches:
-            return await self._respond_when_walked(await run_in_slices(self._append_steps()))
-        return await self._respond_when_walked(self._append_all())
-
-    async def _respond_in_slices(self) -> Reply:
-        """Appends many batches without holding the event loop for long."""
-        self._keep_records()
-        response = await run_in_slices(self._append_steps())
-        if self._acks:
-            return await self._respond_when_walked(response)
-        if self._failed is not None:
-            self._context.connection.refuse(self._failure_without_acks)
-        return NO_REPLY
+    def response(self) -> ProduceResponse | EncodedBody:
+        """Returns the response. It has the addresses of the leaders that it names."""
+        request = self._request
+        if type(request) is not OneBatch:
+            response = self._response
+        elif not self._appended.error_code:
+            return EncodedBody((request.encoded_response(self._appended),))
+        else:
+            topic = TopicProduceResponse(request.name, request.topic_id, [self._appended])
+            response = ProduceResponse([topic])
+        if self._leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+                for node, endpoint in self._handler.metadata.nodes(self._leaders, self._context.listener_name)
+            ]
+        return response
 
     @property
     def _has_many_batches(self) -> bool:
@@ -388,19 +447,6 @@ class Produce:
                 if data.records is not None:
                     data.records = memoryview(bytearray(data.records))
 
-    async def _respond_when_walked(self, response: ProduceResponse) -> Reply:
-        """Appends the batches whose records need a long walk, then responds."""
-        self._remember_epochs()
-        for walk in self._long_walks or ():
-            await self._append_walked(walk)
-            self._remember_epochs()
-        self._long_walks = None
-        self._refuse_moved()
-        if self._unflushed or not self._waiting:
-            return await self._acknowledged(response)
-        self._wait_in_place(response)
-        return PARKED
-
     def _transactional_batches(self) -> Iterator[TransactionalBatch]:
         for topic in self._request.topic_data:
             name = self._topic_name(topic)
@@ -414,47 +460,6 @@ class Produce:
                     yield TransactionalBatch(self._replica(name, data.index), header)
                 except KafkaError:  # the append fails with the same error and reports it
                     continue
-
-    def _respond_with(self, response: ProduceResponse) -> Answer:
-        if self._long_walks is not None:
-            self._remember_epochs()
-            return self._respond_when_walked(response)
-        if self._acks == 0:
-            if self._failed is not None:
-                raise ClosedByProtocolError(self._failure_without_acks)
-            return NO_REPLY
-        if self._unflushed:
-            self._remember_epochs()
-            return self._acknowledged(response)
-        if not self._waiting:
-            return self._with_leaders(response)
-        self._park(lambda: self._with_leaders(response))
-        return PARKED
-
-    def _response_after_wait(
-        self, request: OneBatch, appended: PartitionProduceResponse
-    ) -> ProduceResponse | EncodedBody:
-        if appended.error_code:
-            return self._with_leaders(_response_to_one(request, appended))
-        return EncodedBody((request.encoded_response(appended),))
-
-    async def _acknowledged(self, response: ProduceResponse) -> ProduceResponse:
-        """Returns the response once it may be sent. With `flush.messages`, the batches are on the disk before
-        they are acknowledged.
-        """
-        for replica, answer in self._unflushed:
-            try:
-                await replica.flush(self._now_ms)
-            except KafkaError as error:
-                answer.error_code = error.code
-        self._refuse_moved()
-        if self._waiting:
-            acknowledged = self._context.connection.loop.create_future()
-            self._watch(
-                DelayedProduce(self, self._context, self._waiting, lambda: acknowledged.set_result(None))
-            )
-            await acknowledged
-        return self._with_leaders(response)
 
     def _remember_epochs(self) -> None:
         """Remembers the leader epochs under which batches were appended, before they may change."""
@@ -475,8 +480,6 @@ class Produce:
                 left.append(entry)
                 epochs.append(epoch)
         self._waiting, self._epochs = left, epochs
-
-    # -- the append
 
     def _append_all(self) -> ProduceResponse:
         topics = []
@@ -591,7 +594,7 @@ class Produce:
         answer.log_start_offset = replica.core.log_start_offset
         if self._acks == ACKS_ALL and not replica.core.is_acknowledged(appended.required_offset):
             self._waiting.append((replica, appended.required_offset, answer))
-        if replica.core.is_flush_due:
+        if replica.core.is_flush_due and self._acks:
             self._unflushed.append((replica, answer))
 
     def _check_access(self, authorizer: Authorizer, topic: str | None) -> None:
@@ -618,7 +621,8 @@ class Produce:
             for answer in answers:
                 self._refuse(answer, self._topic_name(topic), KafkaError(error))
             topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
-        return self._respond_with(ProduceResponse(responses=topics))
+        self._response = ProduceResponse(responses=topics)
+        return self._finish()
 
     def _refuse(self, answer: PartitionProduceResponse, topic: str | None, error: KafkaError) -> None:
         answer.error_code = error.code
@@ -648,8 +652,6 @@ class Produce:
             raise hosted.no_replica_error(topic, partition)
         return replica
 
-    # -- leaders in the response (KIP-951), so that a client at the wrong broker need not ask for them
-
     def add_current_leader(self, answer: PartitionProduceResponse, topic: str) -> None:
         """Names the partition's leader in its response, as far as this broker knows it."""
         known = self._handler.hosted.leader_of(topic, answer.index)
@@ -657,85 +659,25 @@ class Produce:
             answer.current_leader = LeaderIdAndEpoch(*known)
             self._leaders.add(known[0])
 
-    def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
-        """Adds the addresses of the leaders that the response names."""
-        if self._leaders:
-            response.node_endpoints = [
-                NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
-                for node, endpoint in self._handler.metadata.nodes(self._leaders, self._context.listener_name)
-            ]
-        return response
-
-    # -- waiting for acks=all
-
-    def _park(self, response: Callable[[], ProduceResponse | EncodedBody]) -> None:
-        operation = DelayedProduce(
-            self, self._context, self._waiting, lambda: self._context.reply(response())
-        )
-        self._context.park(on_abandoned=lambda: self._handler.waiting.produce.cancel(operation))
-        self._watch(operation)
-
-    def _wait_in_place(self, response: ProduceResponse) -> None:
-        """Waits as `_park` does, but does not park the request: a coroutine handles it, so its response has
-        a place in the order of the connection already.
-        """
-        operation = DelayedProduce(
-            self, self._context, self._waiting, lambda: self._context.reply(self._with_leaders(response))
-        )
-
-        def give_up() -> None:
-            self._handler.waiting.produce.cancel(operation)
-
-        self._context.on_abandoned = give_up
-        self._watch(operation)
-
-    def _watch(self, operation: DelayedProduce) -> None:
-        """Waits for the replicas. The batches are in the log, so the request lets go of them: its frame no
-        longer counts in the memory for requests.
-        """
-        request = self._request
-        if type(request) is OneBatch:
-            request.records = NO_RECORDS
-        elif type(request) is ProduceRequest:
-            request.topic_data = []
-        if self._context.steps is not None:
-            self._context.steps.wait_began("replication wait")
-        self._handler.waiting.produce.watch(
-            operation,
-            [replica.topic_partition for replica, _, _ in self._waiting],
-            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(request.timeout_ms, 0)),
-        )
-
-
-def _response_to_one(request: OneBatch, appended: PartitionProduceResponse) -> ProduceResponse:
-    return ProduceResponse([TopicProduceResponse(request.name, request.topic_id, [appended])])
-
 
 class DelayedProduce(DelayedRequest):
     """A request with acks=all. It completes when each partition's high watermark has passed its batch, or
     with REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_by_partition", "_on_acknowledged", "_pending", "_produce")
+    __slots__ = ("_by_partition", "_pending", "_produce")
 
-    def __init__(
-        self,
-        produce: Produce,
-        context: RequestContext,
-        pending: list[Pending],
-        on_acknowledged: Callable[[], None],
-    ) -> None:
+    def __init__(self, produce: Produce, context: RequestContext, pending: list[Pending]) -> None:
         super().__init__(context)
         self._produce = produce
         self._pending = pending
         self._by_partition: dict[Hashable, list[Pending]] | None = None  # of several, since the first change
-        self._on_acknowledged = on_acknowledged
 
-    def try_complete(self) -> bool:
-        self._pending = self._unacknowledged(self._pending)
-        return not self._pending
-
-    def key_changed(self, key: Hashable) -> bool:
+    def on_change(self, key: Hashable | None) -> bool:
+        """Notes the errors of the batches that no longer wait."""
+        if key is None or len(self._pending) == 1:
+            self._pending = self._unacknowledged(self._pending)
+            return not self._pending
         by_partition = self._by_partition
         if by_partition is None:
             by_partition = self._by_partition = {}
@@ -768,4 +710,4 @@ class DelayedProduce(DelayedRequest):
                 answer.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
-        self._on_acknowledged()
+        self.context.reply(self._produce.response())

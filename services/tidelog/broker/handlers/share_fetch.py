@@ -25,7 +25,8 @@ from tidelog.broker.handlers.share_requests import (
 )
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.net.socket_io import release_files
-from tidelog.broker.requests.request import PARKED, Answer, DelayedRequest, Reply, RequestContext
+from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext
+from tidelog.broker.requests.waiting import DelayedRequest
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import AcquireMode, Wanted
 from tidelog.broker.share.log_reader import AcquiredRead
@@ -494,11 +495,8 @@ class DelayedShareFetch(DelayedRequest):
         super().__init__(context)
         self._fetch = fetch
 
-    def try_complete(self) -> bool:
-        return self._fetch.is_complete()
-
-    def key_changed(self, key: Hashable) -> bool:
-        return self._fetch.is_complete_after(key)
+    def on_change(self, key: Hashable | None) -> bool:
+        return self._fetch.is_complete() if key is None else self._fetch.is_complete_after(key)
 
     def on_complete(self) -> None:
         self._fetch.answer()

@@ -11,8 +11,8 @@ from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.requests.request import DelayedRequest, RequestContext, RequestSource
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.request import RequestContext, RequestSource
+from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
 from tidelog.broker.security.authorization.authorizer import Authorizer
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
@@ -171,16 +171,9 @@ class Acknowledgements:
             yield from repeat(None, 1 + range_count // RANGES_OF_A_STEP)
         self._named.clear()
 
-    def is_done(self) -> bool:
-        """Returns whether all results are known."""
-        return self._look_at(tuple(self._unknown))
-
-    def is_done_after(self, changed: Hashable) -> bool:
-        """Returns whether all results are known after a change of what `changed` names."""
-        return self._look_at((changed,))
-
-    def _look_at(self, keys: tuple[Hashable, ...]) -> bool:
-        """Returns whether all results are known after another look at these share partitions."""
+    def is_done(self, changed: Hashable | None = None) -> bool:
+        """Returns whether all results are known after a look at what `changed` names, or at everything."""
+        keys = tuple(self._unknown) if changed is None else (changed,)
         for key in keys:
             waiting = self._unknown.get(key)
             if waiting is None:
@@ -218,11 +211,8 @@ class _DelayedAcknowledgements(DelayedRequest):
         self._acknowledgements = acknowledgements
         self._then = then
 
-    def try_complete(self) -> bool:
-        return self._acknowledgements.is_done()
-
-    def key_changed(self, key: Hashable) -> bool:
-        return self._acknowledgements.is_done_after(key)
+    def on_change(self, key: Hashable | None) -> bool:
+        return self._acknowledgements.is_done(key)
 
     def on_expire(self) -> None:
         self._acknowledgements.give_up()

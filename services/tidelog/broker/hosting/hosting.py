@@ -22,7 +22,7 @@ from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EligibleLeadersSwitched
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps

@@ -10,7 +10,6 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
-from tidelog.broker.requests.purgatory import DelayedOperation
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.acl import ANONYMOUS, Principal
@@ -371,19 +370,6 @@ class RequestContext:
         self.edit = None  # it may refer to this context
         if self.steps is not None:
             self.steps.abandoned()
-
-
-class DelayedRequest(DelayedOperation):
-    """A parked request in a purgatory."""
-
-    __slots__ = ("context",)
-
-    def __init__(self, context: RequestContext) -> None:
-        super().__init__()
-        self.context = context
-
-    def owner(self) -> str:
-        return self.context.connection.budget_key
 
 
 class EncodedBody:

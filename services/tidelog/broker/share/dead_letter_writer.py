@@ -13,7 +13,7 @@ batches have no producer id, so a batch whose outcome is unknown may be written 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Final, cast
@@ -28,14 +28,13 @@ from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import LongWalkError
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, LeaderLink, Question
 from tidelog.broker.replication.follower.leader_connector import LeaderConnector
-from tidelog.broker.requests.purgatory import DelayedOperation, Purgatory
+from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.timer import Timer
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import ACKS_ALL, NO_LEADER
-from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import TopicState
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
 from tidelog.wire.api_keys import ApiKey
@@ -159,7 +158,7 @@ class DeadLetterWriter:
         settings: CurrentSettings,
         metadata: MetadataView,
         hosted: HostedPartitions,
-        waiting_produce: Purgatory[TopicPartition],
+        waiting_produce: Purgatory,
         clock: Clock,
         timer: Timer,
         record_walks: Executor,
@@ -240,7 +239,7 @@ class DeadLetterWriter:
         return link
 
 
-class _WaitingAppend(DelayedOperation):
+class _WaitingAppend(Waiter):
     """A batch that this broker has appended and that is not replicated yet."""
 
     __slots__ = ("_done", "_leader_epoch", "_replica", "_required_offset")
@@ -254,7 +253,7 @@ class _WaitingAppend(DelayedOperation):
         self._required_offset = required_offset
         self._done = done
 
-    def try_complete(self) -> bool:
+    def on_change(self, key: Hashable | None) -> bool:
         return self._result() is not None
 
     def _result(self) -> ErrorCode | None:

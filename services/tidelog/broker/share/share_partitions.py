@@ -16,7 +16,7 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segmented_log import SegmentedLog
-from tidelog.broker.requests.waiting_requests import WaitingRequests
+from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.broker.share.dead_letter_copies import (
     DeadLetterCopies,
     DeadLetterTakeover,
@@ -286,11 +286,11 @@ class SharePartitions:
 
     def _changed(self, key: SharePartitionKey) -> None:
         """Completes the requests that wait for a share partition: acknowledgements, then fetches."""
-        self._waiting.fetch.check_and_complete(AcknowledgementsOf(key))
+        self._waiting.fetch.changed(AcknowledgementsOf(key))
         partition = self._partitions.get(key)
         # If many fetches wait, the first ones acquire all available records, and the others go on waiting.
         may_others = None if partition is None else partition.may_end_fetches
-        self._waiting.fetch.check_and_complete(key, may_others)
+        self._waiting.fetch.changed(key, may_others)
 
 
 class OldestOffset(NamedTuple):

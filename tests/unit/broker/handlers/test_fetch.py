@@ -18,10 +18,10 @@ from tidelog.broker.handlers import fetch
 from tidelog.broker.handlers.fetch import Fetch
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.requests import waiting_requests
+from tidelog.broker.requests import waiting
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchPosition
-from tidelog.broker.requests.purgatory import MAX_UNWATCHED_MS
 from tidelog.broker.requests.request import PARKED, RequestContext
+from tidelog.broker.requests.waiting import MAX_UNWATCHED_MS
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -318,7 +318,7 @@ def test_waiting_fetches_watch_a_limited_number_of_partitions(
     make_broker: Callable[..., InMemoryBroker], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them takes memory until the request is answered."""
-    monkeypatch.setattr(waiting_requests, "MAX_WATCHED_PARTITIONS", 8)
+    monkeypatch.setattr(waiting, "MAX_WATCHED_PARTITIONS", 8)
     lab = make_broker()
     lab.add_topic("t", partitions=3)
     three = {("t", partition): 0 for partition in range(3)}
@@ -382,7 +382,7 @@ def test_a_change_of_one_of_many_partitions_does_not_look_at_the_others(
 def test_many_fetches_of_many_partitions_are_answered_in_slices(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting_requests, "SLICE_MS", 0)
+    monkeypatch.setattr(waiting, "SLICE_MS", 0)
     lab.add_topic("t", partitions=MANY)
     clients = [Client() for _ in range(5)]
 

@@ -52,7 +52,8 @@ async def answer_to(lab: InMemoryBroker, acks: int) -> object:
     answer, context = send(lab, acks=acks)
     context.connection = SimpleNamespace(loop=asyncio.get_running_loop())
     assert asyncio.iscoroutine(answer)
-    return await answer
+    reply = await answer
+    return context.answers[0] if reply is PARKED else reply
 
 
 def error_of(response: Any) -> int:

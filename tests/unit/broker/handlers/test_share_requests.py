@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 from uuid import UUID
@@ -1495,13 +1495,13 @@ def test_an_append_asks_only_the_fetches_that_it_can_answer(
     for member in members:
         member.send_fetch()
     asked: list[ShareFetch] = []
-    is_complete = ShareFetch.is_complete
+    is_complete = ShareFetch.is_complete_after
 
-    def counted(fetch: ShareFetch) -> bool:
+    def counted(fetch: ShareFetch, changed: Hashable) -> bool:
         asked.append(fetch)
-        return is_complete(fetch)
+        return is_complete(fetch, changed)
 
-    monkeypatch.setattr(ShareFetch, "is_complete", counted)
+    monkeypatch.setattr(ShareFetch, "is_complete_after", counted)
     from_start.append(1)
     assert [len(member.answers) for member in members] == [1, 0, 0, 0]
     assert len(asked) == 1
@@ -1533,7 +1533,7 @@ def test_a_change_of_one_of_many_partitions_does_not_look_at_the_others(
             from_start.broker.append("many", 1, partition)
         else:
             key = SharePartitionKey(GROUP, topic_id, partition)
-            from_start.broker.broker.waiting.fetch.check_and_complete(key)
+            from_start.broker.broker.waiting.fetch.changed(key)
         await _settle()
 
     for partition in range(10):

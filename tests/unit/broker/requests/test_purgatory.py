@@ -1,4 +1,4 @@
-"""The purgatory (Kafka's DelayedOperationPurgatory) ends every operation exactly once and keeps nothing of
+"""The purgatory (Kafka's WaiterPurgatory) ends every operation exactly once and keeps nothing of
 it.
 """
 
@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Hashable
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tidelog.broker.requests.purgatory import MAX_UNWATCHED_MS, DelayedOperation, Purgatory
+from tidelog.broker.requests.waiting import MAX_UNWATCHED_MS, Purgatory, Waiter
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.fair_budget import FairBudget
 
 
-class Waiting(DelayedOperation):
+class Waiting(Waiter):
     """An operation that completes when the value of its key has reached a bound."""
 
     __slots__ = ("__weakref__", "connection", "events", "needed", "values")
@@ -32,7 +33,7 @@ class Waiting(DelayedOperation):
     def owner(self) -> str:
         return self.connection
 
-    def try_complete(self) -> bool:
+    def on_change(self, key: Hashable | None) -> bool:
         return all(self.values.get(key, 0) >= value for key, value in self.needed.items())
 
     def on_complete(self) -> None:
@@ -42,11 +43,11 @@ class Waiting(DelayedOperation):
         self.events.append("expire")
 
 
-def fail(operation: DelayedOperation, error: Exception) -> None:
+def fail(operation: Waiter, error: Exception) -> None:
     raise AssertionError(f"{operation} failed") from error
 
 
-def new_purgatory() -> tuple[VirtualTimer, Purgatory[str]]:
+def new_purgatory() -> tuple[VirtualTimer, Purgatory]:
     timer = VirtualTimer()
     return timer, Purgatory("Produce", timer, fail)
 
@@ -66,10 +67,10 @@ def test_an_operation_completes_when_its_last_key_is_reached() -> None:
     assert not purgatory.watch(operation, ["a", "b", "a"], 100)
     assert purgatory.watched_count == 2
     values["a"] = 1
-    assert purgatory.check_and_complete("a") == 0
+    assert purgatory.changed("a") == 0
     values["b"] = 2
-    assert purgatory.check_and_complete("b") == 1
-    assert purgatory.check_and_complete("a") == 0
+    assert purgatory.changed("b") == 1
+    assert purgatory.changed("a") == 0
     assert timer.advance(1000) == 0
     assert operation.events == ["complete"]
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
@@ -82,9 +83,9 @@ def test_the_others_are_left_alone_when_nothing_is_left_for_them() -> None:
     for operation in operations:
         purgatory.watch(operation, ["a"], 100)
     values["a"] = 1
-    assert purgatory.check_and_complete("a", lambda: not operations[1].is_done) == 2
+    assert purgatory.changed("a", lambda: not operations[1].is_done) == 2
     assert [operation.is_done for operation in operations] == [True, True, False]
-    assert purgatory.check_and_complete("a") == 1
+    assert purgatory.changed("a") == 1
 
 
 def test_the_deadline_expires_and_then_completes_it() -> None:
@@ -127,7 +128,7 @@ def test_an_operation_without_room_waits_for_a_while() -> None:
     """If it completed at once, its client would ask again at once."""
     timer = VirtualTimer()
     budget = FairBudget(12)
-    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, budget)
+    purgatory = Purgatory("Fetch", timer, fail, budget)
     values: dict[str, int] = {}
 
     def watch(client: str, keys: str, delay_ms: int = 60_000) -> Waiting:
@@ -143,7 +144,7 @@ def test_an_operation_without_room_waits_for_a_while() -> None:
     assert other._keys, "another client has its share"
     values.update(dict.fromkeys("abcd", 1))
     for key in "abcd":
-        purgatory.check_and_complete(key)
+        purgatory.changed(key)
     assert greedy[0].events == single.events == other.events == ["complete"]
     assert greedy[2].events == []
     timer.advance(MAX_UNWATCHED_MS)
@@ -154,7 +155,7 @@ def test_an_operation_without_room_waits_for_a_while() -> None:
 def test_an_operation_that_loses_its_room_waits_for_a_while() -> None:
     timer = VirtualTimer()
     budget = FairBudget(12)
-    purgatory: Purgatory[str] = Purgatory("Fetch", timer, fail, budget)
+    purgatory = Purgatory("Fetch", timer, fail, budget)
     held = [Waiting({}, dict.fromkeys("abcde", 1), "x") for _ in range(2)]
     for operation in held:
         purgatory.watch(operation, "abcde", timer.monotonic_ms() + 60_000)
@@ -184,7 +185,7 @@ def test_thousands_of_short_waits_leave_no_operation() -> None:
             Waiting(values, {"a": round_}), ["a", f"only-{round_}"], timer.monotonic_ms() + 30_000
         )
         values["a"] = round_
-        assert purgatory.check_and_complete("a") == 1
+        assert purgatory.changed("a") == 1
         timer.advance(timer.monotonic_ms() + 1)
     assert (purgatory.watched_count, purgatory.key_count, len(timer)) == (0, 0, 0)
 
@@ -201,29 +202,29 @@ def test_a_completion_may_watch_and_complete_others_under_the_same_key() -> None
             super().on_complete()
             purgatory.watch(later, ["a"], 100)
             values["a"] = 2
-            purgatory.check_and_complete("a")
+            purgatory.changed("a")
 
     first, second = Chained(values, {"a": 1}), Waiting(values, {"a": 1})
     purgatory.watch(first, ["a"], 100)
     purgatory.watch(second, ["a"], 100)
     values["a"] = 1
-    purgatory.check_and_complete("a")
+    purgatory.changed("a")
     assert first.events == second.events == later.events == ["complete"]
     assert (len(purgatory), len(timer)) == (0, 0)
 
 
-@pytest.mark.parametrize("step", ["try_complete", "on_complete", "on_expire"])
+@pytest.mark.parametrize("step", ["on_change", "on_complete", "on_expire"])
 def test_a_failing_operation_does_not_stop_the_others_or_the_caller(step: str) -> None:
-    failures: list[tuple[DelayedOperation, str]] = []
+    failures: list[tuple[Waiter, str]] = []
     timer = VirtualTimer()
-    purgatory: Purgatory[str] = Purgatory("Fetch", timer, lambda op, error: failures.append((op, str(error))))
+    purgatory = Purgatory("Fetch", timer, lambda op, error: failures.append((op, str(error))))
     values = {"a": 0}
 
     class Failing(Waiting):
         armed = False
 
-    def raise_error(_: Failing) -> bool:
-        if step == "try_complete" and not Failing.armed:
+    def raise_error(_: Failing, key: Hashable | None = None) -> bool:
+        if step == "on_change" and not Failing.armed:
             return False
         raise RuntimeError("broken")
 
@@ -235,7 +236,7 @@ def test_a_failing_operation_does_not_stop_the_others_or_the_caller(step: str) -
     if step == "on_expire":
         timer.advance(150)
     values["a"] = 1
-    purgatory.check_and_complete("a")
+    purgatory.changed("a")
     assert failures == [(broken, "broken")]
     assert broken.is_done
     assert sound.events == ["complete"]
@@ -262,7 +263,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.timer = VirtualTimer()
-        self.purgatory: Purgatory[str] = Purgatory("Fetch", self.timer, fail, FairBudget(MAX_WATCHED))
+        self.purgatory = Purgatory("Fetch", self.timer, fail, FairBudget(MAX_WATCHED))
         self.values: dict[str, int] = {}
         self.waiting: dict[Waiting, int] = {}
         self.over: list[tuple[Waiting, list[str]]] = []
@@ -301,7 +302,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
             if key in operation.needed
             and all(self.values.get(name, 0) >= value for name, value in operation.needed.items())
         ]
-        assert self.purgatory.check_and_complete(key) == len(expected)
+        assert self.purgatory.changed(key) == len(expected)
         for operation in expected:
             self.end(operation, ["complete"])
 
