@@ -17,10 +17,11 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import OpenedLog
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
-from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.segment_indexes import aborted_transaction
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
 from tidelog.log_format.directory import MetaProperties
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

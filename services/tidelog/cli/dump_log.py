@@ -23,19 +23,25 @@ from tidelog.log_format.directory import (
     HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCHS_FILE,
     LOG_START_OFFSET_CHECKPOINT,
+    LOG_SUFFIX,
     META_PROPERTIES_FILE,
+    OFFSET_INDEX_SUFFIX,
     PARTITION_METADATA_FILE,
     RECOVERY_POINT_CHECKPOINT,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
     STRANDED_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
 )
+from tidelog.log_format.entries import ABORTED_ENTRY, OFFSET_ENTRY, TIME_ENTRY, decode_snapshot
 from tidelog.log_format.leader_epochs import LeaderEpochs
-from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
     DELETE_HORIZON_BIT,
-    LOG_OVERHEAD_BYTES,
+    MIN_BATCH_LENGTH,
     NO_PRODUCER_ID,
     BatchHeader,
     crc_matches,
@@ -44,7 +50,7 @@ from tidelog.records.batch import (
 from tidelog.records.compression import Compression
 from tidelog.records.record import end_transaction_marker, iterate_records
 
-_SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
+_SUFFIXES: Final = (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
 _TEXT_FILES: Final = (
     META_PROPERTIES_FILE,
     CLEAN_SHUTDOWN_FILE,
@@ -57,9 +63,6 @@ OMITTED_HEADERS: Final = "omittedHeaders"
 _WORD_BEGINS: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 MAX_PRINTED_HEADERS: Final = 1_000
 """The number of header keys of a record that are printed."""
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
-_ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
 
 
 @click.command(
@@ -157,17 +160,16 @@ def _readable(path: Path, view: SegmentView, verify_only: bool, findings: Findin
 
 
 def _lines_of(path: Path, view: SegmentView, verify_only: bool, findings: Findings) -> Iterator[DumpLine]:
-    match path.suffix:
-        case ".log" | ".stranded":
-            return segment_lines(path, view, findings)
-        case ".index":
-            return offset_index_lines(path, verify_only, findings)
-        case ".timeindex":
-            return time_index_lines(path, verify_only, findings)
-        case ".txnindex":
-            return aborted_index_lines(path, findings)
-        case ".snapshot":
-            return _snapshot_lines(path, findings)
+    if path.suffix in (LOG_SUFFIX, STRANDED_SUFFIX):
+        return segment_lines(path, view, findings)
+    if path.suffix == OFFSET_INDEX_SUFFIX:
+        return offset_index_lines(path, verify_only, findings)
+    if path.suffix == TIME_INDEX_SUFFIX:
+        return time_index_lines(path, verify_only, findings)
+    if path.suffix == TRANSACTION_INDEX_SUFFIX:
+        return aborted_index_lines(path, findings)
+    if path.suffix == SNAPSHOT_SUFFIX:
+        return _snapshot_lines(path, findings)
     if path.name == LEADER_EPOCHS_FILE:
         return _leader_epoch_lines(path, findings)
     lines = path.read_text("utf-8", errors="backslashreplace").splitlines()
@@ -274,7 +276,7 @@ def batches_of(file: BinaryIO, size_bytes: int) -> Iterator[tuple[int, BatchHead
         file.seek(position)
         head = file.read(BATCH_HEADER_BYTES)
         header = parse_header(head)
-        if header.batch_length < BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        if header.batch_length < MIN_BATCH_LENGTH:
             raise ValueError(f"position {position}: the batch length {header.batch_length} is invalid")
         if header.size_bytes > size_bytes - position:
             break
@@ -394,7 +396,7 @@ class _Batches(NamedTuple):
 def _batches_beside(path: Path, findings: Findings) -> _Batches | None:
     """Returns the segment's batches, up to the first damage, or None if the segment does not exist."""
     found = _Batches([], [], [])
-    segment = path.with_suffix(".log")
+    segment = path.with_suffix(LOG_SUFFIX)
     if not segment.exists():
         findings.add(path, f"{segment.name} does not exist, so the entries can't be checked")
         return None
@@ -427,7 +429,7 @@ def offset_index_lines(path: Path, verify_only: bool, findings: Findings) -> Ite
     batches = _batches_beside(path, findings)
     at_position = {} if batches is None else dict(zip(batches.positions, batches.last_offsets, strict=True))
     before = -1
-    for relative_offset, position in _entries(path, _OFFSET_ENTRY, findings):
+    for relative_offset, position in _entries(path, OFFSET_ENTRY, findings):
         offset = base_offset + relative_offset
         if not verify_only:
             yield DumpLine("index_entry", {"offset": offset, "position": position})
@@ -449,7 +451,7 @@ def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Itera
     base_offset = int(path.stem)
     batches = _batches_beside(path, findings)
     before = -1
-    for timestamp, relative_offset in _entries(path, _TIME_ENTRY, findings):
+    for timestamp, relative_offset in _entries(path, TIME_ENTRY, findings):
         offset = base_offset + relative_offset
         if not verify_only:
             yield DumpLine("time_index_entry", {"timestamp": timestamp, "offset": offset})
@@ -468,7 +470,7 @@ def time_index_lines(path: Path, verify_only: bool, findings: Findings) -> Itera
 
 def aborted_index_lines(path: Path, findings: Findings) -> Iterator[DumpLine]:
     """Returns one line for each aborted transaction. Raises OSError."""
-    for version, producer_id, first, last, last_stable in _entries(path, _ABORTED_ENTRY, findings):
+    for version, producer_id, first, last, last_stable in _entries(path, ABORTED_ENTRY, findings):
         yield DumpLine(
             "aborted_transaction",
             {

@@ -11,13 +11,13 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
-from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.directory_files import PartitionDirectory
-from tidelog.broker.log.errors import TornLogError
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.log_format.directory import LOG_SUFFIX, CorruptFileError
 from tidelog.records.record import iterate_records
 from tidelog.wire.codec import decoder
@@ -238,7 +238,7 @@ def _records(path: Path, *, is_last: bool) -> Iterator[tuple[int, bytes]]:
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         try:
-            for _, header, batch in scan_headers(file.fileno(), 0, size, checks_crc=True):
+            for _, header, batch in scan_headers(partial(os.pread, file.fileno()), 0, size, checks_crc=True):
                 if header.is_control:
                     continue
                 for record in iterate_records(batch):

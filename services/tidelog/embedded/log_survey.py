@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.directory_files import (
     BrokerSettingsCopy,
     PartitionDirectory,
@@ -18,7 +18,7 @@ from tidelog.broker.log.directory_files import (
     read_topic_id,
     read_topic_settings,
 )
-from tidelog.broker.log.errors import TornLogError
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LOG_SUFFIX,
@@ -27,8 +27,8 @@ from tidelog.log_format.directory import (
     CorruptFileError,
     parse_partition_directory_name,
 )
+from tidelog.log_format.entries import decode_snapshot
 from tidelog.log_format.leader_epochs import LeaderEpochs
-from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
@@ -118,7 +118,9 @@ def log_end(directory: Path) -> LogEnd:
         with Path(place.file(base_offset, LOG_SUFFIX)).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             try:
-                for _, header, _ in scan_headers(file.fileno(), 0, size, min_offset=base_offset):
+                for _, header, _ in scan_headers(
+                    partial(os.pread, file.fileno()), 0, size, min_offset=base_offset
+                ):
                     leader_epoch, offset = header.partition_leader_epoch, header.last_offset + 1
             except TornLogError as error:
                 _log.warning("the log ends in a torn batch", file=file.name, reason=str(error))

@@ -42,7 +42,8 @@ NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+"""The fields of a BatchHeader."""
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
 _BASE_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
@@ -118,13 +119,13 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         raise CorruptBatchError(
             f"{len(buffer) - position} bytes are less than a batch header's {BATCH_HEADER_BYTES}"
         )
-    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    return BatchHeader._make(HEADER.unpack_from(buffer, position))
 
 
 def assemble_batch(header: BatchHeader, *payload: Buffer) -> bytearray:
     """Returns the batch of `header` and the pieces of the compressed `payload`, with its length and CRC."""
     batch = bytearray().join((bytes(BATCH_HEADER_BYTES), *payload))
-    _HEADER.pack_into(
+    HEADER.pack_into(
         batch,
         0,
         header.base_offset,
@@ -233,7 +234,7 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """
     position, end = 0, len(buffer)
     while end - position >= BATCH_HEADER_BYTES:
-        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        header = BatchHeader._make(HEADER.unpack_from(buffer, position))
         if header.batch_length < BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES:
             raise CorruptBatchError(f"batch length {header.batch_length} at position {position} is too small")
         if header.size_bytes > end - position:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tidelog.cli.main import main
-from tidelog.log_format.producer_snapshot import SnapshotEntry, encode_snapshot
+from tidelog.log_format.entries import SnapshotEntry, encode_snapshot
 from tidelog.records.batch import EndTransactionMarker
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.compression import Compression

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidelog.broker.partition.producer_state import ActiveProducer, ProducerState
 from tidelog.log_format.directory import CorruptFileError
-from tidelog.log_format.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.log_format.entries import SnapshotEntry, decode_snapshot, encode_snapshot
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.retention import segments_with_unread_times
 from tidelog.broker.partition.follower_role import FetchState
+from tidelog.log_format.batches import TornLogError
 from tidelog.model.errors import KafkaError
 
 if TYPE_CHECKING:

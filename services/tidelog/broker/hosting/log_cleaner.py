@@ -8,13 +8,14 @@ thread renames the files. Source: Kafka's `LogCleaner`, `LogCleanerManager`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningDone,
@@ -27,10 +28,11 @@ from tidelog.broker.log.cleaning.dirtiness import Dirtiness, closed_dirty_segmen
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.cleaning.segment_writer import remove_cleaned_files
 from tidelog.broker.log.cleaning.worker_process import WorkerEndedError, WorkerProcess
-from tidelog.broker.log.errors import LogStorageError, TornLogError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import Segment
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import known_max_timestamp
 from tidelog.settings.setting import LONG_MAX
@@ -363,5 +365,5 @@ def last_records_of(producers: ProducerState) -> tuple[LastRecord, ...]:
 def _read_first_timestamps(segments: list[Segment]) -> None:
     for segment in segments:
         with segment.own_descriptor() as fd:
-            _, header, _ = next(scan_headers(fd, 0, segment.size_bytes))
+            _, header, _ = next(scan_headers(partial(os.pread, fd), 0, segment.size_bytes))
         segment.first_timestamp = known_max_timestamp(header)

@@ -17,7 +17,6 @@ from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.partition.batch_validation import (
     WALK_ON_LOOP_BYTES,
     control_markers,
@@ -66,6 +65,7 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
 from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER

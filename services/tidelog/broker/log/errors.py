@@ -22,20 +22,6 @@ class LogStorageError(KafkaError):
         return self._reason
 
 
-class TornLogError(ValueError):
-    """A segment has no valid batch at `position`; recovery cuts the segment there.
-
-    If `is_cut_off`, the file ends within the batch, which is normal after the death of the writer. Otherwise
-    the segment is damaged.
-    """
-
-    def __init__(self, position: int, reason: str, *, is_cut_off: bool = False) -> None:
-        super().__init__(f"position {position}: {reason}")
-        self.position = position
-        self.reason = reason
-        self.is_cut_off = is_cut_off
-
-
 class LostRecordsError(ValueError):
     """A log ends below an offset that it has had. The message names both and the next step."""
 

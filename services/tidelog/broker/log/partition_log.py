@@ -31,13 +31,14 @@ from tidelog.broker.log.directory_files import (
     sync_file,
     write_atomically,
 )
-from tidelog.broker.log.errors import LogStorageError, LostRecordsError, TornLogError
+from tidelog.broker.log.errors import LogStorageError, LostRecordsError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.kernel.instants import WallMs, is_over
+from tidelog.log_format.batches import TornLogError
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import structlog
 
-from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.cleaning.swap_files import complete_interrupted_swaps
 from tidelog.broker.log.directory_files import (
     PartitionDirectory,
@@ -22,13 +22,14 @@ from tidelog.broker.log.directory_files import (
     describe_missing,
     missing_names,
 )
-from tidelog.broker.log.errors import LostRecordsError, TornLogError
+from tidelog.broker.log.errors import LostRecordsError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
-from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.segment_indexes import aborted_transaction
 from tidelog.broker.log.stranded import strand_end, strand_segment
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LEFTOVER_SUFFIXES,
@@ -40,6 +41,7 @@ from tidelog.log_format.directory import (
     TIME_INDEX_SUFFIX,
     CorruptFileError,
 )
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
@@ -280,10 +282,12 @@ def _load_end(segment: Segment) -> bool:
         return True
     fd = segment.open_file()
     try:
-        for _, header, _ in scan_headers(fd, segment.offset_index.last_position(), segment.size_bytes):
+        for _, header, _ in scan_headers(
+            partial(os.pread, fd), segment.offset_index.last_position(), segment.size_bytes
+        ):
             segment.next_offset = header.last_offset + 1
             segment.note_times(header)
-        _, first, _ = next(scan_headers(fd, 0, segment.size_bytes))
+        _, first, _ = next(scan_headers(partial(os.pread, fd), 0, segment.size_bytes))
     except TornLogError:
         return False
     segment.first_timestamp = known_max_timestamp(first)
@@ -310,7 +314,7 @@ def recover_segment(
     end, cut, has_markers = 0, None, False
     try:
         for position, header, _ in scan_headers(
-            fd, 0, segment.size_bytes, min_offset=segment.base_offset, checks_crc=True
+            partial(os.pread, fd), 0, segment.size_bytes, min_offset=segment.base_offset, checks_crc=True
         ):
             if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                 raise TornLogError(
@@ -413,7 +417,7 @@ def _replay(
     if place is None:
         return aborted
     fd = segment.open_file()
-    for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
+    for position, header, _ in scan_headers(partial(os.pread, fd), place.position, segment.size_bytes):
         if header.producer_id != NO_PRODUCER_ID:
             marker = _marker(fd, position, header) if header.is_control else None
             completed = producers.update(header, now_ms, marker)
@@ -429,7 +433,7 @@ def rebuild_leader_epochs(segments: Sequence[Segment], leader_epochs: LeaderEpoc
     Raises OSError, TornLogError.
     """
     for segment in segments:
-        for _, header, _ in scan_headers(segment.open_file(), 0, segment.size_bytes):
+        for _, header, _ in scan_headers(partial(os.pread, segment.open_file()), 0, segment.size_bytes):
             leader_epochs.note_batch(header.partition_leader_epoch, header.base_offset)
         segment.close_files()
 

@@ -10,12 +10,13 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.batch_scan import locate, scan_headers
 from tidelog.broker.log.directory_files import PartitionDirectory, sync_file
 from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.batches import locate, scan_headers
 from tidelog.log_format.directory import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
@@ -254,7 +255,7 @@ class Segment:
         with self.own_descriptor() as fd:
             if self.is_deleted:  # the file opened by name may belong to the segment that replaced it
                 return []
-            for _, header, _ in scan_headers(fd, 0, size_bytes):
+            for _, header, _ in scan_headers(partial(os.pread, fd), 0, size_bytes):
                 if known_max_timestamp(header) < 0:
                     found.setdefault(header.base_timestamp >= 0, header)
         return list(found.values())
@@ -381,7 +382,9 @@ def batch_with(segment: Segment, offset: int) -> BatchPlace | None:
     the batch; a walk over the batch headers finds the exact position.
     """
     slot, start = segment.offset_index.position_for(offset)
-    for position, _, last_offset, _ in locate(segment.open_file(), start, segment.size_bytes):
+    for position, _, last_offset, _ in locate(
+        partial(os.pread, segment.open_file()), start, segment.size_bytes
+    ):
         if last_offset >= offset:
             return BatchPlace(segment, position, slot)
     return None
@@ -390,7 +393,9 @@ def batch_with(segment: Segment, offset: int) -> BatchPlace | None:
 def end_before_offset(segment: Segment, upper_offset: int) -> int:
     """Returns the position after the last batch that is completely below `upper_offset`."""
     _, start = segment.offset_index.position_for(upper_offset)
-    for position, _, last_offset, _ in locate(segment.open_file(), start, segment.size_bytes):
+    for position, _, last_offset, _ in locate(
+        partial(os.pread, segment.open_file()), start, segment.size_bytes
+    ):
         if last_offset >= upper_offset:
             return position
     return segment.size_bytes
@@ -405,7 +410,9 @@ def end_at_limit(place: BatchPlace, limit: int, end: int, *, at_least_one_batch:
     segment, begin, hint = place
     slot, start = segment.offset_index.place_at_or_below(limit, hint)
     next_offset = -1
-    for position, base_offset, last_offset, size in locate(segment.open_file(), max(start, begin), end):
+    for position, base_offset, last_offset, size in locate(
+        partial(os.pread, segment.open_file()), max(start, begin), end
+    ):
         if position + size > limit:
             if position > begin:
                 return RangeEnd(position, next_offset if next_offset >= 0 else base_offset, slot)

@@ -18,12 +18,12 @@ import os
 import struct
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, Final, NamedTuple, Self
+from typing import ClassVar, Final, Self
 
 from tidelog.broker.log.directory_files import PartitionDirectory
 from tidelog.broker.partition.producer_state import CompletedTransaction
@@ -33,6 +33,14 @@ from tidelog.log_format.directory import (
     TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
 )
+from tidelog.log_format.entries import (
+    ABORTED_ENTRY,
+    ABORTED_VERSION,
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTransaction,
+    decode_aborted_transactions,
+)
 from tidelog.records.batch import NO_TIMESTAMP
 
 SPILL_ENTRIES: Final = 512
@@ -40,9 +48,7 @@ _NOT_OPEN: Final = -1
 _SLOTS_TRIED_FROM_HINT: Final = 512
 _ROWS: Final = range(_SLOTS_TRIED_FROM_HINT)
 _POSITION: Final = struct.Struct(">4xi")
-_ABORTED: Final = struct.Struct(">hqqqq")
 _LAST_OFFSET: Final = struct.Struct(">18xq8x")
-_ABORTED_VERSION: Final = 0
 _BLOCK_ENTRIES: Final = 256
 """The entries of the transaction index that a search skips at once if all of them began behind its range."""
 _UNKNOWN: Final = -1
@@ -216,7 +222,7 @@ class OffsetIndex(IndexFile):
     return absolute offsets.
     """
 
-    ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+    ENTRY: ClassVar[struct.Struct] = OFFSET_ENTRY
     SUFFIX: ClassVar[str] = OFFSET_INDEX_SUFFIX
     __slots__ = ()
 
@@ -264,7 +270,7 @@ class TimeIndex(IndexFile):
     Methods take and return absolute offsets.
     """
 
-    ENTRY: ClassVar[struct.Struct] = struct.Struct(">qi")
+    ENTRY: ClassVar[struct.Struct] = TIME_ENTRY
     SUFFIX: ClassVar[str] = TIME_INDEX_SUFFIX
     __slots__ = ("last_timestamp",)
 
@@ -310,44 +316,10 @@ class TimeIndex(IndexFile):
         self.last_timestamp = NO_TIMESTAMP
 
 
-class AbortedTransaction(NamedTuple):
-    """An entry of the index. `last_offset` is the offset of the marker.
-
-    Every transaction that began below `last_stable_offset` had ended when the marker was written.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
 def aborted_transaction(completed: CompletedTransaction) -> AbortedTransaction:
     return AbortedTransaction(
         completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
     )
-
-
-def encode_aborted_transactions(entries: Iterable[AbortedTransaction]) -> bytes:
-    return b"".join(_ABORTED.pack(_ABORTED_VERSION, *entry) for entry in entries)
-
-
-def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -> list[AbortedTransaction]:
-    """Raises CorruptFileError if an entry is incomplete, of another version or out of order."""
-    if len(data) % _ABORTED.size:
-        raise CorruptFileError(f"transaction index of {len(data)} bytes")
-    entries, previous = [], base_offset - 1
-    for version, *fields in _ABORTED.iter_unpack(data):
-        entry = AbortedTransaction._make(fields)
-        if (
-            version != _ABORTED_VERSION
-            or entry.last_offset <= previous
-            or entry.first_offset > entry.last_offset
-        ):
-            raise CorruptFileError(f"transaction index holds {entry} of version {version}")
-        previous = entry.last_offset
-        entries.append(entry)
-    return entries
 
 
 class AbortedSearch:
@@ -410,7 +382,7 @@ class TransactionIndex:
             entries = bytearray()
             with suppress(FileNotFoundError):
                 entries += Path(self.path).read_bytes()
-            del entries[len(entries) - len(entries) % _ABORTED.size :]
+            del entries[len(entries) - len(entries) % ABORTED_ENTRY.size :]
             self._entries, self._persisted_bytes = entries, len(entries)
         return entries
 
@@ -434,7 +406,7 @@ class TransactionIndex:
     # -- reading
 
     def __iter__(self) -> Iterator[AbortedTransaction]:
-        for _, *fields in _ABORTED.iter_unpack(bytes(self._loaded())):
+        for _, *fields in ABORTED_ENTRY.iter_unpack(bytes(self._loaded())):
             yield AbortedTransaction._make(fields)
 
     def collect(self, search: AbortedSearch) -> bool:
@@ -444,8 +416,8 @@ class TransactionIndex:
         """
         entries = self._loaded()
         slot, end = (
-            self._first_at_or_after(search.from_offset) // _ABORTED.size,
-            len(entries) // _ABORTED.size,
+            self._first_at_or_after(search.from_offset) // ABORTED_ENTRY.size,
+            len(entries) // ABORTED_ENTRY.size,
         )
         while slot < end:
             # A transaction that stays open for long has a late marker, so a search for it may pass over many
@@ -453,9 +425,9 @@ class TransactionIndex:
             is_full_block = slot % _BLOCK_ENTRIES == 0 and slot + _BLOCK_ENTRIES <= end
             if is_full_block and self._begin_of_block(entries, slot) >= search.upper_offset:
                 slot += _BLOCK_ENTRIES
-                last_stable_offset = _ABORTED.unpack_from(entries, (slot - 1) * _ABORTED.size)[4]
+                last_stable_offset = ABORTED_ENTRY.unpack_from(entries, (slot - 1) * ABORTED_ENTRY.size)[4]
             else:
-                _, *fields = _ABORTED.unpack_from(entries, slot * _ABORTED.size)
+                _, *fields = ABORTED_ENTRY.unpack_from(entries, slot * ABORTED_ENTRY.size)
                 slot += 1
                 if fields[1] < search.upper_offset:
                     search.add(AbortedTransaction._make(fields))
@@ -467,22 +439,22 @@ class TransactionIndex:
     def _begin_of_block(self, entries: bytearray, slot: int) -> int:
         begin = self._begins_of_blocks.get(slot)
         if begin is None:
-            block = bytes(entries[slot * _ABORTED.size : (slot + _BLOCK_ENTRIES) * _ABORTED.size])
-            begin = min(fields[2] for fields in _ABORTED.iter_unpack(block))
+            block = bytes(entries[slot * ABORTED_ENTRY.size : (slot + _BLOCK_ENTRIES) * ABORTED_ENTRY.size])
+            begin = min(fields[2] for fields in ABORTED_ENTRY.iter_unpack(block))
             self._begins_of_blocks[slot] = begin
         return begin
 
     def _first_at_or_after(self, offset: int) -> int:
         """Returns the position of the first entry whose marker is at or above `offset`."""
         entries = self._loaded()
-        slots = range(len(entries) // _ABORTED.size)
-        return bisect_left(slots, offset, key=partial(_last_offset_in, entries)) * _ABORTED.size
+        slots = range(len(entries) // ABORTED_ENTRY.size)
+        return bisect_left(slots, offset, key=partial(_last_offset_in, entries)) * ABORTED_ENTRY.size
 
     # -- writing
 
     def append(self, entry: AbortedTransaction) -> None:
         entries = self._loaded()
-        entries += _ABORTED.pack(_ABORTED_VERSION, *entry)
+        entries += ABORTED_ENTRY.pack(ABORTED_VERSION, *entry)
         with suppress(OSError):  # the disk is full: the next flush or roll reports it
             self.spill()
 
@@ -530,5 +502,5 @@ class TransactionIndex:
 
 
 def _last_offset_in(entries: bytearray, slot: int) -> int:
-    last_offset: int = _LAST_OFFSET.unpack_from(entries, slot * _ABORTED.size)[0]
+    last_offset: int = _LAST_OFFSET.unpack_from(entries, slot * ABORTED_ENTRY.size)[0]
     return last_offset

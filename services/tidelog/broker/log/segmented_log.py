@@ -17,7 +17,7 @@ from typing import Final
 
 from tidelog.broker.log import time_lookup
 from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
-from tidelog.broker.log.errors import LogStorageError, TornLogError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import (
     MAX_RELATIVE_OFFSET,
@@ -30,15 +30,12 @@ from tidelog.broker.log.segment import (
     end_at_limit,
     end_before_offset,
 )
-from tidelog.broker.log.segment_indexes import (
-    AbortedSearch,
-    AbortedTransaction,
-    TimeIndex,
-    aborted_transaction,
-)
+from tidelog.broker.log.segment_indexes import AbortedSearch, TimeIndex, aborted_transaction
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.batches import TornLogError
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, known_max_timestamp
 

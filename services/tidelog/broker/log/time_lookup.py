@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.segment import Segment
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.records.batch import BatchHeader, known_max_timestamp, may_reach
 from tidelog.records.record import records_of, scan_records
 
@@ -72,7 +72,7 @@ def of_offset(segments: Sequence[Segment], offset: int) -> TimestampedOffset | N
         with segment.own_descriptor() as fd:
             if segment.is_deleted:
                 raise FileNotFoundError(segment.path)
-            for _, header, _ in scan_headers(fd, start, size_bytes):
+            for _, header, _ in scan_headers(partial(os.pread, fd), start, size_bytes):
                 if header.last_offset >= offset:
                     return TimestampedOffset(
                         header.last_offset, known_max_timestamp(header), header.partition_leader_epoch
@@ -94,7 +94,7 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
     with segment.own_descriptor() as fd:
         if segment.is_deleted:  # the files opened by name may belong to the segment that replaced it
             raise FileNotFoundError(segment.path)
-        for position, header, _ in scan_headers(fd, start, size_bytes):
+        for position, header, _ in scan_headers(partial(os.pread, fd), start, size_bytes):
             if header.last_offset >= min_offset and may_reach(header, timestamp):
                 found = _record_at_or_after(fd, position, header, timestamp, min_offset)
                 if found is not None:

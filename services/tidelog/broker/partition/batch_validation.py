@@ -32,6 +32,7 @@ from tidelog.records.batch import (
     CONTROL_BIT,
     CRC_COVERS_FROM,
     CURRENT_MAGIC,
+    HEADER,
     LOG_OVERHEAD_BYTES,
     MAGIC_OFFSET,
     MIN_BATCH_LENGTH,
@@ -82,7 +83,6 @@ WALK_ON_LOOP_BYTES: Final = 64 * 1024
 MAX_WALK_RATIO: Final = 16
 """The decompressed records of a batch may have this many times `max.message.bytes` if they must be walked."""
 
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _UNUSUAL_ATTRIBUTES: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _LZ4 = Compression.LZ4.value  # a plain int: comparing enum members is slow
@@ -181,7 +181,7 @@ def validate_batches(
     size = len(records)
     if size < BATCH_HEADER_BYTES:
         raise _refusal_of_short(records)
-    fields = _HEADER.unpack_from(records)
+    fields = HEADER.unpack_from(records)
     (
         base_offset,
         length,
@@ -520,7 +520,7 @@ def received_headers(records: memoryview, log_end_offset: int) -> list[BatchHead
     headers: list[BatchHeader] = []
     position, end, next_offset = 0, len(records), log_end_offset
     last_start = end - BATCH_HEADER_BYTES
-    unpack = _HEADER.unpack_from
+    unpack = HEADER.unpack_from
     while position <= last_start:
         fields = unpack(records, position)
         base_offset, length, _, magic, crc, _, last_offset_delta, *_ = fields

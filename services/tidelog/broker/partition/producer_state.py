@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tidelog.kernel.instants import WallMs
-from tidelog.log_format.producer_snapshot import ENTRY, complete_snapshot, decode_snapshot
+from tidelog.log_format.entries import SNAPSHOT_ENTRY, complete_snapshot, decode_snapshot
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.records.batch import (
@@ -555,8 +555,8 @@ class ProducerState:
             count += len(producer.batches) or 1
         # A roll needs this at once, and there may be five batches for each of 50,000 producers. One buffer
         # takes less than a third of the time that one object for each batch takes.
-        packed = bytearray(count * ENTRY.size)
-        position, pack_into = 0, ENTRY.pack_into
+        packed = bytearray(count * SNAPSHOT_ENTRY.size)
+        position, pack_into = 0, SNAPSHOT_ENTRY.pack_into
         for producer_ids in (self._ongoing, self._idle):
             for producer_id in producer_ids:
                 producer = self._producers[producer_id]
@@ -580,7 +580,7 @@ class ProducerState:
                         coordinator_epoch,
                         first_offset,
                     )
-                    position += ENTRY.size
+                    position += SNAPSHOT_ENTRY.size
         return complete_snapshot(packed)
 
     def load(self, data: bytes, end_offset: int, now_ms: WallMs) -> None:

@@ -17,12 +17,13 @@ from typing import Final, NamedTuple
 import structlog
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError, TornLogError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.log_reader import AbortedByProducer
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.batches import TornLogError
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model import dead_letters
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import (

@@ -6,21 +6,23 @@ acquired records.
 
 from __future__ import annotations
 
+import os
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.errors import LogStorageError, TornLogError
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.kernel.instants import MonotonicMs
+from tidelog.log_format.batches import TornLogError, scan_headers
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.records.batch import BatchHeader
 
@@ -153,7 +155,7 @@ class _Batches:
 
     def __iter__(self) -> Iterator[LogBatch]:
         begin = self._range.position
-        headers = scan_headers(self._range.fileno(), begin, begin + self._range.length)
+        headers = scan_headers(partial(os.pread, self._range.fileno()), begin, begin + self._range.length)
         for position, header, _ in islice(headers, MAX_BATCHES):
             end = position + header.size_bytes
             if end - begin > self._max_bytes and (self.placed or not self._at_least_one_batch):

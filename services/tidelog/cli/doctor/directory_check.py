@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import struct
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.directory_files import (
     PartitionDirectory,
     describe_missing,
@@ -27,17 +28,13 @@ from tidelog.broker.log.directory_files import (
     read_topic_id,
     read_topic_settings,
 )
-from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.previous_life import life_of
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET
-from tidelog.broker.log.segment_indexes import (
-    AbortedTransaction,
-    aborted_transaction,
-    decode_aborted_transactions,
-)
+from tidelog.broker.log.segment_indexes import aborted_transaction
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.cli.doctor.facts import Finding, State
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.log_format.directory import (
     CLEAN_SHUTDOWN_FILE,
     CLEANED_SUFFIX,
@@ -59,10 +56,17 @@ from tidelog.log_format.directory import (
     TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
     decode_base_offsets,
+    file_name,
     parse_partition_directory_name,
 )
+from tidelog.log_format.entries import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTransaction,
+    decode_aborted_transactions,
+    decode_snapshot,
+)
 from tidelog.log_format.leader_epochs import LeaderEpochs
-from tidelog.log_format.producer_snapshot import decode_snapshot
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import named
@@ -79,8 +83,6 @@ REPAIR_STEP: Final = "--repair repairs it, and first copies the files that it ch
 STRANDED: Final = "stranded records"
 STRANDED_STEP: Final = "read it with 'tidelog dump-log FILE', and delete it if its records are not missed"
 START_STEP: Final = "the broker repairs it at its next start"
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
 _ENTRIES_A_READ: Final = 4096
 _NO_TIME: Final = WallMs(0)  # the expiry of producers does not matter for one reading
 
@@ -450,7 +452,9 @@ class _LogReader:
                 memoryview(mapped) as content,
             ):
                 try:
-                    for position, header, _ in scan_headers(file.fileno(), 0, size, min_offset=base_offset):
+                    for position, header, _ in scan_headers(
+                        partial(os.pread, file.fileno()), 0, size, min_offset=base_offset
+                    ):
                         self._tell(header.size_bytes)
                         place = Place(base_offset, position)
                         problem = self._problem(header, content, place, following)
@@ -533,7 +537,7 @@ class _LogReader:
 
     def _fault(self, place: Place, reason: str, *, is_unfinished: bool = False) -> None:
         report = self._report
-        name = f"{place.base_offset:020d}{LOG_SUFFIX}"
+        name = file_name(place.base_offset, LOG_SUFFIX)
         if report.cut is None:
             report.cut = place
         text = f"position {place.position}: {reason}"
@@ -588,7 +592,7 @@ class _LogReader:
             return
         if self._is_one_batch_wrong(self._epochs):
             place, right = report.wrong_epochs[0]
-            name = f"{place.base_offset:020d}{LOG_SUFFIX}"
+            name = file_name(place.base_offset, LOG_SUFFIX)
             text = (
                 f"position {place.position}: the leader epoch is not {right}, as {LEADER_EPOCHS_FILE} states"
             )
@@ -636,7 +640,7 @@ class _LogReader:
         Compaction removes batches of transactions, and without a snapshot their beginnings are unknown. Then
         only the form of the index is checked.
         """
-        name = f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}"
+        name = file_name(base_offset, TRANSACTION_INDEX_SUFFIX)
         try:
             content = directory.named(name).read_bytes()
         except FileNotFoundError:
@@ -735,7 +739,7 @@ class _IndexCheck:
 class _OffsetIndexCheck(_IndexCheck):
     """Each entry must name the last offset and the position of a batch."""
 
-    entry = _OFFSET_ENTRY
+    entry = OFFSET_ENTRY
     suffix = OFFSET_INDEX_SUFFIX
     check = "offset indexes"
 
@@ -754,7 +758,7 @@ class _OffsetIndexCheck(_IndexCheck):
 class _TimeIndexCheck(_IndexCheck):
     """Each entry must have the greatest timestamp so far and an offset of the batch that has it."""
 
-    entry = _TIME_ENTRY
+    entry = TIME_ENTRY
     suffix = TIME_INDEX_SUFFIX
     check = "time indexes"
 

@@ -28,6 +28,7 @@ from tidelog.log_format.directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     encode_offsets,
+    file_name,
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
@@ -231,8 +232,8 @@ class _PartitionExport:
                 self._copy(self._here[name])
         for segment in closed:
             end = segment.next_base_offset or segment.base_offset
-            names = [f"{segment.base_offset:020d}{suffix}" for suffix in _SUFFIXES]
-            for name in (f"{end:020d}{SNAPSHOT_SUFFIX}", *names):
+            names = [file_name(segment.base_offset, suffix) for suffix in _SUFFIXES]
+            for name in (file_name(end, SNAPSHOT_SUFFIX), *names):
                 if name in self._here:
                     self._copy(self._here[name])
             self._manifest = replace(self._manifest, end_offset=max(end, self._manifest.end_offset))
@@ -329,7 +330,7 @@ class _PartitionExport:
             name
             for base in bases
             for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX)
-            if (name := f"{base:020d}{suffix}") in self._there
+            if (name := file_name(base, suffix)) in self._there
         ]
         for name in names:
             self._settings.target.delete(f"{self._directory}/{name}")

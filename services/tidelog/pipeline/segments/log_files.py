@@ -7,6 +7,7 @@ is ignored.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.log_format.directory import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -26,16 +28,12 @@ from tidelog.log_format.directory import (
     decode_offsets,
     parse_partition_directory_name,
 )
+from tidelog.log_format.entries import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.storage import FileEntry, Storage
-from tidelog.records.batch import (
-    BATCH_HEADER_BYTES,
-    CURRENT_MAGIC,
-    MIN_BATCH_LENGTH,
-    BatchHeader,
-    parse_header,
-)
+from tidelog.pipeline.segments.layout import SegmentFile
+from tidelog.pipeline.segments.storage import FileEntry, Storage, is_local
+from tidelog.records.batch import BatchHeader
 
 MAX_DEPTH: Final = 4
 """The maximum depth of a log directory below a root, for example STATE/kafka-1/1/data."""
@@ -150,36 +148,30 @@ class PlacedBatch(NamedTuple):
         return self.position + self.header.size_bytes
 
 
-def scan_batches(
-    file: pa.NativeFile, position: int, end: int, *, min_offset: int, chunk_bytes: int = LOCAL_CHUNK_BYTES
-) -> Iterator[PlacedBatch]:
-    """Yields the whole batches between two positions. It ends silently at the first invalid batch, because a
-    writer is writing there, or was when it died.
+def scan_batches(file: pa.NativeFile, segment: SegmentFile, position: int, end: int) -> Iterator[PlacedBatch]:
+    """Yields the whole batches of a segment between two positions. It ends silently at the first invalid
+    batch, because a writer is writing there, or was when it died.
     """
-    chunk, chunk_start, next_offset = memoryview(b""), 0, min_offset
-    while position + BATCH_HEADER_BYTES <= end:
-        at = position - chunk_start
-        if at + BATCH_HEADER_BYTES > len(chunk):
-            chunk = memoryview(file.read_at(min(chunk_bytes, end - position), position))
-            chunk_start, at = position, 0
-            if len(chunk) < BATCH_HEADER_BYTES:
-                return
-        header = parse_header(chunk, at)
-        batch = PlacedBatch(position, header)
-        if (
-            header.batch_length < MIN_BATCH_LENGTH
-            or header.magic != CURRENT_MAGIC
-            or batch.end > end
-            or header.base_offset < next_offset
-            or header.last_offset_delta < 0
+    chunk_bytes = LOCAL_CHUNK_BYTES if is_local(segment.log_path) else REMOTE_CHUNK_BYTES
+    try:
+        for at, header, _ in scan_headers(
+            file.read_at, position, end, min_offset=segment.base_offset, chunk_bytes=chunk_bytes
         ):
-            return
-        yield batch
-        next_offset, position = header.last_offset + 1, batch.end
+            yield PlacedBatch(at, header)
+    except TornLogError:
+        return
 
 
-_OFFSET_ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
-_TIME_ENTRY: Final = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+def batch_position(storage: Storage, segment: SegmentFile, offset: int, size_bytes: int) -> int:
+    """Returns the position of a batch of the segment that begins at or before the batch with `offset`."""
+    if offset <= segment.base_offset or segment.index_path is None:
+        return 0
+    try:
+        index = storage.read(segment.index_path)
+    except FileNotFoundError:
+        return 0
+    return position_below(offset_entries(index, segment.base_offset, size_bytes), offset)
+
 
 Longs: TypeAlias = NDArray[np.int64]
 
@@ -188,9 +180,7 @@ def offset_entries(data: bytes, base_offset: int, size_bytes: int) -> tuple[Long
     """Reads an `.index` file: (last offset of a batch, position of that batch in the segment of
     `size_bytes`). Both rise.
     """
-    entries = np.frombuffer(data, _OFFSET_ENTRY, len(data) // _OFFSET_ENTRY.itemsize)
-    offsets = entries["relative_offset"].astype(np.int64)
-    positions = entries["position"].astype(np.int64)
+    offsets, positions = _columns(data, OFFSET_ENTRY)
     count = min(_rising(offsets, 0), _rising(positions, 1))  # the first batch has no entry
     count = min(count, int(np.searchsorted(positions[:count], size_bytes, side="left")))
     return offsets[:count] + base_offset, positions[:count]
@@ -200,11 +190,16 @@ def time_entries(data: bytes, base_offset: int) -> tuple[Longs, Longs]:
     """Reads a `.timeindex` file: (greatest timestamp so far, last offset of its batch). Both rise. A batch
     before the first entry's batch may have the same timestamp.
     """
-    entries = np.frombuffer(data, _TIME_ENTRY, len(data) // _TIME_ENTRY.itemsize)
-    timestamps = entries["timestamp"].astype(np.int64)
-    offsets = entries["relative_offset"].astype(np.int64)
+    timestamps, offsets = _columns(data, TIME_ENTRY)
     count = min(_rising(timestamps, 0), _rising(offsets, 0))
     return timestamps[:count], offsets[:count] + base_offset
+
+
+def _columns(data: bytes, entry: struct.Struct) -> tuple[Longs, Longs]:
+    """Returns both columns of the whole entries of an index."""
+    kind = np.dtype(",".join(f">{letter}" for letter in entry.format[1:]))
+    entries = np.frombuffer(data, kind, len(data) // kind.itemsize)
+    return entries["f0"].astype(np.int64), entries["f1"].astype(np.int64)
 
 
 def position_below(entries: tuple[Longs, Longs], offset: int) -> int:

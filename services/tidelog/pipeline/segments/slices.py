@@ -10,6 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from tidelog.log_format.batches import header_problem
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import (
     AbortedBatches,
@@ -22,8 +23,6 @@ from tidelog.pipeline.segments.log_files import Longs, offset_entries, position_
 from tidelog.pipeline.segments.storage import Storage, is_local
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
-    CURRENT_MAGIC,
-    MIN_BATCH_LENGTH,
     BatchHeader,
     crc_matches,
     may_reach,
@@ -259,11 +258,12 @@ class _SliceWalk:
         start, at = self._position, 0
         while len(chunk) - at >= BATCH_HEADER_BYTES:
             header = parse_header(chunk, at)
-            if not self._is_sound(header):
+            problem = header_problem(header, self._next_offset)
+            if problem is not None:
                 if self._may_be_torn:  # a writer is writing here, or was when it died
                     self._is_done = True
                     return chosen, 0
-                raise self._damaged(start + at, header.base_offset, _fault(header, self._next_offset))
+                raise self._damaged(start + at, header.base_offset, problem)
             if header.base_offset >= self._bounds.end_offset:
                 self._is_done = self._is_beyond = True
                 return chosen, 0
@@ -277,14 +277,6 @@ class _SliceWalk:
             self._position = start + at
             self._next_offset = header.last_offset + 1
         return chosen, 0
-
-    def _is_sound(self, header: BatchHeader) -> bool:
-        return (
-            header.batch_length >= MIN_BATCH_LENGTH
-            and header.magic == CURRENT_MAGIC
-            and header.base_offset >= self._next_offset
-            and header.last_offset_delta >= 0
-        )
 
     def _counts(self, header: BatchHeader) -> bool:
         first_us = self._bounds.first_timestamp_us
@@ -316,11 +308,3 @@ class _SliceWalk:
             f"{offset}: {reason}; read another replica's directory, or read again after `tidelog` has "
             "recovered it"
         )
-
-
-def _fault(header: BatchHeader, next_offset: int) -> str:
-    if header.batch_length < MIN_BATCH_LENGTH:
-        return f"a batch of {header.batch_length} bytes"
-    if header.magic != CURRENT_MAGIC:
-        return f"a batch of format {header.magic}, but only {CURRENT_MAGIC} is supported"
-    return f"a batch at offset {header.base_offset} where {next_offset} or more is expected"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
 
-from tidelog.broker.log.directory_files import sync_file
 from tidelog.pipeline.errors import PipelineError
 
 PART_SUFFIX: Final = ".part"
@@ -107,7 +108,8 @@ class WritableStorage(Storage):
                     file.write(chunk)
             if not is_object:
                 if is_local(path):
-                    sync_file(place)
+                    with Path(place).open("rb") as written:
+                        os.fsync(written.fileno())
                 system.move(place, inner)
         except FileNotFoundError:
             raise  # the source has disappeared, as `chunks` reported

@@ -18,7 +18,6 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.segment_indexes import decode_aborted_transactions
 from tidelog.log_format.directory import (
     LEADER_EPOCHS_FILE,
     LOG_SUFFIX,
@@ -28,9 +27,16 @@ from tidelog.log_format.directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
+    file_name,
+    offsets_of,
+)
+from tidelog.log_format.entries import (
+    ABORTED_ENTRY,
+    SnapshotEntry,
+    decode_aborted_transactions,
+    decode_snapshot,
 )
 from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
-from tidelog.log_format.producer_snapshot import SnapshotEntry, decode_snapshot
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
@@ -42,16 +48,13 @@ from tidelog.pipeline.segments.layout import (
     SegmentFile,
 )
 from tidelog.pipeline.segments.log_files import (
-    LOCAL_CHUNK_BYTES,
-    REMOTE_CHUNK_BYTES,
     ReplicaDirectory,
+    batch_position,
     log_directories,
-    offset_entries,
-    position_below,
     replica_directories,
     scan_batches,
 )
-from tidelog.pipeline.segments.storage import FileEntry, Storage, is_local
+from tidelog.pipeline.segments.storage import FileEntry, Storage
 from tidelog.records.batch import BatchHeader, EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
@@ -158,8 +161,6 @@ __all__ = [
 ]
 
 _ATTEMPTS: Final = 5
-_OFFSET_DIGITS: Final = 20
-_TRANSACTION_INDEX_ENTRY_BYTES: Final = 34
 
 
 def visible_logs(
@@ -247,26 +248,16 @@ def visible_log(storage: Storage, replica: ReplicaDirectory, isolation_level: st
     )
 
 
-def _offsets_of(files: dict[str, FileEntry], suffix: str) -> list[int]:
-    return sorted(
-        int(stem)
-        for name in files
-        if name.endswith(suffix)
-        and len(stem := name.removesuffix(suffix)) == _OFFSET_DIGITS
-        and stem.isdecimal()
-    )
-
-
 def _segments(files: dict[str, FileEntry]) -> tuple[SegmentFile, ...]:
-    bases = _offsets_of(files, LOG_SUFFIX)
+    bases = offsets_of(files, LOG_SUFFIX)
 
     def path(base_offset: int, suffix: str) -> str | None:
-        entry = files.get(f"{base_offset:020d}{suffix}")
+        entry = files.get(file_name(base_offset, suffix))
         return entry.path if entry else None
 
     found = []
     for base_offset, next_base_offset in zip(bases, [*bases[1:], None], strict=True):
-        log = files[f"{base_offset:020d}{LOG_SUFFIX}"]
+        log = files[file_name(base_offset, LOG_SUFFIX)]
         found.append(
             SegmentFile(
                 base_offset,
@@ -369,12 +360,12 @@ def _committed_end(
 def _snapshot_at_or_below(
     storage: Storage, files: dict[str, FileEntry], offset: int
 ) -> tuple[int, OpenTransactions]:
-    for found in reversed(_offsets_of(files, SNAPSHOT_SUFFIX)):
+    for found in reversed(offsets_of(files, SNAPSHOT_SUFFIX)):
         if found > offset:
             continue
         try:
             return found, OpenTransactions(
-                decode_snapshot(storage.read(files[f"{found:020d}{SNAPSHOT_SUFFIX}"].path))
+                decode_snapshot(storage.read(files[file_name(found, SNAPSHOT_SUFFIX)].path))
             )
         except CorruptFileError:
             continue  # a crash damaged it; an older snapshot and more batches give the same result
@@ -385,14 +376,11 @@ def _replay(
     storage: Storage, segment: SegmentFile, start: int, end: int, transactions: OpenTransactions
 ) -> int:
     """Passes the batches of [start, end) to `transactions`. Returns where they end, at most `end`."""
-    chunk_bytes = LOCAL_CHUNK_BYTES if is_local(segment.log_path) else REMOTE_CHUNK_BYTES
     with storage.open(segment.log_path) as file:
         size = file.size()
         reached = segment.base_offset
-        for position in dict.fromkeys((_position(storage, segment, start, size), 0)):
-            for batch in scan_batches(
-                file, position, size, min_offset=segment.base_offset, chunk_bytes=chunk_bytes
-            ):
+        for position in dict.fromkeys((batch_position(storage, segment, start, size), 0)):
+            for batch in scan_batches(file, segment, position, size):
                 header = batch.header
                 if header.base_offset >= end:
                     return end
@@ -410,23 +398,13 @@ def _replay(
     return reached if is_last else end
 
 
-def _position(storage: Storage, segment: SegmentFile, offset: int, size_bytes: int) -> int:
-    if offset <= segment.base_offset or segment.index_path is None:
-        return 0
-    try:
-        index = storage.read(segment.index_path)
-    except FileNotFoundError:
-        return 0
-    return position_below(offset_entries(index, segment.base_offset, size_bytes), offset)
-
-
 def _indexed_aborts(storage: Storage, segments: Sequence[SegmentFile]) -> list[AbortedRange]:
     found: list[AbortedRange] = []
     for segment in segments:
         if segment.transaction_index_path is None:
             continue
         data = storage.read(segment.transaction_index_path)
-        whole = len(data) - len(data) % _TRANSACTION_INDEX_ENTRY_BYTES  # the writer may be within an entry
+        whole = len(data) - len(data) % ABORTED_ENTRY.size  # the writer may be within an entry
         try:
             entries = decode_aborted_transactions(data[:whole], segment.base_offset)
         except CorruptFileError as error:

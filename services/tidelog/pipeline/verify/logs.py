@@ -27,14 +27,8 @@ from tidelog.pipeline.segments.layout import (
     SegmentFile,
     by_name,
 )
-from tidelog.pipeline.segments.log_files import (
-    LOCAL_CHUNK_BYTES,
-    REMOTE_CHUNK_BYTES,
-    offset_entries,
-    position_below,
-    scan_batches,
-)
-from tidelog.pipeline.segments.storage import Storage, is_local
+from tidelog.pipeline.segments.log_files import batch_position, scan_batches
+from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, SeenBatch, Span
 from tidelog.records.batch import iterate_headers
@@ -122,13 +116,10 @@ class SegmentBatches:
     def _of_segment(
         self, segment: SegmentFile, start: int, end: int, aborted: AbortedBatches
     ) -> Iterator[SeenBatch]:
-        chunk_bytes = LOCAL_CHUNK_BYTES if is_local(segment.log_path) else REMOTE_CHUNK_BYTES
         with self.storage.open(segment.log_path) as file:
             size = file.size()
-            position = self._position(segment, start, size)
-            for batch in scan_batches(
-                file, position, size, min_offset=segment.base_offset, chunk_bytes=chunk_bytes
-            ):
+            position = batch_position(self.storage, segment, start, size)
+            for batch in scan_batches(file, segment, position, size):
                 header = batch.header
                 if header.base_offset >= end:
                     return
@@ -137,15 +128,6 @@ class SegmentBatches:
                     header in aborted,
                     lambda at=batch.position, size=header.size_bytes: file.read_at(size, at),  # type: ignore[misc]
                 )
-
-    def _position(self, segment: SegmentFile, offset: int, size_bytes: int) -> int:
-        if offset <= segment.base_offset or segment.index_path is None:
-            return 0
-        try:
-            index = self.storage.read(segment.index_path)
-        except FileNotFoundError:
-            return 0
-        return position_below(offset_entries(index, segment.base_offset, size_bytes), offset)
 
 
 @dataclass(frozen=True)

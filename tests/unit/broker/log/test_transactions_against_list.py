@@ -20,7 +20,7 @@ from brokerlab.log_batches import append, make_batch, make_marker
 from brokerlab.logs import files, kill, open_log
 from tidelog.broker.log import segment_indexes
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import end_transaction_marker
 

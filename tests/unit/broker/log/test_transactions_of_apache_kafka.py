@@ -20,7 +20,7 @@ from brokerlab.log_batches import append, make_batch, make_marker, read_all
 from brokerlab.logs import OwnedLog, files, kill, open_log
 from brokerlab.peer_kafka import PeerKafka
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import parse_header
 from tidelog.records.record import iterate_records
 

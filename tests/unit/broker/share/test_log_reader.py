@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.share.log_reader import AbortedByProducer
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
-from tidelog.log_format.directory import TRANSACTION_INDEX_SUFFIX
+from tidelog.log_format.directory import TRANSACTION_INDEX_SUFFIX, file_name
+from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
 
 
 class AbortedTransactions:
@@ -48,7 +48,7 @@ class AbortedTransactions:
         found = self._by_base.get(base_offset)
         if found is None:
             try:
-                content = Path(self._directory, f"{base_offset:020d}{TRANSACTION_INDEX_SUFFIX}").read_bytes()
+                content = Path(self._directory, file_name(base_offset, TRANSACTION_INDEX_SUFFIX)).read_bytes()
             except FileNotFoundError:
                 content = b""
             found = self._by_base[base_offset] = decode_aborted_transactions(content, base_offset)

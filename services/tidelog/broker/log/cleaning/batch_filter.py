@@ -35,6 +35,7 @@ from tidelog.records.batch import (
     CRC_OFFSET,
     CURRENT_MAGIC,
     DELETE_HORIZON_BIT,
+    HEADER,
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
@@ -46,7 +47,6 @@ from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import append_varint, continue_varint
 
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 # base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
 _DECIDING: Final = struct.Struct(">qi4xb4xhi8xqq6xi")
 _CRC: Final = struct.Struct(">I")
@@ -127,7 +127,7 @@ class BatchFilter:
                     kept_records += 1
                     at = stop
                     continue
-            changed = self._filter(chunk, at, stop, BatchHeader._make(_HEADER.unpack_from(chunk, at)))
+            changed = self._filter(chunk, at, stop, BatchHeader._make(HEADER.unpack_from(chunk, at)))
             if changed is not None:
                 if unkept < at:
                     output.append(view[unkept:at])
@@ -360,7 +360,7 @@ def _empty_batch(header: BatchHeader) -> bytes:
 
 
 def _packed(header: BatchHeader, records: bytes) -> bytes:
-    batch = bytearray(_HEADER.pack(*header))
+    batch = bytearray(HEADER.pack(*header))
     batch += records
     _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
     return bytes(batch)

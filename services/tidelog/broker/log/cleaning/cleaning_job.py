@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.kernel.instants import WallMs
+from tidelog.log_format.entries import AbortedTransaction
 
 
 class SourceSegment(NamedTuple):

@@ -9,8 +9,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from tidelog.broker.log.cleaning.cleaning_job import SourceSegment
-from tidelog.broker.log.errors import TornLogError
-from tidelog.log_format.directory import LOG_SUFFIX
+from tidelog.log_format.batches import TornLogError
+from tidelog.log_format.directory import LOG_SUFFIX, file_name
 from tidelog.records.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES
 
 _LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
@@ -24,7 +24,7 @@ class SegmentReader:
     """
 
     def __init__(self, directory: str, segment: SourceSegment, buffer_bytes: int) -> None:
-        self.path = f"{directory}/{segment.base_offset:020d}{LOG_SUFFIX}"
+        self.path = f"{directory}/{file_name(segment.base_offset, LOG_SUFFIX)}"
         self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         self._size_bytes = segment.size_bytes
         self._buffer_bytes = max(buffer_bytes, 4 * BATCH_HEADER_BYTES)

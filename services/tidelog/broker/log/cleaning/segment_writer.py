@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from tidelog.broker.log.cleaning.batch_filter import KeptBatch
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, SourceSegment
-from tidelog.broker.log.segment_indexes import AbortedTransaction, encode_aborted_transactions
 from tidelog.log_format.directory import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
+    file_name,
+)
+from tidelog.log_format.entries import (
+    OFFSET_ENTRY,
+    TIME_ENTRY,
+    AbortedTransaction,
+    encode_aborted_transactions,
 )
 from tidelog.records.batch import NO_TIMESTAMP
-
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 class CleanedSegmentWriter:
@@ -45,7 +46,7 @@ class CleanedSegmentWriter:
         self._time_index = bytearray()
 
     def _path(self, suffix: str) -> str:
-        return f"{self._directory}/{self._base_offset:020d}{suffix}{CLEANED_SUFFIX}"
+        return f"{self._directory}/{file_name(self._base_offset, suffix)}{CLEANED_SUFFIX}"
 
     def append(self, output: Sequence[bytes | memoryview], kept: Sequence[KeptBatch]) -> None:
         data = output[0] if len(output) == 1 else b"".join(output)
@@ -61,7 +62,7 @@ class CleanedSegmentWriter:
             if timestamp > self._max_timestamp:
                 self._max_timestamp, self._offset_of_max = timestamp, last_offset
             if unindexed > interval:
-                self._offset_index += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+                self._offset_index += OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
                 self._note_time()
                 unindexed = 0
             unindexed += size
@@ -70,7 +71,7 @@ class CleanedSegmentWriter:
 
     def _note_time(self) -> None:
         if self._max_timestamp > self._last_indexed_timestamp:
-            self._time_index += _TIME_ENTRY.pack(self._max_timestamp, self._offset_of_max - self._base_offset)
+            self._time_index += TIME_ENTRY.pack(self._max_timestamp, self._offset_of_max - self._base_offset)
             self._last_indexed_timestamp = self._max_timestamp
 
     def finish(self, aborted: Sequence[AbortedTransaction]) -> CleanedSegment:
@@ -80,7 +81,7 @@ class CleanedSegmentWriter:
         replacing it.
         """
         self._note_time()
-        status = os.stat(f"{self._directory}/{self._sources[-1].base_offset:020d}{LOG_SUFFIX}")
+        status = os.stat(f"{self._directory}/{file_name(self._sources[-1].base_offset, LOG_SUFFIX)}")
         # The modification time is that of the newest source: retention uses it if the batches have no
         # timestamps.
         os.utime(self._fd, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -98,8 +99,8 @@ class CleanedSegmentWriter:
             self._max_timestamp,
             self._offset_of_max,
             self._first_timestamp,
-            len(self._offset_index) // _OFFSET_ENTRY.size,
-            len(self._time_index) // _TIME_ENTRY.size,
+            len(self._offset_index) // OFFSET_ENTRY.size,
+            len(self._time_index) // TIME_ENTRY.size,
         )
 
     def close(self) -> None:

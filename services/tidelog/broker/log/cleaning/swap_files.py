@@ -15,10 +15,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
-from tidelog.broker.log.batch_scan import locate
 from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
+from tidelog.log_format.batches import locate
 from tidelog.log_format.directory import (
     CLEANED_SUFFIX,
     LOG_SUFFIX,
@@ -106,7 +107,7 @@ def _end_offset(path: str, base_offset: int) -> int:
     end_offset = base_offset
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        for _, _, last_offset, _ in locate(fd, 0, os.fstat(fd).st_size):
+        for _, _, last_offset, _ in locate(partial(os.pread, fd), 0, os.fstat(fd).st_size):
             end_offset = last_offset + 1
     finally:
         os.close(fd)

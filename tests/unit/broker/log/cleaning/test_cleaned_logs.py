@@ -23,7 +23,7 @@ from tidelog.broker.log.cleaning.cleaning_job import (
 )
 from tidelog.broker.log.cleaning.offset_map import MAP_ENTRY_BYTES
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.segment_indexes import AbortedTransaction
+from tidelog.log_format.entries import AbortedTransaction
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 

@@ -1,17 +1,16 @@
-"""Reads the batches of a segment from its file, by their headers.
+"""Finds the batches of a segment by their headers.
 
 `locate` returns only the offsets and the sizes of batches, which is all that a fetch needs. `scan_headers`
-returns complete headers and can check the CRCs.
+returns complete headers and can check the CRCs. Both read the segment by a function of their caller.
 """
 
 from __future__ import annotations
 
-import os
 import struct
-from collections.abc import Iterator
-from typing import Final
+import sys
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
-from tidelog.broker.log.errors import TornLogError
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     CURRENT_MAGIC,
@@ -29,8 +28,25 @@ CRC_CHUNK_BYTES: Final = 1024 * 1024
 
 _PLACE = struct.Struct(">qi11xi")  # base offset, batch length, ..., last offset delta
 
+ReadAt: TypeAlias = Callable[[int, int], bytes]
+"""Returns a number of bytes from a position, or fewer at the end of the file."""
 
-def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+
+class TornLogError(ValueError):
+    """A segment has no valid batch at `position`; recovery cuts the segment there.
+
+    If `is_cut_off`, the file ends within the batch, which is normal after the death of the writer. Otherwise
+    the segment is damaged.
+    """
+
+    def __init__(self, position: int, reason: str, *, is_cut_off: bool = False) -> None:
+        super().__init__(f"position {position}: {reason}")
+        self.position = position
+        self.reason = reason
+        self.is_cut_off = is_cut_off
+
+
+def locate(read_at: ReadAt, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields (position, base offset, last offset, size in bytes) of each batch from `position` to `end`.
 
     Raises OSError, and TornLogError if no batch begins at a position where one must begin.
@@ -40,7 +56,7 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
         at = position - chunk_start
         if at + BATCH_HEADER_BYTES > len(chunk):
             chunk, chunk_start, at = (
-                os.pread(fd, min(LOCATE_CHUNK_BYTES, end - position), position),
+                read_at(min(LOCATE_CHUNK_BYTES, end - position), position),
                 position,
                 0,
             )
@@ -54,7 +70,13 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
 
 
 def scan_headers(
-    fd: int, position: int, end: int, *, min_offset: int = 0, checks_crc: bool = False
+    read_at: ReadAt,
+    position: int,
+    end: int,
+    *,
+    min_offset: int = 0,
+    checks_crc: bool = False,
+    chunk_bytes: int = HEADER_CHUNK_BYTES,
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Yields (position, header, bytes) of each batch from `position` to `end`.
 
@@ -63,13 +85,14 @@ def scan_headers(
     have magic 2, whose base offset is below `min_offset` or not above the offsets before it, or whose CRC
     does not match.
     """
-    chunk_bytes = CRC_CHUNK_BYTES if checks_crc else HEADER_CHUNK_BYTES
+    if checks_crc:
+        chunk_bytes = max(chunk_bytes, CRC_CHUNK_BYTES)
     chunk, chunk_start, next_offset = memoryview(b""), 0, min_offset
     while position < end:
         at = position - chunk_start
         if at + BATCH_HEADER_BYTES > len(chunk):
             chunk, chunk_start, at = (
-                memoryview(os.pread(fd, min(chunk_bytes, end - position), position)),
+                memoryview(read_at(min(chunk_bytes, end - position), position)),
                 position,
                 0,
             )
@@ -77,14 +100,14 @@ def scan_headers(
                 raise _less_than_a_header(position, len(chunk))
         header = parse_header(chunk, at)
         size = header.size_bytes
-        problem = _header_problem(header, next_offset, end - position)
+        problem = header_problem(header, next_offset, end - position)
         if problem:
             is_cut_off = header.magic == CURRENT_MAGIC and size > end - position
             raise TornLogError(position, problem, is_cut_off=is_cut_off)
         if checks_crc:
             if at + size > len(chunk):
                 chunk, chunk_start, at = (
-                    memoryview(os.pread(fd, max(chunk_bytes, size), position)),
+                    memoryview(read_at(max(chunk_bytes, size), position)),
                     position,
                     0,
                 )
@@ -99,7 +122,8 @@ def _less_than_a_header(position: int, left_bytes: int) -> TornLogError:
     return TornLogError(position, f"{left_bytes} bytes are left, less than a batch header", is_cut_off=True)
 
 
-def _header_problem(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:
+def header_problem(header: BatchHeader, next_offset: int, bytes_left: int = sys.maxsize) -> str | None:
+    """Returns why a batch cannot be the one that follows `next_offset - 1` in a log, None if it can."""
     if header.batch_length < MIN_BATCH_LENGTH:
         return f"batch length {header.batch_length}"
     if header.magic != CURRENT_MAGIC:
