@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from tidelog.model.acl import ANONYMOUS
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
@@ -25,9 +26,6 @@ MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """Limit of the unsent bytes of one session. A session whose peer reads so slowly that it reaches the limit is
 closed.
 """
-
-
-# -- items from the coordinator
 
 
 class Hello(NamedTuple):
@@ -184,9 +182,6 @@ FromCoordinator: TypeAlias = (
 )
 
 
-# -- items from the broker
-
-
 class Welcome(NamedTuple):
     """The answer to Hello."""
 
@@ -255,9 +250,10 @@ class ForwardedToShard(NamedTuple):
     api_key: int
     api_version: int
     body: bytes
-    principal: str
-    client_id: str | None
-    host: str
+    principal: str = ANONYMOUS
+    client_id: str | None = None
+    host: str = ""
+    """The address of the client, or "" if the broker itself asks."""
     traceparent: str = ""
     describable: DescribableTopics | None = None
     """None if the client may describe all topics."""

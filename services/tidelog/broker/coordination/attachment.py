@@ -10,20 +10,22 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.requests.request import RequestContext
 from tidelog.kernel.instants import MonotonicMs, WallMs
-from tidelog.model.acl import ANONYMOUS
+from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fair_budget import Holding, client_key
+from tidelog.model.fair_budget import Holding
 from tidelog.model.topics import DescribableTopics
 from tidelog.rpc.coordinator_session import (
     AppendToShard,
+    ForwardedToShard,
     ReadShard,
     SessionLine,
     ShardAttached,
@@ -43,18 +45,53 @@ CALL_BYTES: Final = 1_024
 _log = structlog.get_logger(__name__)
 
 
-# -- requests on their way to a coordinator
+OnAnswered = Callable[[bytes | None, ErrorCode], None]
+"""Receives the body of the response, or None and the error code that says why there is no response."""
 
 
-class Asker(NamedTuple):
-    """The client of a request, as the coordinator learns it."""
+class ShardCall:
+    """A request on its way to the owner of a shard. The owner's coordinator answers it, or this broker
+    refuses it when the coordinator is lost, whichever comes first.
 
-    principal: str = ANONYMOUS
-    client_id: str | None = None
-    host: str = ""
-    traceparent: str = ""
-    describable: DescribableTopics | None = None
-    """The topics that the client may describe. None if it may describe all topics."""
+    `body` is as the client sent it, without its header. `context` is the client's request; without it, this
+    broker itself asks. `describable` has the topics that the client may describe, or is None if it may
+    describe all topics.
+    """
+
+    __slots__ = (
+        "_on_answered",
+        "api_key",
+        "api_version",
+        "attachment",
+        "body",
+        "context",
+        "describable",
+        "holding",
+        "names_holding",
+        "on_abandoned",
+    )
+
+    def __init__(
+        self,
+        api_key: int,
+        api_version: int,
+        body: bytes,
+        on_answered: OnAnswered | None = None,
+        context: RequestContext | None = None,
+        describable: DescribableTopics | None = None,
+    ) -> None:
+        self.api_key = api_key
+        self.api_version = api_version
+        self.body = body
+        self.context = context
+        self.describable = describable
+        self.holding: Holding | None = None
+        """The part of the session's budget that this call takes."""
+        self.names_holding: Holding | None = None
+        self.on_abandoned: Callable[[], None] | None = None
+        self.attachment: Attachment | None = None
+        """The call is refused when this attachment ends."""
+        self._on_answered = on_answered
 
     @property
     def told_names(self) -> int:
@@ -62,50 +99,53 @@ class Asker(NamedTuple):
         names = None if self.describable is None else self.describable.names
         return 0 if names is None else len(names)
 
-    @property
-    def budget_key(self) -> str:
-        """The key of the client in fair budgets."""
-        return client_key(self.principal, self.host)
+    def frame(self, request_id: int, shard: ShardId) -> ForwardedToShard:
+        """Returns the item with which the request leaves."""
+        context = self.context
+        if context is None:
+            return ForwardedToShard(request_id, shard, self.api_key, self.api_version, self.body)
+        return ForwardedToShard(
+            request_id,
+            shard,
+            self.api_key,
+            self.api_version,
+            self.body,
+            context.principal,
+            context.client_id,
+            context.host,
+            context.traceparent,
+            self.describable,
+        )
 
+    async def ask(self, pass_on: Callable[[ShardCall], ErrorCode]) -> tuple[bytes | None, ErrorCode]:
+        """Passes this call on and returns its answer, or None and an error code."""
+        answer: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
 
-class PassedOnRequest(NamedTuple):
-    """A request to a coordinator. `body` is as the client sent it, without its header."""
+        def on_answered(body: bytes | None, error: ErrorCode) -> None:
+            if not answer.done():
+                answer.set_result((body, error))
 
-    api_key: int
-    api_version: int
-    body: bytes
-    asker: Asker = Asker()
+        self._on_answered = on_answered
+        refused = pass_on(self)
+        if refused:
+            return None, refused
+        try:
+            return await answer
+        finally:
+            self.abandon()
 
-    @property
-    def size_bytes(self) -> int:
-        """About how much the request takes, here and in the coordinator's queue. Clients choose their ids, of
-        up to 32 KiB.
-        """
-        client = self.asker
-        texts = len(client.principal) + len(client.client_id or "") + len(client.traceparent)
-        return CALL_BYTES + len(self.body) + texts
-
-
-OnAnswered = Callable[[bytes | None, ErrorCode], None]
-"""Receives the body of the response, or None and the error code that says why there is no response."""
-
-
-class Call:
-    """A request that was passed on. The coordinator answers it, or this broker refuses it when the
-    coordinator is lost, whichever comes first.
-    """
-
-    __slots__ = ("_on_answered", "attachment", "holding", "names_holding", "on_abandoned", "request")
-
-    def __init__(self, request: PassedOnRequest, on_answered: OnAnswered) -> None:
-        self.request = request
-        self.holding: Holding | None = None
-        """The part of the session's budget that this call takes."""
-        self.names_holding: Holding | None = None
-        self.on_abandoned: Callable[[], None] | None = None
-        self.attachment: Attachment | None = None
-        """The call is refused when this attachment ends."""
-        self._on_answered: OnAnswered | None = on_answered
+    async def ask_within(
+        self, pass_on: Callable[[ShardCall], ErrorCode], timer: Timer, timeout_ms: int
+    ) -> tuple[bytes | None, ErrorCode]:
+        """Asks as `ask` does, and returns REQUEST_TIMED_OUT if there is no answer within `timeout_ms`."""
+        expiry = timer.add(
+            lambda: self.answered(None, ErrorCode.REQUEST_TIMED_OUT),
+            MonotonicMs(timer.monotonic_ms() + timeout_ms),
+        )
+        try:
+            return await self.ask(pass_on)
+        finally:
+            expiry.cancel()
 
     def answered(self, body: bytes | None, error: ErrorCode) -> None:
         """Passes the first answer on and ignores all others."""
@@ -121,7 +161,12 @@ class Call:
             self.on_abandoned = None
 
 
-# -- attachments
+def size_bytes(frame: ForwardedToShard) -> int:
+    """Returns about how much a request takes, here and at the coordinator. Clients choose their ids, of
+    up to 32 KiB.
+    """
+    texts = len(frame.principal) + len(frame.client_id or "") + len(frame.traceparent)
+    return CALL_BYTES + len(frame.body) + texts
 
 
 class AttachedSession(Protocol):
@@ -131,7 +176,7 @@ class AttachedSession(Protocol):
     serving: dict[ShardId, int]
     """The shards that the session's coordinator serves, with their shard epochs."""
 
-    def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
+    def pass_on(self, shard: ShardId, call: ShardCall, attachment: Attachment | None) -> ErrorCode:
         """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
         ...
 
@@ -182,7 +227,7 @@ class Attachment:
         self.replica = replica
         self.leader_epoch = replica.core.leader_epoch
         self.is_ended = False
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, ShardCall] = {}
         """Clients' requests, by request id, that the owner has not answered or whose answers are held."""
         self.untaken_bytes = 0
         """The size of the records that were read for the owner and that it may not have received yet."""
@@ -260,7 +305,7 @@ class Attachment:
         if problem:
             self.session.lose(self, problem)
 
-    def hold(self, request_id: int, call: Call, body: bytes, offset: int, now_ms: MonotonicMs) -> None:
+    def hold(self, request_id: int, call: ShardCall, body: bytes, offset: int, now_ms: MonotonicMs) -> None:
         """Keeps the answer until the high watermark has reached `offset`."""
         if self.problem():  # The records that this broker has at `offset` may be another leader's.
             self.session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -288,7 +333,7 @@ class Attachment:
         heapq.heapify(self._held)
         for _, _, request_id, _, _ in sorted(expired):
             call = self.calls.get(request_id)
-            is_read = call is not None and call.request.api_key == ApiKey.OFFSET_FETCH
+            is_read = call is not None and call.api_key == ApiKey.OFFSET_FETCH
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_read else ErrorCode.COORDINATOR_NOT_AVAILABLE
             self.session.finish(request_id, None, error)
 
@@ -300,9 +345,6 @@ class Attachment:
         self._held.clear()
         for request_id in tuple(self.calls):
             self.session.finish(request_id, None, refusal)
-
-
-# -- reads
 
 
 class ShardReads:

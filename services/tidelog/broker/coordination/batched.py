@@ -11,10 +11,11 @@ import asyncio
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
-from tidelog.broker.coordination.coordination import Coordination, NamedRequest, asker, forward_body
+from tidelog.broker.coordination.attachment import ShardCall
+from tidelog.broker.coordination.coordination import Coordination, NamedRequest, forward_body
 from tidelog.broker.requests.error_responses import Items, item_error, items_of, refusal
 from tidelog.broker.requests.request import Answer, EncodedBody, Reply, RequestContext
 from tidelog.broker.security.authorization.judging import GROUP_OPERATIONS
@@ -149,7 +150,7 @@ async def ask_each(
                 api_key,
                 version,
                 b"".join(map(bytes, encode(replace(message, **{fields.asked: items})))),
-                asker(context),
+                context,
             )
             for shard, items in parts
         )
@@ -184,17 +185,20 @@ async def forward_edited(
     """
     api_key, version = int(context.route.api_key), context.api_version
     shard = coordination.shard_of(kind, request.name)
-    answer, error = await ask_shard_for_bytes(
-        coordination, shard, api_key, version, request.body, asker(context)
-    )
+    answer, error = await ask_shard_for_bytes(coordination, shard, api_key, version, request.body, context)
     return refusal(api_key, version, request.body, error) if answer is None else EncodedBody((answer,))
 
 
 async def ask_shard(
-    coordination: Coordination, shard: ShardId | None, api_key: int, version: int, body: bytes, client: Asker
+    coordination: Coordination,
+    shard: ShardId | None,
+    api_key: int,
+    version: int,
+    body: bytes,
+    context: RequestContext,
 ) -> tuple[Any, ErrorCode]:
     """Returns the decoded answer of the shard's owner, or None and an error code."""
-    answer, error = await ask_shard_for_bytes(coordination, shard, api_key, version, body, client)
+    answer, error = await ask_shard_for_bytes(coordination, shard, api_key, version, body, context)
     if answer is None:
         return None, error
     try:
@@ -205,23 +209,15 @@ async def ask_shard(
 
 
 async def ask_shard_for_bytes(
-    coordination: Coordination, shard: ShardId | None, api_key: int, version: int, body: bytes, client: Asker
+    coordination: Coordination,
+    shard: ShardId | None,
+    api_key: int,
+    version: int,
+    body: bytes,
+    context: RequestContext,
 ) -> tuple[bytes | None, ErrorCode]:
     """Returns the answer of the shard's owner as it is on the wire, or None and an error code."""
-    answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
-
-    def on_answered(answer: bytes | None, error: ErrorCode) -> None:
-        if not answered.done():
-            answered.set_result((answer, error))
-
-    call = Call(PassedOnRequest(api_key, version, body, client), on_answered)
-    refused = coordination.pass_on(shard, call)
-    if refused:
-        return None, refused
-    try:
-        return await answered
-    finally:
-        call.abandon()
+    return await ShardCall(api_key, version, body, context=context).ask(partial(coordination.pass_on, shard))
 
 
 async def ask_all_shards(
@@ -232,6 +228,6 @@ async def ask_all_shards(
     """
     api_key, version = int(context.route.api_key), context.api_version
     return [
-        await ask_shard(coordination, shard, api_key, version, body, asker(context))
+        await ask_shard(coordination, shard, api_key, version, body, context)
         for shard in coordination.led_shards(kind)
     ]

@@ -21,7 +21,7 @@ import structlog
 from tidelog.broker.cluster.controller_connection import ControllerConnection
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
-from tidelog.broker.coordination.attachment import Asker, Attachment, Call, PassedOnRequest, ShardReads
+from tidelog.broker.coordination.attachment import Attachment, ShardCall, ShardReads, size_bytes
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.markers import MarkerWriter
 from tidelog.broker.coordination.offset_positions import OffsetPositions
@@ -37,7 +37,7 @@ from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding
+from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding, client_key
 from tidelog.model.topics import (
     MAX_REMEMBERED_NAME_CHARS,
     UNTOLD_TOPICS,
@@ -53,7 +53,6 @@ from tidelog.rpc.coordinator_session import (
     AskShareStates,
     AttachShard,
     DetachShard,
-    ForwardedToShard,
     FromBroker,
     Hello,
     Item,
@@ -126,7 +125,7 @@ class CoordinatorSession:
         self.serving: dict[ShardId, int] = {}
         """The shards that this coordinator serves, with their shard epochs."""
         self.attachments: dict[int, Attachment] = {}
-        self.calls: dict[int, Call] = {}
+        self.calls: dict[int, ShardCall] = {}
         self.is_closed = False
         self.call_budget = FairBudget(MAX_CALL_BYTES, MAX_CALL_BYTES // 8)
         self.names_budget = FairBudget(MAX_TOLD_NAMES)
@@ -134,8 +133,6 @@ class CoordinatorSession:
         self._reads = ShardReads(self)
         self._questions: set[asyncio.Task[None]] = set()
         self._marker_writes = 0
-
-    # -- SessionEnd
 
     def received(self, items: Sequence[Item]) -> None:
         for item in items:
@@ -162,20 +159,19 @@ class CoordinatorSession:
         if not self.is_closed:
             self._shut()
 
-    # -- calls and attachments
-
-    def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
+    def pass_on(self, shard: ShardId, call: ShardCall, attachment: Attachment | None) -> ErrorCode:
         """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
-        request = call.request
         request_id = self._next_request_id
+        frame = call.frame(request_id, shard)
         holding = Holding(lambda: self.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         now_s = self._coordination.monotonic_s()
-        key, told_names = request.asker.budget_key, min(request.asker.told_names, MAX_TOLD_NAMES)
+        key = client_key(frame.principal, frame.host)
+        told_names = min(call.told_names, MAX_TOLD_NAMES)
         if told_names:
             call.names_holding = Holding(holding.evict)
             if not self.names_budget.resize(call.names_holding, key, told_names, now_s):
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        if not self.call_budget.resize(holding, key, request.size_bytes, now_s):
+        if not self.call_budget.resize(holding, key, size_bytes(frame), now_s):
             if call.names_holding is not None:
                 self.names_budget.forget(call.names_holding, now_s)
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -186,16 +182,7 @@ class CoordinatorSession:
         if attachment is not None:
             call.attachment = attachment
             attachment.calls[request_id] = call
-        self.line.send(
-            ForwardedToShard(
-                request_id,
-                shard,
-                request.api_key,
-                request.api_version,
-                request.body,
-                *request.asker,
-            )
-        )
+        self.line.send(frame)
         return ErrorCode.NONE
 
     def finish(self, request_id: int, body: bytes | None, error: ErrorCode) -> None:
@@ -224,8 +211,6 @@ class CoordinatorSession:
         if not self.is_closed:
             self._shut()
             self.line.close()
-
-    # -- the coordinator's items
 
     def _take(self, item: Item) -> None:
         if self.coordinator_id is None:
@@ -380,8 +365,6 @@ class CoordinatorSession:
         if not self.is_closed:
             self.line.send(item)
 
-    # -- ends
-
     def _end_attachment(self, attachment: Attachment) -> None:
         del self.attachments[attachment.number]
         self._coordination.detached(attachment)
@@ -465,8 +448,6 @@ class Coordination:
             self._share_state = ShareStateClient(self, self._timer)
         return self._share_state
 
-    # -- sessions
-
     def accept(self, line: SessionLine) -> CoordinatorSession:
         session = CoordinatorSession(self, line)
         if self._is_stopped or len(self._sessions) >= MAX_SESSIONS:
@@ -504,9 +485,9 @@ class Coordination:
         self._serving_changed.set()
         self._serving_changed = asyncio.Event()
 
-    # -- answers that wait for replication
-
-    def hold(self, attachment: Attachment, request_id: int, call: Call, body: bytes, offset: int) -> None:
+    def hold(
+        self, attachment: Attachment, request_id: int, call: ShardCall, body: bytes, offset: int
+    ) -> None:
         """Keeps an answer until its records are replicated; one of a group at most for
         `offsets.commit.timeout.ms`, as in Kafka.
         """
@@ -568,8 +549,6 @@ class Coordination:
         for session in tuple(self._sessions):
             session.end()
 
-    # -- attachments
-
     def attach(self, session: CoordinatorSession, item: AttachShard) -> Attachment:
         """Returns a new attachment. Raises KafkaError if this broker does not lead the partition or the shard
         has a newer owner.
@@ -600,8 +579,6 @@ class Coordination:
             del self._attached[attachment.shard]
             self._waiting.stop_observing(attachment.shard.topic_partition)
 
-    # -- requests
-
     def shard_of(self, kind: ShardKind, name: str) -> ShardId | None:
         """Returns the shard of a group or transactional id, or None if the internal topic does not exist."""
         topic = self._metadata.topics.get(kind.topic)
@@ -625,14 +602,14 @@ class Coordination:
         shards = [ShardId(kind, state.partition) for state in topic.partitions]
         return [shard for shard in shards if self._may_lead(shard.topic_partition)]
 
-    def pass_on(self, shard: ShardId | None, call: Call) -> ErrorCode:
+    def pass_on(self, shard: ShardId | None, call: ShardCall) -> ErrorCode:
         """Passes a client's request on to the owner of the shard. Returns NONE, or why there is no owner."""
         if shard is None:
             return ErrorCode.NOT_COORDINATOR
         attachment = self._attached.get(shard)
         if attachment is None or not attachment.is_serving:
             refused = self.refusal(shard)
-            if refused is ErrorCode.NOT_COORDINATOR and self._is_told_to_wait(call.request.api_key):
+            if refused is ErrorCode.NOT_COORDINATOR and self._is_told_to_wait(call.api_key):
                 return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
             return refused
         return attachment.session.pass_on(shard, call, attachment)
@@ -664,11 +641,11 @@ class Coordination:
         self._searches.add(task)
         task.add_done_callback(self._searches.discard)
 
-    def ask_transaction_owner(self, transactional_id: str, call: Call) -> ErrorCode:
+    def ask_transaction_owner(self, transactional_id: str, call: ShardCall) -> ErrorCode:
         """Passes a request of this broker on to the coordinator of a transaction. See ask_shard_owner."""
         return self.ask_shard_owner(self.shard_of(ShardKind.TRANSACTION, transactional_id), call)
 
-    def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode:
+    def ask_shard_owner(self, shard: ShardId | None, call: ShardCall) -> ErrorCode:
         """Passes a request of this broker on to the owner of the shard, wherever the partition is led.
         Returns NONE, or why there is no owner.
         """
@@ -702,9 +679,6 @@ def _sum(uses: Sequence[BudgetUse], evicted_before: int) -> BudgetUse:
         sum(use.total for use in uses),
         evicted_before + sum(use.evicted_total for use in uses),
     )
-
-
-# -- clients' requests about one group or transaction
 
 
 class NamedRequest(NamedTuple):
@@ -745,11 +719,6 @@ def _string(body: bytes, position: int, is_flexible: bool) -> tuple[int, int]:
     return start, start + length
 
 
-def asker(context: RequestContext) -> Asker:
-    """Returns the client of a request, as its coordinator learns it."""
-    return Asker(context.principal, context.client_id, context.host, context.traceparent)
-
-
 def forward_named(
     coordination: Coordination, kind: ShardKind, request: NamedRequest, context: RequestContext
 ) -> Answer:
@@ -781,12 +750,12 @@ def _forward_restricted(
     """Passes on a request of a client that may not describe all topics. If the coordinator asks for them, the
     request is passed on again, with those that the client may describe.
     """
-    shard = coordination.shard_of(kind, request.name)
-    to_client = client_call(request.body, context)
+    shard, body = coordination.shard_of(kind, request.name), request.body
+    api_key, version = int(context.route.api_key), context.api_version
+    to_client = client_call(body, context)
 
     def tell(topics: DescribableTopics) -> None:
-        client = to_client.request.asker._replace(describable=topics)
-        told = Call(to_client.request._replace(asker=client), to_client.answered)
+        told = ShardCall(api_key, version, body, to_client.answered, context, topics)
         error = coordination.pass_on(shard, told)
         if error:
             to_client.answered(None, error)
@@ -797,11 +766,10 @@ def _forward_restricted(
         else:
             to_client.answered(answer, error)
 
-    client = to_client.request.asker._replace(describable=UNTOLD_TOPICS)
-    asked = Call(to_client.request._replace(asker=client), on_answered)
+    asked = ShardCall(api_key, version, body, on_answered, context, UNTOLD_TOPICS)
     refused = coordination.pass_on(shard, asked)
     if refused:
-        return refusal(int(context.route.api_key), context.api_version, request.body, refused)
+        return refusal(api_key, version, body, refused)
     context.park(on_abandoned=to_client.abandon)
     return PARKED
 
@@ -818,7 +786,7 @@ def forward_body(
     return PARKED
 
 
-def client_call(body: bytes, context: RequestContext) -> Call:
+def client_call(body: bytes, context: RequestContext) -> ShardCall:
     """Returns a call whose answer goes to the client."""
     route = context.route
     api_key, version = int(route.api_key), context.api_version
@@ -832,4 +800,4 @@ def client_call(body: bytes, context: RequestContext) -> Call:
         except MalformedMessageError as malformed:
             context.connection.refuse(str(malformed))
 
-    return Call(PassedOnRequest(api_key, version, body, asker(context)), on_answered)
+    return ShardCall(api_key, version, body, on_answered, context)

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.requests.waiting import Purgatory, Waiter
@@ -55,7 +55,7 @@ class MarkerWriter:
         waiting_produce: Purgatory,
         clock: Clock,
         timer: Timer,
-        pass_on: Callable[[ShardId, Call], ErrorCode],
+        pass_on: Callable[[ShardId, ShardCall], ErrorCode],
         timeout_ms: int,
     ) -> None:
         """Markers wait for their replication for `timeout_ms` (request.timeout.ms). After that, the
@@ -124,7 +124,7 @@ class MarkerWriter:
             )
         )
         write.unanswered.add(place)
-        call = Call(PassedOnRequest(ApiKey.WRITE_TXN_MARKERS, _VERSION, body), on_answered)
+        call = ShardCall(ApiKey.WRITE_TXN_MARKERS, _VERSION, body, on_answered)
         refused = self._pass_on(shard, call)
         if refused:
             call.answered(None, refused)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
-from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.coordination.internal_topics import InternalTopics
-from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import TurnBudget
 from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind
@@ -89,7 +89,7 @@ class ShardOwners(Protocol):
 
     def share_shard(self, group_id: str, topic_id: UUID, partition: int) -> ShardId | None: ...
 
-    def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode: ...
+    def ask_shard_owner(self, shard: ShardId | None, call: ShardCall) -> ErrorCode: ...
 
     async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None: ...
 
@@ -173,28 +173,10 @@ class ShareStateClient:
     async def _ask_owner(self, shard: ShardId | None, api_key: int, request: Any) -> Any:
         if shard is None:
             return _refused(api_key, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
-
-        def on_answered(answer: bytes | None, error: ErrorCode) -> None:
-            if not answered.done():
-                answered.set_result((answer, error))
-
         version = api_spec(api_key).max_version
         body = b"".join(map(bytes, codec.request_encoder(api_key, version)(request)))
-        call = Call(PassedOnRequest(api_key, version, body), on_answered)
-        refused = self._owners.ask_shard_owner(shard, call)
-        if refused:
-            return _refused(api_key, request, refused)
-        timer = self._timer
-        expiry = timer.add(
-            lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT),
-            MonotonicMs(timer.monotonic_ms() + TIMEOUT_MS),
-        )
-        try:
-            answer, error = await answered
-        finally:
-            expiry.cancel()
-            call.abandon()
+        pass_on = partial(self._owners.ask_shard_owner, shard)
+        answer, error = await ShardCall(api_key, version, body).ask_within(pass_on, self._timer, TIMEOUT_MS)
         await self._budget.take(1 if answer is None else 1 + len(answer) // BYTES_OF_AN_ANSWER)
         if answer is None:
             return _refused(api_key, request, error)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
-from tidelog.broker.coordination.attachment import Call, PassedOnRequest
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -31,7 +30,9 @@ class Verification:
     An answer that takes longer than `timeout_ms` (request.timeout.ms) is REQUEST_TIMED_OUT.
     """
 
-    def __init__(self, ask_owner: Callable[[str, Call], ErrorCode], timer: Timer, timeout_ms: int) -> None:
+    def __init__(
+        self, ask_owner: Callable[[str, ShardCall], ErrorCode], timer: Timer, timeout_ms: int
+    ) -> None:
         self._ask_owner = ask_owner
         self._timer = timer
         self._timeout_ms = timeout_ms
@@ -48,27 +49,10 @@ class Verification:
         """Returns the coordinator's error code for each partition. A failure between the services is an error
         code of coordinators, too.
         """
-        answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
-
-        def on_answered(answer: bytes | None, error: ErrorCode) -> None:
-            if not answered.done():
-                answered.set_result((answer, error))
-
         body = _question(transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only)
-        call = Call(PassedOnRequest(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body), on_answered)
-        refused = self._ask_owner(transactional_id, call)
-        if refused:
-            return dict.fromkeys(partitions, refused)
-        timer = self._timer
-        expiry = timer.add(
-            lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT),
-            MonotonicMs(timer.monotonic_ms() + self._timeout_ms),
-        )
-        try:
-            answer, error = await answered
-        finally:
-            expiry.cancel()
-            call.abandon()
+        call = ShardCall(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body)
+        pass_on = partial(self._ask_owner, transactional_id)
+        answer, error = await call.ask_within(pass_on, self._timer, self._timeout_ms)
         return _results(answer, error, partitions)
 
     def add_one(
@@ -89,7 +73,7 @@ class Verification:
             on_result(_results(answer, error, (partition,))[partition])
 
         body = _question(transactional_id, producer_id, producer_epoch, (partition,), verify_only=verify_only)
-        call = Call(PassedOnRequest(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body), on_answered)
+        call = ShardCall(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body, on_answered)
         refused = self._ask_owner(transactional_id, call)
         if refused:
             on_result(refused)

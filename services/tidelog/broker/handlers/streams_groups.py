@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
-from tidelog.broker.coordination.coordination import asker
 from tidelog.broker.requests.error_responses import error_response
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.acl import AclOperation, ResourceType
@@ -87,7 +86,7 @@ class StreamsGroupHeartbeatHandler:
         api_key = ApiKey.STREAMS_GROUP_HEARTBEAT
         shard = self._coordination.shard_of(ShardKind.GROUP, message.group_id)
         answer, error = await ask_shard_for_bytes(
-            self._coordination, shard, api_key, version, request.body, asker(context)
+            self._coordination, shard, api_key, version, request.body, context
         )
         if answer is None:
             return cast(StreamsGroupHeartbeatResponse, error_response(api_key, version, message, error))

@@ -395,11 +395,11 @@ class CoordinatorRuntime:
         self._is_flush_due = True  # the call below sends everything that is decided before it
         until_ms = self._clock.monotonic_ms() + SLICE_MS
         while self._items:
-            session, item, is_outdated = self._items.take()
+            session, item, arrival = self._items.take()
             if session.is_over:
                 continue
             try:
-                if is_outdated and isinstance(item, ForwardedToShard):
+                if isinstance(item, ForwardedToShard) and self._items.is_outdated(item, arrival):
                     _refuse(session, item)
                 else:
                     self._process(session, item)

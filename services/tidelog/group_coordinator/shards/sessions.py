@@ -162,19 +162,11 @@ class BrokerSessions:
         self._listener.session_began(session)
 
 
-class TakenItem(NamedTuple):
-    """An item that is to be processed. A call is outdated if the attachment of its shard has changed since it
-    arrived: its broker has refused it then.
-    """
+class DeliveredItem(NamedTuple):
+    """An item of a session. `arrival` numbers all items of a coordinator."""
 
     session: BrokerSession
     item: Item
-    is_outdated: bool = False
-
-
-class _Call(NamedTuple):
-    session: BrokerSession
-    item: ForwardedToShard
     arrival: int
 
 
@@ -193,8 +185,8 @@ class WaitingItems:
     """
 
     def __init__(self) -> None:
-        self._told: deque[TakenItem] = deque()
-        self._calls: dict[str, deque[_Call]] = {}
+        self._told: deque[DeliveredItem] = deque()
+        self._calls: dict[str, deque[DeliveredItem]] = {}
         """The calls by client. The client whose turn is next comes first."""
         self._is_turn_of_brokers = True
         self._arrivals = 0
@@ -209,14 +201,14 @@ class WaitingItems:
         self._arrivals += 1
         if changed is not None:
             self._changes[changed] = self._arrivals
-        self._told.append(TakenItem(session, item))
+        self._told.append(DeliveredItem(session, item, self._arrivals))
 
     def add_call(self, session: BrokerSession, item: ForwardedToShard) -> None:
         self._arrivals += 1
         client = client_key(item.principal, item.host)
-        self._calls.setdefault(client, deque()).append(_Call(session, item, self._arrivals))
+        self._calls.setdefault(client, deque()).append(DeliveredItem(session, item, self._arrivals))
 
-    def take(self) -> TakenItem:
+    def take(self) -> DeliveredItem:
         """Removes and returns the next item. There must be one."""
         if self._told:
             return self._told.popleft()
@@ -224,10 +216,16 @@ class WaitingItems:
         client = BROKERS if is_of_brokers else next(iter(self._calls))
         self._is_turn_of_brokers = client != BROKERS
         calls = self._calls.pop(client)
-        session, item, arrival = calls.popleft()
+        delivered = calls.popleft()
         if calls:
             self._calls[client] = calls
-        return TakenItem(session, item, arrival < self._changes.get(item.shard, 0))
+        return delivered
+
+    def is_outdated(self, call: ForwardedToShard, arrival: int) -> bool:
+        """Returns whether the attachment of the call's shard has changed since the call arrived: its broker
+        has refused it then.
+        """
+        return arrival < self._changes.get(call.shard, 0)
 
 
 class RequestTracing:

@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from tidelog.broker.coordination import share_state
-from tidelog.broker.coordination.attachment import Call
+from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.group_coordinator.shard_core import ClusterImage, ShardRequest, TopicImage
@@ -62,7 +62,7 @@ class Owners:
     async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None:
         assert all(shard.kind is ShardKind.SHARE for shard in shards)
 
-    def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode:
+    def ask_shard_owner(self, shard: ShardId | None, call: ShardCall) -> ErrorCode:
         assert shard is not None
         self.asked.append(shard)
         failure = self.outcomes.get(shard.partition)
@@ -71,11 +71,10 @@ class Owners:
         if failure is not None:
             asyncio.get_running_loop().call_soon(call.answered, None, failure)
             return ErrorCode.NONE
-        asked = call.request
-        message = codec.request_decoder(asked.api_key, asked.api_version)(asked.body, 0)[0]
-        request = ShardRequest[object]("to", asked.api_key, asked.api_version, message)
+        message = codec.request_decoder(call.api_key, call.api_version)(call.body, 0)[0]
+        request = ShardRequest[object]("to", call.api_key, call.api_version, message)
         (reply,) = self.cores[shard.partition].handle(request, NOW).replies
-        encode = codec.response_encoder(asked.api_key, asked.api_version)
+        encode = codec.response_encoder(call.api_key, call.api_version)
         body = b"".join(map(bytes, encode(cast(Any, reply.message))))
         asyncio.get_running_loop().call_soon(call.answered, body, ErrorCode.NONE)
         return ErrorCode.NONE
@@ -164,9 +163,9 @@ def test_many_requests_at_once_take_several_turns() -> None:
         timer, owners = LoopTimer(asyncio.get_running_loop()), Owners()
         client = ShareStateClient(owners, timer)
         asked, answered = list[int](), list[int]()
-        count, calls = 3 * share_state.WORK_OF_A_TURN, list[Call]()
+        count, calls = 3 * share_state.WORK_OF_A_TURN, list[ShardCall]()
 
-        def ask_later(shard: ShardId | None, call: Call) -> ErrorCode:
+        def ask_later(shard: ShardId | None, call: ShardCall) -> ErrorCode:
             calls.append(call)
             return ErrorCode.NONE
 
