@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import jwt
 import structlog
 
-from tidelog.kernel.instants import WallMs
+from tidelog.kernel.instants import Backoff, WallMs
 from tidelog.process.direct_requests import open_directly
 from tidelog.sasl import AuthenticationError
 from tidelog.settings.sasl_settings import BearerPlan
@@ -47,7 +47,7 @@ class BearerTokens:
         self._keys: Mapping[str, jwt.PyJWK] = {}
         self._read_at_s: float | None = None  # seconds of the monotonic clock
         self._next_attempt_at_s = 0.0
-        self._backoff_ms = plan.retry_backoff_ms
+        self._failures = 0
         self._reading: asyncio.Task[None] | None = None
 
     def has_key_for(self, token: str) -> bool:
@@ -118,15 +118,16 @@ class BearerTokens:
             data = await asyncio.to_thread(_read_url, plan.jwks_url)
             keys = _parse_keys(data)
         except (OSError, ValueError) as error:
-            self._next_attempt_at_s = monotonic() + self._backoff_ms / 1000
-            self._backoff_ms = min(2 * self._backoff_ms, plan.retry_backoff_max_ms)
+            self._failures += 1
+            backoff = Backoff(plan.retry_backoff_ms, plan.retry_backoff_max_ms)
+            self._next_attempt_at_s = monotonic() + backoff.delay_ms(self._failures) / 1000
             _log.warning(
                 "the keys of the identity provider cannot be read", url=plan.jwks_url, reason=str(error)
             )
             return
         self._keys = keys
         self._read_at_s = monotonic()
-        self._backoff_ms = plan.retry_backoff_ms
+        self._failures = 0
         # Anyone can send tokens with unknown keys, so the next attempt for one waits for the longest time.
         self._next_attempt_at_s = self._read_at_s + plan.retry_backoff_max_ms / 1000
 

@@ -40,6 +40,7 @@ from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.share_partition import RETRIABLE, SharePartition
 from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import SharePartitionKey, TopicPartition
@@ -57,9 +58,8 @@ MAX_COPY_BYTES: Final = 1024 * 1024
 """The size of the records of one copy, which the last one may exceed, and of a batch."""
 MAX_READS: Final = 4
 """The most copies of this broker that read and build batches at a time."""
-FIRST_PAUSE_MS: Final = 100
-LONGEST_PAUSE_MS: Final = 10_000
-"""The pauses between two attempts to copy the same records double up to this limit."""
+BACKOFF: Final = Backoff(100, 10_000)
+"""The pauses between two attempts to copy the same records."""
 MAX_COUNTED_GROUPS: Final = 1_000
 """The most groups whose dead letters are counted. A further group replaces the one that was counted first."""
 OF_THE_BATCH: Final = frozenset(
@@ -144,7 +144,7 @@ class DeadLetterCopies:
 
     async def _copy_all(self, partition: SharePartition) -> None:
         """Copies until nothing is left, or until the share partition is over."""
-        pause_ms, last_reason = FIRST_PAUSE_MS, ""
+        failures, last_reason = 0, ""
         refused: set[int] = set()
         """The first offsets of batches that the topic refuses. They are tried again after a pause."""
         try:
@@ -168,10 +168,10 @@ class DeadLetterCopies:
                         last_reason = str(failure)
                         _log_failure(partition, failure)
                 if archived:
-                    pause_ms = FIRST_PAUSE_MS
+                    failures = 0
                     continue
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
+                failures += 1
+                await asyncio.sleep(BACKOFF.delay_ms(failures) / 1000)
                 refused.clear()
         except Exception as error:  # noqa: BLE001 - a bug: the next write of the partition begins a new copy
             _log.error("the copy of dead letters failed", group=partition.group_id, exc_info=error)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tidelog.broker.share.pauses import NO_BACKOFF, NO_BREAKER, BreakerRules, RetryBackoff
+from tidelog.broker.share.pauses import NO_BACKOFF, NO_BREAKER, BreakerRules
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import Backoff, MonotonicMs
 
 
 class AcknowledgeType(IntEnum):
@@ -39,7 +39,7 @@ class DeliveryLimits(NamedTuple):
     """The most deliveries of one record."""
     records_in_flight: int
     """The most records of one share partition whose state may still change."""
-    retry: RetryBackoff = NO_BACKOFF
+    retry: Backoff = NO_BACKOFF
     breaker: BreakerRules = NO_BREAKER
     has_dead_letters: bool = False
     """Whether the group has a dead letter topic. Records that are given up are copied there first."""

@@ -1,45 +1,21 @@
-"""The pauses of a share partition after deliveries that did not succeed (ADR 0053).
-
-`RetryBackoff` computes how long one record waits. `Breaker` is the circuit breaker of the partition: it
-pauses all deliveries while too many of them fail.
-"""
+"""The circuit breaker of a share partition: it pauses deliveries while too many of them fail (ADR 0053)."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.broker.share.record_ranges import NO_DEADLINE
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import Backoff, MonotonicMs
 from tidelog.kernel.machine import StateTable
 
 WINDOW_PARTS: Final = 10
 """The window of the failure rate moves on by this part of itself."""
 
 
-class RetryBackoff(NamedTuple):
-    """The delays of a group's retries: `first_ms` after the first delivery, `multiplier` times as long after
-    each further one, and at most `max_ms`. With `first_ms` 0 there are no delays, as in Kafka.
-    """
-
-    first_ms: int
-    multiplier: float
-    max_ms: int
-
-    def delay_ms(self, delivery_count: int) -> int:
-        """Returns the delay in milliseconds after the delivery with this number, which counts from 1."""
-        if self.first_ms <= 0:
-            return 0
-        try:
-            delay_ms = self.first_ms * self.multiplier ** max(delivery_count - 1, 0)
-        except OverflowError:
-            return self.max_ms
-        return math.ceil(min(delay_ms, self.max_ms))
-
-
-NO_BACKOFF: Final = RetryBackoff(0, 1.0, 0)
+NO_BACKOFF: Final = Backoff(0, 0)
+"""The pauses between two deliveries of a record if the group has none, as in Kafka."""
 
 
 class BreakerRules(NamedTuple):

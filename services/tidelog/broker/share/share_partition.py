@@ -27,11 +27,11 @@ from tidelog.broker.share.deliveries import (
     StateWrite,
 )
 from tidelog.broker.share.partition_core import SharePartitionCore
-from tidelog.broker.share.pauses import BreakerRules, BreakerState, RetryBackoff
+from tidelog.broker.share.pauses import BreakerRules, BreakerState
 from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.broker.share.screening import FoundFacts, KeyOrder, Screening, Upcoming, WantedFacts, find_facts
 from tidelog.kernel.clock import Clock
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import Backoff, MonotonicMs
 from tidelog.kernel.machine import StateTable
 from tidelog.kernel.timer import Callback, Timer, TimerEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -51,11 +51,8 @@ LOOK_BYTES: Final = 1_048_576
 """The most bytes of the log that one look at records reads, if the first batch is not larger."""
 MIN_PAUSE_MS: Final = 20
 """The shortest time between two ends of locks or waits, so that many different times cause little work."""
-RETRY_MS: Final = 100
-MAX_RETRY_MS: Final = 2_000
-"""The pauses between two attempts to reach the share coordinator, or to look at records, double up to this
-limit.
-"""
+BACKOFF: Final = Backoff(100, 2_000)
+"""The pauses between two attempts to reach the share coordinator, or to look at records."""
 UNINITIALIZED_OFFSET: Final = -1
 """The start offset of a state that was never written."""
 RETRIABLE: Final = frozenset(
@@ -167,7 +164,7 @@ class SharePartition:
         "_found",
         "_is_looking",
         "_is_paused",
-        "_look_pause_ms",
+        "_look_failures",
         "_on_over",
         "_parts",
         "_rests_until_ms",
@@ -209,7 +206,7 @@ class SharePartition:
         self._found = FoundFacts([], 0)
         """The facts that were found and that the core has not got yet, without those before them."""
         self._is_looking = False
-        self._look_pause_ms = RETRY_MS
+        self._look_failures = 0
         self._is_paused = False
         self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
@@ -292,10 +289,10 @@ class SharePartition:
             settings.share_record_lock_duration_ms,
             settings.share_delivery_count_limit,
             settings.share_partition_max_record_locks,
-            RetryBackoff(
+            Backoff(
                 settings.tidelog_share_retry_backoff_ms,
-                settings.tidelog_share_retry_backoff_multiplier,
                 settings.tidelog_share_retry_backoff_max_ms,
+                settings.tidelog_share_retry_backoff_multiplier,
             ),
             BreakerRules(
                 settings.tidelog_share_breaker_failure_percentage,
@@ -420,7 +417,7 @@ class SharePartition:
             return
         finally:
             self._is_looking = False
-        self.look_failure, self._look_pause_ms = None, RETRY_MS
+        self.look_failure, self._look_failures = None, 0
         if self.core is not core:
             return
         core.log_start_moved(self.replica.core.log_start_offset)
@@ -441,7 +438,7 @@ class SharePartition:
             ErrorCode.KAFKA_STORAGE_ERROR, "The broker cannot read the next records. Its log has the reason."
         )
         self._parts.changed(self.key)
-        self._look_pause_ms = await _pause(self._look_pause_ms)
+        self._look_failures = await _pause(self._look_failures)
 
     async def _find_facts(self, offset: int) -> FoundFacts:
         """Looks at records in a thread. Raises KafkaError, OSError or CorruptBatchError."""
@@ -498,7 +495,7 @@ class SharePartition:
                 batch.last_offset,
                 batch.delivery_state,
                 batch.delivery_count,
-                self._read_time(batch.available_at, self.limits.retry.max_ms),
+                self._read_time(batch.available_at, self.limits.retry.most_ms),
             )
             for batch in found.state_batches
         )
@@ -533,7 +530,7 @@ class SharePartition:
                 )
             ],
         )
-        pause_ms = RETRY_MS
+        failures = 0
         while self.continues():
             response = await self._parts.state.read(request)
             result = response.results[0].partitions[0]
@@ -544,7 +541,7 @@ class SharePartition:
                 return result
             if error not in RETRIABLE:
                 raise _refused(error, result.error_message)
-            pause_ms = await _pause(pause_ms)
+            failures = await _pause(failures)
         return None
 
     async def _write(self, write: StateWrite) -> None:
@@ -560,7 +557,7 @@ class SharePartition:
             self._answer(core.write_failed(), error.code, error.client_message)
             core.expire(self._now_ms(), self.limits)
             self._parts.changed(self.key)
-            await _pause(RETRY_MS)
+            await _pause(0)
         else:
             ended = core.write_succeeded(self._now_ms(), self.limits)
             self._answer(ended, ErrorCode.NONE, None)
@@ -577,7 +574,7 @@ class SharePartition:
         KafkaError if it was not stored.
         """
         request = self._write_request(write)
-        pause_ms = RETRY_MS
+        failures = 0
         while self.continues():
             response = await self._parts.state.write(request)
             result = response.results[0].partitions[0]
@@ -591,7 +588,7 @@ class SharePartition:
                 return False
             if error not in RETRIABLE:
                 raise _refused(error, result.error_message)
-            pause_ms = await _pause(pause_ms)
+            failures = await _pause(failures)
         return False
 
     def _write_request(self, write: StateWrite) -> WriteShareGroupStateRequest:
@@ -643,9 +640,9 @@ class SharePartition:
             found = await loop.run_in_executor(self._parts.record_walks, find, timestamp)
             if found is not None and found.offset < core.high_watermark:
                 return max(found.offset, core.log_start_offset)
-        pause_ms = RETRY_MS
+        failures = 0
         while not core.is_high_watermark_known and self.continues():
-            pause_ms = await _pause(pause_ms)
+            failures = await _pause(failures)
         return core.high_watermark
 
     def _answer(self, ended: list[Acknowledgement], error: ErrorCode, message: str | None) -> None:
@@ -673,7 +670,7 @@ def _refused(error: ErrorCode, message: str | None) -> KafkaError:
     return KafkaError(code, message or "the share coordinator refused the request")
 
 
-async def _pause(pause_ms: int) -> int:
-    """Waits, and returns the next pause."""
-    await asyncio.sleep(pause_ms / 1000)
-    return min(pause_ms * 2, MAX_RETRY_MS)
+async def _pause(failures: int) -> int:
+    """Waits after another failure. Returns the number of failures."""
+    await asyncio.sleep(BACKOFF.delay_ms(failures + 1) / 1000)
+    return failures + 1

@@ -27,7 +27,7 @@ from tidelog.client.core.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
+from tidelog.client.core.cluster_view import ClusterView
 from tidelog.client.core.membership import (
     OTHER_COORDINATOR,
     STATES,
@@ -36,6 +36,7 @@ from tidelog.client.core.membership import (
     MemberState,
 )
 from tidelog.client.core.settings import ConsumerSettings
+from tidelog.kernel.instants import Backoff
 from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
@@ -153,7 +154,7 @@ class ClassicMembership(Membership):
     last_answer_ms: int | None
     member_id: str | None
 
-    def __init__(self, settings: ConsumerSettings, backoff: RetryBackoff) -> None:
+    def __init__(self, settings: ConsumerSettings, backoff: Backoff) -> None:
         super().__init__(settings.group_id or "", backoff)
         self._settings = settings
         self._strategies = settings.assignors

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
+from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.protocol_values import NO_LEADER, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
@@ -149,28 +150,10 @@ def _newer_leaders(
     )
 
 
-JITTER: Final = 0.2
-_MOST_DOUBLINGS: Final = 30
-
-
-class RetryBackoff:
-    def __init__(self, first_ms: int, most_ms: int, jitter: Callable[[], float]) -> None:
-        """`jitter()` returns a random number between 0 and 1."""
-        self._first_ms = first_ms
-        self._most_ms = most_ms
-        self._jitter = jitter
-
-    def delay_ms(self, attempts: int) -> int:
-        """Returns the delay after `attempts` failed attempts, of which the first is 1."""
-        delay_ms = self._first_ms * 2 ** min(max(attempts - 1, 0), _MOST_DOUBLINGS)
-        delay_ms = min(delay_ms, max(self._most_ms, self._first_ms))
-        return int(delay_ms * (1 - JITTER + 2 * JITTER * self._jitter()))
-
-
 class MetadataSchedule:
     """One request is under way at a time. Times are milliseconds of a monotonic clock."""
 
-    def __init__(self, backoff: RetryBackoff, max_age_ms: int) -> None:
+    def __init__(self, backoff: Backoff, max_age_ms: int) -> None:
         self.is_needed: bool = False
         self._backoff = backoff
         self._max_age_ms = max_age_ms

@@ -23,7 +23,6 @@ from tidelog.client.core.cluster_view import (
     ClusterView,
     MetadataReceived,
     MetadataSchedule,
-    RetryBackoff,
     TopicProblems,
 )
 from tidelog.client.core.consumed_partition import (
@@ -123,7 +122,7 @@ class ConsumerCore:
         self.view: ClusterView = ClusterView()
         self.partitions: dict[TopicPartition, ConsumedPartition] = {}
         self._generations = count()
-        self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
+        self._backoff = settings.retry_backoff(jitter)
         self.membership: Membership | None = None
         if settings.group_id is not None and settings.is_classic:
             self.membership = ClassicMembership(settings, self._backoff)

@@ -13,8 +13,9 @@ from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import ClusterView, RetryBackoff
+from tidelog.client.core.cluster_view import ClusterView
 from tidelog.client.errors import request_error
+from tidelog.kernel.instants import Backoff
 from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -115,7 +116,7 @@ class Membership(ABC):
 
     STATES: ClassVar[StateTable[MemberState]] = STATES
 
-    def __init__(self, group_id: str, backoff: RetryBackoff) -> None:
+    def __init__(self, group_id: str, backoff: Backoff) -> None:
         self.group_id = group_id
         self.state: MemberState = MemberState.OUTSIDE
         self.epoch: int = JOIN_EPOCH
@@ -266,7 +267,7 @@ class ConsumerMembership(Membership):
     is_coordinator_unknown: bool
     last_answer_ms: int | None
 
-    def __init__(self, group_id: str, backoff: RetryBackoff, *, is_static: bool = False) -> None:
+    def __init__(self, group_id: str, backoff: Backoff, *, is_static: bool = False) -> None:
         super().__init__(group_id, backoff)
         self._is_static = is_static
         self._interval_ms = FIRST_INTERVAL_MS

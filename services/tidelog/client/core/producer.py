@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, ClusterView, MetadataReceived, RetryBackoff
+from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, ClusterView, MetadataReceived
 from tidelog.client.core.producer_batch import (
     BatchState,
     CompleteBatch,
@@ -135,7 +135,7 @@ class ProducerCore:
         self.abort_error: KafkaError | None = None
         """Why every further record fails."""
         self._choose = choose
-        self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
+        self._backoff = settings.retry_backoff(jitter)
         self._topics: dict[str, _Topic] = {}
         self._wanted: dict[str, None] = {}
         """Topics without known partitions, until a response names their partitions or an error."""

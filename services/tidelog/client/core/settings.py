@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from tidelog.client.core.assignors import CLASSES, STRATEGIES
+from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import TidelogError
 from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.records.compression import Compression
@@ -48,6 +49,16 @@ class ConnectionSettings:
     metadata_max_age_ms: int = long(
         300_000, LOW, "Metadata are requested again after this time, even without errors.", at_least(1)
     )
+
+    def retry_backoff(self, jitter: Callable[[], float]) -> Backoff:
+        """Returns the pauses before a request is repeated."""
+        longest_ms = max(self.retry_backoff_ms, self.retry_backoff_max_ms)
+        return Backoff(self.retry_backoff_ms, longest_ms, jitter=jitter)
+
+    def reconnect_backoff(self, jitter: Callable[[], float]) -> Backoff:
+        """Returns the pauses before a broker is connected again."""
+        longest_ms = max(self.reconnect_backoff_ms, self.reconnect_backoff_max_ms)
+        return Backoff(self.reconnect_backoff_ms, longest_ms, jitter=jitter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,7 +17,6 @@ from tidelog.client.core.cluster_view import (
     MetadataReceived,
     MetadataSchedule,
     PartitionLeader,
-    RetryBackoff,
     TopicProblems,
 )
 from tidelog.client.core.consumer_events import (
@@ -177,7 +176,7 @@ class ShareConsumerCore:
         self.settings = settings
         self.view: ClusterView = ClusterView()
         self.topics: tuple[str, ...] = ()
-        self._backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, jitter)
+        self._backoff = settings.retry_backoff(jitter)
         self.membership: ShareMembership = ShareMembership(settings.group_id, self._backoff)
         self.sessions: dict[int, ShareSession] = {}
         self.is_polling: bool = False

@@ -13,7 +13,6 @@ from tidelog.client.core.cluster_view import (
     MetadataReceived,
     Node,
     PartitionLeader,
-    RetryBackoff,
     TopicView,
     in_parts,
 )
@@ -47,9 +46,7 @@ class Network:
         self._opening: dict[tuple[int, str], asyncio.Task[AsyncConnection]] = {}
         self._seed: AsyncConnection | None = None
         self._seed_lock = asyncio.Lock()
-        self._backoff = RetryBackoff(
-            settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms, random.random
-        )
+        self._backoff = settings.reconnect_backoff(random.random)
         self._attempts: dict[int, int] = {}
         self._not_before_s: dict[int, float] = {}
         self._keeper: asyncio.Task[None] | None = None

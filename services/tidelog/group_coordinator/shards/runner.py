@@ -26,7 +26,6 @@ from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.markers import MarkerSender
 from tidelog.group_coordinator.shards.questions import OffsetQuestions, Position, ProducerIds, ShareQuestions
 from tidelog.group_coordinator.shards.sessions import (
-    MAX_RETRY_MS,
     BrokerSession,
     BrokerSessions,
     RequestTracing,
@@ -35,7 +34,7 @@ from tidelog.group_coordinator.shards.sessions import (
 from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.kernel.clock import Clock
-from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import Backoff, MonotonicMs, WallMs
 from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import LoopTimer
@@ -63,7 +62,7 @@ from tidelog.rpc.coordinator_session import (
 from tidelog.wire.api_keys import ApiKey
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
-FIRST_ATTACH_RETRY_MS: Final = 20
+ATTACH_BACKOFF: Final = Backoff(20, 1_000)
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
 SHARDS_OF_A_TURN: Final = 10
@@ -315,7 +314,7 @@ class CoordinatorRuntime:
         self.counts.lost[shard.shard_id.kind] += was_attached
         self._serving_changed()
         self._cancel_retry(shard.shard_id)
-        delay_ms = min(FIRST_ATTACH_RETRY_MS << min(shard.attempts, 10), MAX_RETRY_MS)
+        delay_ms = ATTACH_BACKOFF.delay_ms(shard.attempts + 1)
 
         def retry() -> None:
             self._retries.pop(shard.shard_id, None)

@@ -10,6 +10,7 @@ import structlog
 
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.group_coordinator.shards.store_copies import ClusterView
+from tidelog.kernel.instants import Backoff
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.fair_budget import BROKERS, client_key
@@ -25,8 +26,7 @@ from tidelog.rpc.coordinator_session import (
 )
 from tidelog.wire.api_keys import ApiKey
 
-FIRST_SESSION_RETRY_MS: Final = 50
-MAX_RETRY_MS: Final = 1_000
+BACKOFF: Final = Backoff(100, 1_000)
 
 _log = structlog.get_logger(__name__)
 
@@ -140,7 +140,7 @@ class BrokerSessions:
             _log.info("the session with a broker ended", broker_id=broker_id)
         self._listener.session_ended(session)
         if broker_id in self._brokers and broker_id not in self._retries:
-            delay_ms = min(FIRST_SESSION_RETRY_MS << min(failures, 10), MAX_RETRY_MS)
+            delay_ms = BACKOFF.delay_ms(failures)
             self._retries[broker_id] = self._timer.add_after(lambda: self._connect(broker_id), delay_ms)
 
     def _end(self, session: BrokerSession) -> None:

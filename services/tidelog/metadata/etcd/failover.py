@@ -10,15 +10,15 @@ from typing import Final, TypeVar
 
 import structlog
 
+from tidelog.kernel.instants import Backoff
 from tidelog.metadata.etcd.connection import EtcdConnection
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.transport import Metadata, call_metadata
 from tidelog.metadata.store import StoreUnavailableError
 
-# Pause after a failed round over all endpoints. It doubles up to MAX_PAUSE_MS.
-FIRST_PAUSE_MS: Final = 50
-MAX_PAUSE_MS: Final = 1000
+BACKOFF: Final = Backoff(50, 1000)
+"""The pauses after failed rounds over all endpoints."""
 # A member may reject a token because the member is behind or because the users were just changed. After this
 # many renewals, the cause must be the user.
 MAX_TOKEN_RENEWALS: Final = 3
@@ -84,7 +84,7 @@ class EtcdConnections:
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._options.operation_timeout_ms / 1000
-        pause_ms, renewals = FIRST_PAUSE_MS, 0
+        failures, renewals = 0, 0
         while True:
             connection = await self.get(deadline_s)
             token = self.token
@@ -102,13 +102,13 @@ class EtcdConnections:
                 if error.fault not in (CallFault.UNKNOWN, CallFault.NOT_DONE):
                     raise
                 self.retire(connection, error.details)
-                is_over = loop.time() + pause_ms / 1000 >= deadline_s
+                failures += 1
+                is_over = loop.time() + BACKOFF.delay_ms(failures) / 1000 >= deadline_s
                 if is_over or (error.fault is CallFault.UNKNOWN and not may_repeat):
                     raise StoreUnavailableError(
                         f"etcd at {connection.endpoint.target}: {error.details}"
                     ) from error
-            await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
+            await asyncio.sleep(BACKOFF.delay_ms(failures) / 1000)
 
     def lacks_token(self, error: CallFailedError, token: str | None) -> bool:
         """Returns whether the call that used this token may succeed with another one.
@@ -174,11 +174,11 @@ class EtcdConnections:
 
     async def _connect(self) -> None:
         """Connects and obtains a token. Raises StoreRefusedError."""
-        pause_ms, tried = FIRST_PAUSE_MS, 0
+        failures, tried = 0, 0
         while True:
             if tried == len(self._endpoints):
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms, tried = min(MAX_PAUSE_MS, 2 * pause_ms), 0
+                failures, tried = failures + 1, 0
+                await asyncio.sleep(BACKOFF.delay_ms(failures) / 1000)
             tried += 1
             connection = self._current
             if connection is None or not connection.is_ready:

@@ -9,7 +9,7 @@ import structlog
 
 from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
 from tidelog.metadata.etcd.event_assembly import EventAssembly, WatchEndedError
-from tidelog.metadata.etcd.failover import FIRST_PAUSE_MS, MAX_PAUSE_MS, EtcdConnections
+from tidelog.metadata.etcd.failover import BACKOFF, EtcdConnections
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.options import EtcdOptions
@@ -29,7 +29,7 @@ async def watch_range(
     unavailable.
     """
     assembly = EventAssembly(start_revision, decode_key)
-    pause_ms = FIRST_PAUSE_MS
+    failures = 0
     while True:
         token = connections.token
         try:
@@ -38,7 +38,7 @@ async def watch_range(
             stream = _stream(connections, connection, options, key_range, assembly)
             try:
                 async for batches in stream:
-                    pause_ms = FIRST_PAUSE_MS
+                    failures = 0
                     for batch in batches:
                         yield batch
             finally:
@@ -56,8 +56,8 @@ async def watch_range(
             _log.warning("etcd ended a watch; retrying", reason=str(error))
             # etcd also rejects a watch for missing permissions if its token has expired.
             connections.forget_token(token)
-        await asyncio.sleep(pause_ms / 1000)
-        pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
+        failures += 1
+        await asyncio.sleep(BACKOFF.delay_ms(failures) / 1000)
 
 
 async def _stream(

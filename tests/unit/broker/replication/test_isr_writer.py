@@ -18,6 +18,7 @@ from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWrit
 from tidelog.broker.replication.leader import isr_writer
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
 from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.instants import Backoff
 from tidelog.kernel.slices import STEPS_BETWEEN_READINGS
 from tidelog.metadata.entries import PartitionStateEntry, broker_key, partition_state_key
 from tidelog.metadata.store import MAX_TXN_OPERATIONS
@@ -69,8 +70,7 @@ class WriterLab:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_writer, "FIRST_PAUSE_MS", 0)
-    monkeypatch.setattr(isr_writer, "MAX_PAUSE_MS", 0)
+    monkeypatch.setattr(isr_writer, "BACKOFF", Backoff(0, 0))
 
 
 def run(scenario: Callable[[WriterLab], Coroutine[Any, Any, None]]) -> None:

@@ -16,11 +16,9 @@ from tidelog.broker.share.deliveries import (
 )
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.pauses import (
-    NO_BACKOFF,
     Breaker,
     BreakerRules,
     BreakerState,
-    RetryBackoff,
 )
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.machine import IllegalTransitionError
@@ -191,17 +189,3 @@ def test_a_pause_and_its_probes_survive_a_new_leader() -> None:
     assert core.next_deadline_ms() == after(50)
     assert core.expire(after(50), LIMITS)
     assert fetch(core, after(50)) == [(0, 1)]
-
-
-def test_the_wait_grows_up_to_its_bound() -> None:
-    backoff = RetryBackoff(100, 3.0, 2_000)
-    assert [backoff.delay_ms(count) for count in (1, 2, 3, 4, 5)] == [100, 300, 900, 2_000, 2_000]
-    assert NO_BACKOFF.delay_ms(3) == 0
-
-
-@given(st.integers(0, 86_400_000), st.floats(1, 100), st.integers(1, 86_400_000), st.integers(0, 32_767))
-def test_the_wait_is_bounded_and_never_shrinks(first: int, multiplier: float, most: int, count: int) -> None:
-    backoff = RetryBackoff(first, multiplier, most)
-    delay_ms = backoff.delay_ms(count)
-    assert min(first, most) <= delay_ms <= most or delay_ms == first == 0
-    assert backoff.delay_ms(count + 1) >= delay_ms

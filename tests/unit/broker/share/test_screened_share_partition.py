@@ -19,10 +19,10 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.partition_core import MAX_ENDED, SharePartitionCore
-from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
+from tidelog.broker.share.pauses import NO_BACKOFF
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.broker.share.screening import KeyOrder, Screening, Upcoming
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import Backoff, MonotonicMs
 
 LOCK_MS = 100
 MEMBERS = ("a", "b")
@@ -60,11 +60,11 @@ class ScreenedMachine(RuleBasedStateMachine):
         self.has_order = False
 
     @initialize(
-        backoff=st.sampled_from((NO_BACKOFF, RetryBackoff(40, 3, 100))),
+        backoff=st.sampled_from((NO_BACKOFF, Backoff(40, 100, 3))),
         has_order=st.booleans(),
         in_flight=st.sampled_from((2, 12)),
     )
-    def choose(self, backoff: RetryBackoff, has_order: bool, in_flight: int) -> None:
+    def choose(self, backoff: Backoff, has_order: bool, in_flight: int) -> None:
         self.limits = DeliveryLimits(LOCK_MS, 3, in_flight, backoff)
         self.has_order = has_order
         self.begin()

@@ -22,9 +22,9 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.partition_core import MAX_RANGES, SharePartitionCore
-from tidelog.broker.share.pauses import NO_BACKOFF, RetryBackoff
+from tidelog.broker.share.pauses import NO_BACKOFF
 from tidelog.broker.share.record_ranges import DeliveryState, RecordRanges
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import Backoff, MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 
 LOCK_MS = 100
@@ -155,7 +155,7 @@ def test_the_delivery_to_a_member_that_left_counts() -> None:
     assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 2)]
 
 
-BACKOFF = LIMITS._replace(retry=RetryBackoff(10, 2.0, 15))
+BACKOFF = LIMITS._replace(retry=Backoff(10, 15))
 
 
 def test_a_record_that_comes_back_waits_before_it_is_delivered_again() -> None:
@@ -249,8 +249,8 @@ class SharePartitionMachine(RuleBasedStateMachine):
         """The records in the dead letter topic."""
         self.begin()
 
-    @initialize(backoff=st.sampled_from((NO_BACKOFF, RetryBackoff(1, 1, 1), RetryBackoff(40, 3, 100))))
-    def choose(self, backoff: RetryBackoff) -> None:
+    @initialize(backoff=st.sampled_from((NO_BACKOFF, Backoff(1, 1, 1), Backoff(40, 100, 3))))
+    def choose(self, backoff: Backoff) -> None:
         self.limits = type(self).limits._replace(retry=backoff)
 
     def begin(self) -> None:

@@ -23,11 +23,11 @@ from tidelog.client.core.cluster_view import (
     MetadataReceived,
     Node,
     PartitionLeader,
-    RetryBackoff,
     TopicView,
 )
 from tidelog.client.core.membership import MemberState
 from tidelog.client.core.settings import ConsumerSettings, SettingsError, parse_consumer_settings
+from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -47,7 +47,7 @@ def view_of(**counts: int) -> ClusterView:
 def joining(**settings: str) -> tuple[ClassicMembership, JoinGroup]:
     """Returns a member and the JoinGroup that it sends."""
     chosen = ConsumerSettings(group_id="g", group_protocol="classic", **settings)  # type: ignore[arg-type]
-    membership = ClassicMembership(chosen, RetryBackoff(100, 1_000, lambda: 0.5))
+    membership = ClassicMembership(chosen, Backoff(100, 1_000, jitter=lambda: 0.5))
     membership.subscribe(("t",), None, 0)
     request = membership.request(0)
     assert isinstance(request, JoinGroup)

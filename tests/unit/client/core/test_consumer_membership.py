@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, RetryBackoff, TopicView
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_events import (
@@ -39,6 +39,7 @@ from tidelog.client.core.membership import (
     MemberState,
 )
 from tidelog.client.core.settings import ConsumerSettings
+from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 
@@ -337,7 +338,7 @@ def test_a_checked_position_of_an_earlier_membership_says_nothing_about_this_one
 @given(STEPS, st.randoms(use_true_random=False))
 def test_an_epoch_belongs_to_the_membership_that_got_it(steps: list[str], chance: random.Random) -> None:
     """Answers arrive in any order and after any number of leaves, and a rejoin never waits for one."""
-    membership = ConsumerMembership("g", RetryBackoff(100, 1_000, lambda: 0.5))
+    membership = ConsumerMembership("g", Backoff(100, 1_000, jitter=lambda: 0.5))
     membership.subscribe(("t",), None, 0)
     now_ms, epoch = 0, 0
     in_flight: list[tuple[int, Heartbeat]] = []

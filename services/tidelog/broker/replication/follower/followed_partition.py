@@ -11,6 +11,7 @@ from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchPosition
 from tidelog.broker.replication.throttle import is_throttled
 from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import Backoff
 from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode
 
@@ -118,7 +119,7 @@ class FollowedPartition(LeaderFetchPosition):
     def backoff_ms(self, longest_ms: int) -> int:
         """Counts a failure. Returns the pause after it."""
         self.failures += 1
-        return int(min(FIRST_BACKOFF_MS << min(self.failures - 1, 10), longest_ms))
+        return Backoff(FIRST_BACKOFF_MS, longest_ms).delay_ms(self.failures)
 
     @property
     def is_failing(self) -> bool:

@@ -28,6 +28,7 @@ from tidelog.broker.net.socket_io import (
 )
 from tidelog.broker.net.socket_protocol import SocketProtocol
 from tidelog.broker.net.tls import TlsTransport, shake_hands
+from tidelog.kernel.instants import Backoff
 from tidelog.model.brokers import Endpoint
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -357,10 +358,10 @@ class LeaderLink:
         self._leader_id = leader_id
         self._find_endpoint = find_endpoint
         self._open_connection = open_connection
-        self._longest_backoff_ms = longest_backoff_ms
+        self._backoff = Backoff(FIRST_BACKOFF_MS, longest_backoff_ms)
         self._on_up = on_up
         self._on_down = on_down
-        self._backoff_ms = 0
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._retry = asyncio.Event()
         self._last_warning = ""
@@ -383,8 +384,8 @@ class LeaderLink:
 
     def works(self) -> None:
         """Resets the pause: a response arrived, so the next loss does not count with the earlier ones."""
-        if self._backoff_ms:
-            self._backoff_ms = 0
+        if self._failures:
+            self._failures = 0
             self._last_warning = ""
 
     async def close(self) -> None:
@@ -403,7 +404,7 @@ class LeaderLink:
             endpoint = self._find_endpoint()
             try:
                 if endpoint is None:
-                    if self._backoff_ms < self._longest_backoff_ms:
+                    if self._backoff.delay_ms(self._failures) < self._backoff.most_ms:
                         continue  # the controller sends roles before addresses
                     raise ConnectionLostError("the broker is not alive or has no such listener")
                 connection = await self._open_connection(endpoint, self._lost)
@@ -417,8 +418,8 @@ class LeaderLink:
             return
 
     async def _pause(self) -> None:
-        pause_ms = self._backoff_ms
-        self._backoff_ms = min(max(2 * pause_ms, FIRST_BACKOFF_MS), self._longest_backoff_ms)
+        pause_ms = self._backoff.delay_ms(self._failures) if self._failures else 0
+        self._failures += 1
         self._retry.clear()
         if pause_ms:
             try:

@@ -21,6 +21,7 @@ import structlog
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
 from tidelog.kernel.clock import Clock
+from tidelog.kernel.instants import Backoff
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import PartitionStateEntry, broker_key, decode_entry, partition_state_key
@@ -38,11 +39,8 @@ from tidelog.model.topics import TopicPartition
 
 GROUPS_AT_A_TIME: Final = 4
 """The transactions that are in flight at the same time."""
-FIRST_PAUSE_MS: Final = 50
-MAX_PAUSE_MS: Final = 1_000
-"""While the store is unavailable, a proposal is sent again after a pause that doubles between these two
-limits.
-"""
+BACKOFF: Final = Backoff(50, 1_000)
+"""The pauses before a proposal is sent again while the store is unavailable."""
 
 _log = structlog.get_logger(__name__)
 
@@ -143,19 +141,19 @@ class IsrWriter:
         return groups
 
     async def _settle(self, group: Sequence[_Pending]) -> None:
-        pause_ms = FIRST_PAUSE_MS
+        failures = 0
         while left := [pending for pending in group if pending.is_wanted]:
             try:
                 await self._attempt(left)
             except StoreUnavailableError as error:
-                if pause_ms == FIRST_PAUSE_MS:
+                failures += 1
+                if failures == 1:
                     _log.warning(
                         "metadata store is unavailable; ISR changes wait",
                         partitions=len(left),
                         reason=str(error),
                     )
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+                await asyncio.sleep(BACKOFF.delay_ms(failures) / 1000)
 
     async def _attempt(self, group: list[_Pending]) -> None:
         """Sends one transaction. Raises StoreUnavailableError if the outcome of unsettled proposals is

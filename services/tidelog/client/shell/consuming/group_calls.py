@@ -21,7 +21,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, RetryBackoff, in_parts, partitions_by_topic
+from tidelog.client.core.cluster_view import ClusterView, in_parts, partitions_by_topic
 from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer_events import EpochEnd, PositionCheck
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
@@ -161,7 +161,7 @@ async def until_answered(
     """Repeats `ask` while its errors are temporary, and cancels it after `timeout_ms`. Raises KafkaError,
     ClientError: the last temporary error, or RequestTimeoutError if there was none.
     """
-    backoff = RetryBackoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms, random.random)
+    backoff = settings.retry_backoff(random.random)
     last: KafkaError | ClientError | None = None
     attempts = 0
     try:

@@ -52,7 +52,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
 )
-from tidelog.kernel.instants import WallMs
+from tidelog.kernel.instants import Backoff, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
@@ -236,9 +236,9 @@ class ShareStates:
             group.failures = 0
             return
         longest_ms = self._groups.settings.group_share_initialize_retry_interval_ms
-        delay_ms = min(FIRST_RETRY_MS << min(group.failures, 10), longest_ms)
         group.failures += 1
-        changes.set_timer(STATES_TIMER, "", delay_ms)
+        backoff = Backoff(FIRST_RETRY_MS, longest_ms)
+        changes.set_timer(STATES_TIMER, "", backoff.delay_ms(group.failures))
 
     def resume(self, changes: ShareChanges) -> None:
         """Creates and deletes the states of share partitions that the group's record lists as unfinished."""
