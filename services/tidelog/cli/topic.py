@@ -49,10 +49,9 @@ from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, NO_LEADER
-from tidelog.model.topics import INTERNAL_TOPICS, topic_id_text
+from tidelog.model.topics import INTERNAL_TOPICS, SETTINGS_CONFIRMED, topic_id_text
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.settings.setting import INT_MAX
-from tidelog.settings.topic_settings import SETTINGS_CONFIRMED
 
 _DELETING = ("cleanup.policy", "retention.ms", "retention.bytes")
 _ALL_CONFIRMED = "The settings of all topics are confirmed."

@@ -1,7 +1,6 @@
 """The beginning of a connection: the versions of the broker's APIs, then the login.
 
-The steps are generators without I/O, because blocking and asynchronous connections both run them. A step
-yields a request and is sent the frame of its response.
+The steps are generators without I/O. A step yields a request and is sent the frame of its response.
 """
 
 from __future__ import annotations

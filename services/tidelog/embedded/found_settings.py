@@ -14,10 +14,9 @@ from typing import NamedTuple
 from tidelog.broker.coordination.internal_topics import internal_topic
 from tidelog.broker.log.directory_files import BrokerSettingsCopy
 from tidelog.metadata.entries import BrokerConfigEntry
-from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.model.topics import INTERNAL_TOPICS, NOT_CONFIRMED
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.settings.topic_settings import NOT_CONFIRMED
 
 
 class FoundBrokerSettings(NamedTuple):

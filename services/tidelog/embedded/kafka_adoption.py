@@ -27,13 +27,12 @@ from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_
 from tidelog.metadata.entries import TopicEntry
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.errors import KafkaError
-from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.model.topics import INTERNAL_TOPICS, NOT_CONFIRMED
 from tidelog.records.batch import CURRENT_MAGIC
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 from tidelog.settings.topic_settings import (
     BROKER_SYNONYMS,
-    NOT_CONFIRMED,
     TOPIC_SETTINGS,
     TopicSettings,
     broker_default,

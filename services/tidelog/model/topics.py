@@ -9,6 +9,7 @@ import base64
 import binascii
 import re
 import uuid
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 MAX_TOPIC_NAME_LENGTH = 249
@@ -24,6 +25,10 @@ GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_GROUP_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
+SETTINGS_CONFIRMED: Final = "tidelog.settings.confirmed"
+"""The setting that marks topics whose settings were lost (ADR 0067)."""
+NOT_CONFIRMED: Final[Mapping[str, str]] = {SETTINGS_CONFIRMED: "false"}
+"""The overrides of a topic about which nothing is known."""
 ZERO_TOPIC_ID = uuid.UUID(int=0)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")

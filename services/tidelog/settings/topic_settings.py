@@ -14,6 +14,7 @@ from typing import Any
 
 from tidelog.kernel.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import SETTINGS_CONFIRMED
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.log_settings import (
     CLEANUP_POLICIES,
@@ -44,10 +45,6 @@ from tidelog.settings.setting import (
     strings,
 )
 
-SETTINGS_CONFIRMED = "tidelog.settings.confirmed"
-"""The setting that marks topics whose settings were lost (ADR 0067)."""
-NOT_CONFIRMED: Mapping[str, str] = {SETTINGS_CONFIRMED: "false"}
-"""The overrides of a topic about which nothing is known."""
 _THROTTLED_REPLICA = re.compile(r"[0-9]+:[0-9]+")
 
 

@@ -33,8 +33,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Put
-from tidelog.model.topics import TopicPartition
-from tidelog.settings.topic_settings import NOT_CONFIRMED
+from tidelog.model.topics import NOT_CONFIRMED, TopicPartition
 
 ID, OLD_ID, SEED = (uuid.UUID(int=number) for number in (1, 2, 3))
 CONFIG = LogConfig()

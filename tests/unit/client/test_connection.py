@@ -80,26 +80,28 @@ def test_a_refused_connection() -> None:
 def test_a_name_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     look_ups = []
 
-    def fail(address: Address, timeout_s: float) -> socket.socket:
-        look_ups.append(address)
+    def fail(host: str, *arguments: object) -> list[object]:
+        look_ups.append(host)
         if len(look_ups) < 3:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-        raise ConnectionRefusedError("connection refused")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", closed_port))]
 
-    monkeypatch.setattr("socket.create_connection", fail)
-    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_BACKOFF_S", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        closed_port = listener.getsockname()[1]
+    monkeypatch.setattr("socket.getaddrinfo", fail)
+    monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_BACKOFF_S", 0.001)
     with pytest.raises(UnreachableError, match="connection refused"):
         BrokerConnection(Address("broker-1", 9092))
     assert len(look_ups) == 3
 
 
 def test_a_silent_name_server_is_named_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(address: Address, timeout_s: float) -> socket.socket:
+    def fail(*arguments: object) -> list[object]:
         raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
 
-    monkeypatch.setattr("socket.create_connection", fail)
-    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_AGAIN_FOR_S", 0.02)
-    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_BACKOFF_S", 0.001)
+    monkeypatch.setattr("socket.getaddrinfo", fail)
+    monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_AGAIN_FOR_S", 0.02)
+    monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_BACKOFF_S", 0.001)
     with pytest.raises(UnreachableError, match="broker-1:9092: the name server does not answer"):
         BrokerConnection(Address("broker-1", 9092))
 

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.client.admin.brokers import Quorum, describe_quorum
 from tidelog.client.cluster import Cluster
-from tidelog.client.connection import BrokerConnection, PendingAnswer
+from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.describe_quorum import (
@@ -21,9 +21,8 @@ from tidelog.wire.messages.describe_quorum import (
 
 def told(answer: DescribeQuorumResponse | Exception) -> Quorum:
     connection = Mock(BrokerConnection)
-    connection.send.return_value = PendingAnswer(55, 2, 1, 1e9)
-    connection.receive.side_effect = [answer]
-    return describe_quorum(Mock(Cluster, any_broker=lambda: connection))
+    connection.call.side_effect = [answer]
+    return describe_quorum(Mock(Cluster, any_broker=lambda: connection, timeout_s=30.0))
 
 
 def answer_with(leader: int, voters: list[int], error: int = 0) -> DescribeQuorumResponse:

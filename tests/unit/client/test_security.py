@@ -182,7 +182,8 @@ class TlsServer:
                 continue
 
     def _answer(self, connection: ssl.SSLSocket) -> None:
-        frame = connection.recv(1 << 16)[4:]
+        stream = connection.makefile("rb")
+        frame = stream.read(int.from_bytes(stream.read(4), "big"))
         _, version, correlation_id, *_ = decode_request_header(memoryview(frame), 0)
         body = b"".join(
             bytes(chunk)
@@ -192,7 +193,7 @@ class TlsServer:
         )
         answer = correlation_id.to_bytes(4, "big") + body
         connection.sendall(len(answer).to_bytes(4, "big") + answer)
-        connection.recv(1)
+        stream.read(1)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)

@@ -16,10 +16,9 @@ from tidelog.controller.core.topics import create_topics
 from tidelog.controller.term import BrokerSettingRules
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import NOT_CONFIRMED, TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.settings.topic_settings import NOT_CONFIRMED
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,

@@ -20,7 +20,7 @@ from tidelog.metadata.entries import (
     decode_entry,
 )
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.settings.topic_settings import NOT_CONFIRMED
+from tidelog.model.topics import NOT_CONFIRMED
 
 NODE_ID = 4
 

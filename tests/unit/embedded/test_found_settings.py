@@ -9,7 +9,8 @@ import pytest
 from tidelog.broker.log.directory_files import BrokerSettingsCopy
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.metadata.entries import BrokerConfigEntry
-from tidelog.settings.topic_settings import NOT_CONFIRMED, are_confirmed
+from tidelog.model.topics import NOT_CONFIRMED
+from tidelog.settings.topic_settings import are_confirmed
 
 ENDLESS, SHORT = {"retention.ms": "-1"}, {"retention.ms": "1"}
 NOTHING_SET = BrokerSettingsCopy({}, {})

@@ -28,8 +28,8 @@ from tidelog.metadata.entries import (
     decode_entry,
 )
 from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.model.topics import NOT_CONFIRMED
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.settings.topic_settings import NOT_CONFIRMED
 from tidelog.wire.messages.records import kraft_metadata as kraft
 
 NODE_ID = 7

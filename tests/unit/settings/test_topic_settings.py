@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import NOT_CONFIRMED, SETTINGS_CONFIRMED
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting_description import (
     ConfigSource,
@@ -13,14 +14,7 @@ from tidelog.settings.setting_description import (
     describe_cluster_default,
     describe_topic,
 )
-from tidelog.settings.topic_settings import (
-    NOT_CONFIRMED,
-    SETTINGS_CONFIRMED,
-    TOPIC_SETTINGS,
-    TopicSettings,
-    are_confirmed,
-    validate_overrides,
-)
+from tidelog.settings.topic_settings import TOPIC_SETTINGS, TopicSettings, are_confirmed, validate_overrides
 
 
 def test_an_override_wins_over_the_broker() -> None:

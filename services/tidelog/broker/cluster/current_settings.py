@@ -12,12 +12,13 @@ import structlog
 
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.batch_validation import AppendRules
+from tidelog.model.topics import NOT_CONFIRMED
 from tidelog.records.compression import Compression
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.other_kafka_settings import no_effect_remark
 from tidelog.settings.setting import SettingError
-from tidelog.settings.topic_settings import NOT_CONFIRMED, TopicSettings
+from tidelog.settings.topic_settings import TopicSettings
 
 MAX_KNOWN_TOPIC_SETTINGS: Final = 1_000
 """The different overrides whose settings are remembered."""

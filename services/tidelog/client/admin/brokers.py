@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -171,10 +170,8 @@ def describe_quorum(cluster: Cluster) -> Quorum:
     """Returns the controllers. A user needs DESCRIBE on the cluster. Raises ClientError."""
     request = DescribeQuorumRequest([RequestTopicData(_TOPIC, [RequestPartitionData(0)])])
     try:
-        connection = cluster.any_broker()
-        pending = connection.send(request)
-        deadline_s = min(pending.deadline_s, time.monotonic() + MAX_WAIT_S)
-        answer = connection.receive(pending._replace(deadline_s=deadline_s), DescribeQuorumResponse)
+        limit_s = min(cluster.timeout_s, MAX_WAIT_S)
+        answer = cluster.any_broker().call(request, DescribeQuorumResponse, timeout_s=limit_s)
         raise_on_error(answer.error_code, "the controllers", answer.error_message)
         (topic,) = answer.topics
         (partition,) = topic.partitions

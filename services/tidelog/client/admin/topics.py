@@ -22,8 +22,7 @@ from tidelog.model.protocol_values import (
     NO_LEADER,
     READ_UNCOMMITTED,
 )
-from tidelog.model.topics import TopicPartition
-from tidelog.settings.topic_settings import NOT_CONFIRMED, SETTINGS_CONFIRMED
+from tidelog.model.topics import NOT_CONFIRMED, SETTINGS_CONFIRMED, TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,

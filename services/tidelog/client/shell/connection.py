@@ -7,10 +7,12 @@ response in time is closed, and all its requests fail: their outcomes are unknow
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 import struct
 from collections import deque
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tidelog.client.address import Address, explained
 from tidelog.client.errors import (
@@ -39,6 +41,9 @@ from tidelog.wire.headers import encode_request_header
 from tidelog.wire.schema import Message
 
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+"""The maximum length of a frame. HTTP and TLS alerts, read as lengths, are far longer."""
+LOOK_UP_AGAIN_FOR_S: Final = 10.0
+LOOK_UP_BACKOFF_S: Final = 0.2
 READ_BUFFER_BYTES: Final = 64 * 1024
 _LENGTH: Final = struct.Struct(">i")
 _CORRELATION_ID: Final = struct.Struct(">i")
@@ -47,6 +52,7 @@ T = TypeVar("T")
 
 class _Waiting(NamedTuple):
     correlation_id: int
+    timeout_s: float
     deadline_s: float
     reply: asyncio.Future[Reply]
 
@@ -81,14 +87,16 @@ class AsyncConnection(asyncio.BufferedProtocol):
     ) -> AsyncConnection:
         """Connects, requests the broker's versions and authenticates. Raises ClientError."""
         made = cls(address, client_id, security)
+        deadline_s = made._loop.time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s):
-                try:
-                    await made._connect()
+            try:
+                await made._connect(deadline_s)
+                async with asyncio.timeout_at(deadline_s):
                     made.served = await made._run(ask_versions(address), timeout_s)
-                except ClientError as error:
-                    has_tls = security.tls is not None
-                    raise await asyncio.to_thread(explained, error, address, has_tls=has_tls) from error
+            except ClientError as error:
+                has_tls = security.tls is not None
+                raise await asyncio.to_thread(explained, error, address, has_tls=has_tls) from error
+            async with asyncio.timeout_at(deadline_s):
                 await made._authenticate(timeout_s)
         except TimeoutError as error:
             made.close()
@@ -101,6 +109,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
     @property
     def is_closed(self) -> bool:
         return self._failure is not None
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The broker's certificate in DER, None if the connection is not encrypted."""
+        encrypted = None if self._transport is None else self._transport.get_extra_info("ssl_object")
+        return None if encrypted is None else cast("bytes | None", encrypted.getpeercert(binary_form=True))
 
     @property
     def in_flight_count(self) -> int:
@@ -123,7 +137,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         now_s = self._loop.time()
         self.last_used_s = now_s
         deadline_s = now_s + timeout_s
-        self._waiting.append(_Waiting(self._correlation_id, deadline_s, reply))
+        self._waiting.append(_Waiting(self._correlation_id, timeout_s, deadline_s, reply))
         if self._timer is None or self._timer.when() > deadline_s:
             if self._timer is not None:
                 self._timer.cancel()
@@ -190,16 +204,22 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     # -- handshake
 
-    async def _connect(self) -> None:
+    async def _connect(self, deadline_s: float) -> None:
+        """Raises UnreachableError, NotTrustedError; TimeoutError if the TLS handshake lasts too long."""
         tls = self._security.tls
         try:
-            await self._loop.create_connection(
-                lambda: self,
-                self.address.host,
-                self.address.port,
-                ssl=tls,
-                server_hostname=self.address.host if tls is not None else None,
-            )
+            async with asyncio.timeout_at(deadline_s):
+                connected = await _connected(self.address)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA can't encode
+            raise UnreachableError(f"no connection to {self.address}: {_reason(error)}") from error
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._loop.create_connection(
+                    lambda: self,
+                    sock=connected,
+                    ssl=tls,
+                    server_hostname=self.address.host if tls is not None else None,
+                )
         except ssl.SSLCertVerificationError as error:
             raise NotTrustedError(
                 f"the certificate of {self.address} is not trusted: {error.verify_message}"
@@ -208,12 +228,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
             raise NotTrustedError(
                 f"the TLS handshake with {self.address} failed: {error.reason or error}"
             ) from error
-        except (OSError, UnicodeError) as error:
-            if tls is not None and isinstance(error, (ConnectionResetError, ConnectionAbortedError)):
-                raise NotTrustedError(
-                    f"the TLS handshake with {self.address} failed: the broker closed the connection"
-                ) from error
-            raise UnreachableError(f"no connection to {self.address}: {error}") from error
+        except ConnectionError as error:
+            raise NotTrustedError(
+                f"the TLS handshake with {self.address} failed: the broker closed the connection"
+            ) from error
 
     async def _authenticate(self, timeout_s: float) -> None:
         login = self._security.login
@@ -249,8 +267,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._transport = transport  # type: ignore[assignment]  # uvloop's class is not asyncio's
 
     def connection_lost(self, error: Exception | None) -> None:
-        reason = f" ({error})" if error is not None else ""
-        self._fail(ConnectionLostError(f"the broker at {self.address} closed the connection{reason}"))
+        self._fail(
+            ConnectionLostError(
+                f"the broker at {self.address} closed the connection"
+                if error is None
+                else f"the connection to {self.address} was lost: {_reason(error)}"
+            )
+        )
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -272,7 +295,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 self._fail(
                     NotKafkaError(
                         f"{self.address} does not speak Kafka's protocol over {self._security.protocol}: "
-                        "check the port, and security.protocol"
+                        "check the port, and whether it requires TLS (security.protocol)"
                     )
                 )
                 return
@@ -310,11 +333,11 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._timer = None
         if not self._waiting:
             return
-        earliest_s = min(waiting.deadline_s for waiting in self._waiting)
-        if self._loop.time() < earliest_s:
-            self._timer = self._loop.call_at(earliest_s, self._check_deadline)
+        first = min(self._waiting, key=lambda waiting: waiting.deadline_s)
+        if self._loop.time() < first.deadline_s:
+            self._timer = self._loop.call_at(first.deadline_s, self._check_deadline)
             return
-        self._fail(NoAnswerError(f"no answer from {self.address} in time"))
+        self._fail(NoAnswerError(f"no answer from {self.address} in {first.timeout_s:g} s"))
 
     def _fail(self, error: ClientError) -> None:
         if self._failure is not None:
@@ -329,3 +352,50 @@ class AsyncConnection(asyncio.BufferedProtocol):
             if not waiting.reply.done():
                 waiting.reply.set_exception(error)
         self._answered_all.set()
+
+
+async def _connected(address: Address) -> socket.socket:
+    """Returns a TCP connection to the first address of the host that accepts it. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    failure: OSError | None = None
+    for family, kind, protocol, _, place in await _looked_up(address):
+        made = socket.socket(family, kind, protocol)
+        made.setblocking(False)
+        try:
+            await loop.sock_connect(made, place)
+        except OSError as error:
+            made.close()
+            failure = error
+        except BaseException:
+            made.close()
+            raise
+        else:
+            return made
+    raise failure or OSError("the host has no address")
+
+
+async def _looked_up(address: Address) -> list[Any]:  # the tuples of socket.getaddrinfo
+    """Looks up a host, and tries again for a while if the name server is busy. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    give_up_s = loop.time() + LOOK_UP_AGAIN_FOR_S
+    while True:
+        try:
+            return await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN or loop.time() > give_up_s:
+                raise
+        await asyncio.sleep(LOOK_UP_BACKOFF_S)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it timed out"
+    if isinstance(error, socket.gaierror):
+        is_silent = error.errno == socket.EAI_AGAIN
+        return "the name server does not answer" if is_silent else "the host name is unknown"
+    text = str(error)
+    if isinstance(error, ssl.SSLError):
+        text = error.reason or text
+    elif isinstance(error, OSError) and error.errno:
+        text = os.strerror(error.errno)  # asyncio writes sentences of its own
+    return text[:1].lower() + text[1:]

@@ -12,6 +12,10 @@ from typing import Any, Final, NoReturn
 from tidelog.client.errors import ClosedError
 
 logger: Final = logging.getLogger("tidelog.client")
+CALLED_IN_CALLBACK: Final = (
+    "a rebalance callback can't call poll, unsubscribe or close of its consumer, because they wait for the "
+    "callback: call them after it has ended"
+)
 
 
 def now_ms() -> int:

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from tidelog.client.errors import ClosedError
-from tidelog.client.shell.consuming.callbacks import CALLED_IN_CALLBACK
-from tidelog.client.shell.tasks import HomeProcess
+from tidelog.client.shell.tasks import CALLED_IN_CALLBACK, HomeProcess
 
 CANCEL_TIMEOUT_S: Final = 1.0
 """The time in which tasks end that were cancelled."""

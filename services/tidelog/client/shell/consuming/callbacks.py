@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.membership import MemberState
+from tidelog.client.shell.tasks import CALLED_IN_CALLBACK
 from tidelog.model.topics import TopicPartition
 
 MISSED_HEARTBEATS: Final = 3
@@ -93,10 +94,6 @@ logger: Final = logging.getLogger("tidelog.client")
 
 RebalanceCallback: TypeAlias = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Gets partitions; it may be a coroutine function."""
-CALLED_IN_CALLBACK: Final = (
-    "a rebalance callback can't call poll, unsubscribe or close of its consumer, because they wait for the "
-    "callback: call them after it has ended"
-)
 
 
 class RebalanceCallbacks:
