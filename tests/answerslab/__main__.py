@@ -6,9 +6,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from answerslab.page import PAGE, PLACES_RECORDING, RECORDING, page
+from answerslab.page import PAGE, PLACES_RECORDING, RECORDING, lines, page, read, written
 from answerslab.places_script import ask_places, new_kafka, new_tidelog
-from answerslab.recording import lines, read, written
 from answerslab.script import Answers, ask_all
 
 

@@ -1,4 +1,6 @@
-"""Builds the messages of questions from plain dictionaries, and shows answers as plain values."""
+"""Builds the messages of questions from plain dictionaries, derives malformed requests from the bytes of a
+valid one, and shows answers as plain values.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,10 @@ import dataclasses
 import json
 import typing
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+from tidelog.wire import codec
 from tidelog.wire.schema import Message
 
 HIDDEN = frozenset(
@@ -53,6 +56,8 @@ TIMES = range(10**12, 10**13)
 """The numbers that are times of the last decades, in milliseconds."""
 NO_OPERATIONS = -(2**31)
 """`authorized_operations` that nobody asked for."""
+TRAILING = b"\x07\x07"
+TRAILING_NAME = "trailing bytes"
 
 
 def build(message: type[Message], fields: Mapping[str, Any]) -> Any:
@@ -112,3 +117,50 @@ def _is_left_out(item: Any) -> bool:
         return item.name not in COMPARED_SETTINGS or (is_created and item.name in NOT_OF_NEW_TOPICS)
     is_listed = hasattr(item, "is_internal") or hasattr(item, "partition_result")
     return is_listed and str(getattr(item, "name", None) or getattr(item, "topic", "")).startswith(CREATED)
+
+
+class Malformed(NamedTuple):
+    """A kind of malformed body."""
+
+    name: str
+    body: bytes
+
+
+def malformed_bodies(request: Any, version: int) -> Iterator[Malformed]:
+    """Yields bodies that end too early or have arrays of impossible lengths. `request` is valid."""
+    body = encoded(request, version)
+    if body:
+        yield Malformed("truncated by one byte", body[:-1])
+        yield Malformed("empty body", b"")
+        half = body[: len(body) // 2]
+        if half:
+            yield Malformed("half a body", half)
+    yield from _bad_arrays(request, version, body)
+
+
+def encoded(request: Any, version: int) -> bytes:
+    return b"".join(map(bytes, codec.request_encoder(request.API_KEY, version)(request)))
+
+
+def _bad_arrays(request: Any, version: int, body: bytes) -> Iterator[Malformed]:
+    """The place of an array's length is the first byte that changes when its last element is repeated."""
+    for field in dataclasses.fields(request):
+        value = getattr(request, field.name)
+        if not isinstance(value, list) or not value:
+            continue
+        longer = encoded(dataclasses.replace(request, **{field.name: [*value, value[-1]]}), version)
+        if longer == body:
+            continue  # the version does not have the field
+        at = next(index for index, (one, two) in enumerate(zip(body, longer, strict=False)) if one != two)
+        if body[at] == len(value) + 1:
+            lengths = {"null array": b"\x00", "huge array": b"\xff\xff\xff\xff\x07"}
+            begin, end = at, at + 1
+        else:
+            lengths = {
+                "null array": b"\xff\xff\xff\xff",
+                "negative array length": b"\xff\xff\xff\xfe",
+                "huge array": b"\x7f\xff\xff\xff",
+            }
+            begin, end = at - 3, at + 1
+        for name, length in lengths.items():
+            yield Malformed(f"{name} of {field.name}", body[:begin] + length + body[end:])

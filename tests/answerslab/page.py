@@ -1,19 +1,89 @@
-"""Writes docs/answers.md, the page that counts the compared answers and lists the different ones."""
+"""The file of answers, with one line for each API, case and answer, and docs/answers.md, the page that counts
+the compared answers and lists the different ones.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from answerslab.differences import DIFFERENCES, Difference
-from answerslab.places_differences import DIFFERENCES_OF_PLACES
-from answerslab.recording import read, versions_of
-from answerslab.script import CASES, NO_COORDINATOR, UNAUTHORIZED
+from answerslab.differences import DIFFERENCES, DIFFERENCES_OF_PLACES, Difference
+from answerslab.script import CASES, NO_COORDINATOR, UNAUTHORIZED, Answers, Row
+from tidelog.wire.api_keys import ApiKey
 
+SEPARATOR = " | "
 RECORDING = Path(__file__).with_name("answers_of_kafka.txt")
 PLACES_RECORDING = Path(__file__).with_name("places_of_kafka.txt")
 PAGE = Path(__file__).parents[2] / "docs" / "answers.md"
+
+
+def written(answers: Answers) -> str:
+    """Returns the text of the file."""
+    return "".join(f"{line}\n" for line in lines(answers))
+
+
+def lines(answers: Mapping[Row, str]) -> Iterator[str]:
+    groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    for (api, case, version), answer in answers.items():
+        groups[api, case, answer].append(version)
+    for (api, case, answer), versions in groups.items():
+        yield SEPARATOR.join((api, case, spans(versions), answer))
+
+
+def read(text: str) -> Answers:
+    """Returns the answers that the file contains."""
+    answers: Answers = {}
+    for line in text.splitlines():
+        api, case, versions, answer = line.split(SEPARATOR, 3)
+        for version in versions_of(versions):
+            answers[api, case, version] = answer
+    return answers
+
+
+def versions_in(answers: Answers, case: str | None = UNAUTHORIZED) -> dict[int, range]:
+    """Returns the versions of each API that the recorded broker serves. Each API has `case` in all of them.
+    Without `case`, all answers count.
+    """
+    asked: dict[int, list[int]] = defaultdict(list)
+    keys = {api.name_in_kafka: int(api) for api in ApiKey}
+    for api, given, version in answers:
+        if case in (None, given):
+            asked[keys[api]].append(version)
+    return {key: range(min(versions), max(versions) + 1) for key, versions in asked.items()}
+
+
+def spans(versions: Iterable[int]) -> str:
+    """Returns versions as `0-3,7`."""
+    found: list[list[int]] = []
+    for version in sorted(versions):
+        if found and version == found[-1][1] + 1:
+            found[-1][1] = version
+        else:
+            found.append([version, version])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def versions_of(text: str) -> Iterator[int]:
+    for span in text.split(","):
+        first, _, last = span.partition("-")
+        yield from range(int(first), int(last or first) + 1)
+
+
+def compare(kafkas: Answers, ours: Answers, differences: Sequence[Difference]) -> None:
+    """Raises AssertionError for a difference that is not listed, and for a listed one that is none."""
+    different = {row for row in kafkas if ours.get(row) != kafkas[row]}
+    listed = {
+        (entry.api, entry.case, version) for entry in differences for version in versions_of(entry.versions)
+    }
+    assert ours.keys() == kafkas.keys(), "the questions have changed, so Kafka has to be asked again"
+    new = different - listed
+    assert not new, "\n".join(
+        ["answers that differ from Kafka's:"]
+        + [f"kafka:   {line}" for line in lines({row: kafkas[row] for row in sorted(new)})]
+        + [f"tidelog: {line}" for line in lines({row: ours[row] for row in sorted(new)})]
+    )
+    assert not listed - different, f"these answers are Kafka's now: {sorted(listed - different)}"
 
 
 def page() -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 from answerslab import questions_cluster, questions_groups, questions_records
 from answerslab.client import CLOSED, NO_ANSWER, Client
-from answerslab.malformed import TRAILING, TRAILING_NAME, encoded, malformed_bodies
-from answerslab.messages import build, shown
+from answerslab.messages import TRAILING, TRAILING_NAME, build, encoded, malformed_bodies, shown
 from answerslab.question import (
     CUT,
     GROUP,

@@ -27,8 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from brokerlab.kafka_jars import find_jars
-from brokerlab.log_batches import append
-from brokerlab.logs import open_log
+from brokerlab.logs import append, open_log
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningDone,

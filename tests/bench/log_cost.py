@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
 
-from brokerlab.log_batches import make_batch
-from brokerlab.logs import OwnedLog, open_log
+from brokerlab.logs import OwnedLog, make_batch, open_log
 from tidelog.broker.log import segmented_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory

@@ -1,13 +1,15 @@
-"""Finds the jars of Apache Kafka's own Java tools and runs the tools."""
+"""Finds the jars of Apache Kafka, and runs its Java tools and a broker of the test's own."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
 import os
+import random
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +23,26 @@ LOG_CONFIGURATION = (
     "Loggers: { Root: { level: WARN, AppenderRef: [ { ref: E } ] } } }"
 )
 DOWNLOAD_TIMEOUT_S = 600
+ECOSYSTEM_VERSION = "4.3.1"
+ECOSYSTEM_LIBS = "KAFKA_ECOSYSTEM_LIBS"
+ECOSYSTEM_JARS = {
+    "connect-file": "e330c491309d8f839f2abd7260c72a3687d6d82ecf2ba0f7699a46d41a46dcac",
+    "connect-mirror": "0d091c7ba172827dc42ed09fdf4390876a90ab627fd8d2bb002016f9785617e1",
+    "connect-runtime": "9df3d2f78f8a1740af358dd78ccdf1396559223e0cfbf1a697ab9363dead6175",
+    "kafka-streams": "bd73f3805e116f711e8456ee89a8a5b43ff5dcf5a5bb865afae29deae89e7c4b",
+    "kafka-tools": "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c",
+}
+"""The artifacts of org.apache.kafka with the SHA-256 of their jars."""
+_LOGGING = "2.25.4"
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>tidelog</groupId><artifactId>ecosystem</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>{dependencies}</dependencies></project>
+"""
+_DEPENDENCY = (
+    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+    "<version>{version}</version></dependency>\n"
+)
+START_TIMEOUT_S = 180
 
 
 class KafkaUnavailableError(RuntimeError):
@@ -62,27 +84,6 @@ def find_jars() -> Path:
     if found.returncode:
         raise KafkaUnavailableError(f"kafka-up.sh libs failed: {found.stderr.strip()[-500:]}")
     return Path(found.stdout.strip())
-
-
-ECOSYSTEM_VERSION = "4.3.1"
-ECOSYSTEM_LIBS = "KAFKA_ECOSYSTEM_LIBS"
-ECOSYSTEM_JARS = {
-    "connect-file": "e330c491309d8f839f2abd7260c72a3687d6d82ecf2ba0f7699a46d41a46dcac",
-    "connect-mirror": "0d091c7ba172827dc42ed09fdf4390876a90ab627fd8d2bb002016f9785617e1",
-    "connect-runtime": "9df3d2f78f8a1740af358dd78ccdf1396559223e0cfbf1a697ab9363dead6175",
-    "kafka-streams": "bd73f3805e116f711e8456ee89a8a5b43ff5dcf5a5bb865afae29deae89e7c4b",
-    "kafka-tools": "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c",
-}
-"""The artifacts of org.apache.kafka with the SHA-256 of their jars."""
-_LOGGING = "2.25.4"
-_POM = """<project><modelVersion>4.0.0</modelVersion>
-<groupId>tidelog</groupId><artifactId>ecosystem</artifactId><version>1</version><packaging>pom</packaging>
-<dependencies>{dependencies}</dependencies></project>
-"""
-_DEPENDENCY = (
-    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-    "<version>{version}</version></dependency>\n"
-)
 
 
 def find_ecosystem_jars() -> Path:
@@ -170,3 +171,49 @@ class JavaTools:
             f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         )
         return done.stdout
+
+
+class PeerKafka:
+    def __init__(
+        self, state_dir: Path, name: str = "served", settings: Mapping[str, str] | None = None
+    ) -> None:
+        """`settings` are settings of the broker besides those of shared/peer."""
+        self._name = name
+        port = random.SystemRandom().randrange(20_000, 28_000)
+        self._environment = {
+            **os.environ,
+            "NAME": name,
+            "BASE_PORT": str(port),
+            "STATE_DIR": str(state_dir),
+            "KAFKA_HEAP": "512m",
+        }
+        if settings:
+            lines = [f"{name}={value}" for name, value in settings.items()]
+            self._environment["EXTRA_PROPS_TEXT"] = "\n".join(lines)
+        self._home = state_dir / f"kafka-{name}"
+        self.data_dir = self._home / "1" / "data"
+        self.bootstrap = f"127.0.0.1:{port}"
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            [str(PEER / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        self._run("kafka-up.sh", "1")
+
+    def stop(self) -> None:
+        self._run("kafka-down.sh", self._name, "--keep")
+
+    def kill(self) -> None:
+        """Sends SIGKILL. Logs keep their state, and indexes keep their full preallocated length."""
+        for pid in (self._home / "pids").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        self.stop()

@@ -1,25 +1,30 @@
-"""Hypothesis strategies that generate any message in any version from its table of fields."""
+"""All generated messages with their versions, and strategies that generate any of them from its table of
+fields.
+"""
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from functools import cache
+from types import ModuleType
 from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
 
+from tidelog.wire import codec
+from tidelog.wire.api_keys import API_SPECS
+from tidelog.wire.messages import records
 from tidelog.wire.schema import F, FieldType, Message, Struct
 
 LONG = 150
 """A length from which on a varint takes a second byte."""
-
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
-
 _texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(
     ["x" * 126, "x" * 127, "é" * LONG]
 )
 _blobs = st.binary(max_size=5) | st.sampled_from([bytes(127), bytes(LONG)])
-
 WHOLE_RANGE: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
     "float64": st.floats(allow_nan=False),
@@ -31,9 +36,31 @@ WHOLE_RANGE: dict[str, st.SearchStrategy[Any]] = {
     "records": _blobs,
     **{kind: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in _WIDTHS.items()},
 }
-
 TAME = WHOLE_RANGE | {"int16": st.integers(-1, 100), "int64": st.integers(0, 1 << 40)}
 """Generates values that kio accepts, too, where it converts them to error codes, timestamps and durations."""
+
+
+def payload_classes() -> list[type[Message]]:
+    """Returns the requests and responses of all APIs."""
+    return [of(key) for key in API_SPECS for of in (codec.request_class, codec.response_class)]
+
+
+def record_classes() -> list[type[Message]]:
+    """Returns the keys and values of internal topics and the data of the consumer protocol."""
+    modules = [
+        importlib.import_module(f"{records.__name__}.{m.name}")
+        for m in pkgutil.iter_modules(records.__path__)
+    ]
+    return [found for module in modules for found in messages_in(module)]
+
+
+def messages_in(module: ModuleType) -> list[type[Message]]:
+    return [found for found in vars(module).values() if hasattr(found, "VERSIONS")]
+
+
+def versions_of(message: type[Message]) -> range:
+    first, last = message.VERSIONS
+    return range(first, last + 1)
 
 
 @cache

@@ -2,19 +2,20 @@
 
 The model keeps one log for each partition, of which every leader sees all batches: acks=all never loses an
 acknowledged batch. Faults are late, lost and refused requests, lost responses, and moving leaders. A request
-that its connection has given up may still arrive for a limited time.
+that its connection has given up may still arrive for a limited time. Time and chance are virtual: everything
+that happens follows from a seed.
 """
 
 from __future__ import annotations
 
 import heapq
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
-from brokerlab.virtual_time import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import (
@@ -42,9 +43,34 @@ REMEMBERED_BATCHES = 5
 REQUEST_TIMEOUT_MS = 1_000
 LATE_MS = 600
 """A request whose connection was closed arrives at most this much later, which is less than a retry takes."""
-
 MAX_CONNECT_MS = 5_000
 MAX_DELETED_MS = 3_000
+
+
+class VirtualTime:
+    """A model derives from it. Its faults happen until `is_healed` is set."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.now_ms = 0
+        self.is_healed = False
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._order = 0
+
+    def at(self, delay_ms: int, what: Callable[[], None]) -> None:
+        """Calls `what` after a delay."""
+        self._order += 1
+        heapq.heappush(self._agenda, (self.now_ms + delay_ms, self._order, what))
+
+    def run(self, until_ms: int) -> None:
+        """Lets time pass, with all that happens in it."""
+        while self._agenda and self._agenda[0][0] <= until_ms:
+            self.now_ms, _, what = heapq.heappop(self._agenda)
+            what()
+        self.now_ms = until_ms
+
+    def _happens(self, probability: float) -> bool:
+        return not self.is_healed and self.chance.random() < probability
 
 
 @dataclass

@@ -7,6 +7,8 @@ from __future__ import annotations
 import itertools
 import random
 
+from hypothesis import strategies as st
+
 from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster, TopicNaming
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import ProducerBatch
@@ -102,3 +104,6 @@ def check(cluster: ModelCluster, history: History, sent: list[list[bytes]]) -> N
                 assert any(stored[offset : offset + 1] == [value] for stored in logs), (
                     f"{value!r} was acknowledged and is lost"
                 )
+
+
+PRODUCER_FAULTS = st.randoms(use_true_random=False).map(drawn_faults)

@@ -19,9 +19,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from brokerlab.clients import connection, create_topic
 from chaoslab.group_readers import CLASSIC, CONSUMER, GroupReaders
 from chaoslab.history import History, Poll, poll_of, send_of
-from chaoslab.mixers import Mixer
 from chaoslab.share_members import ShareMembers
-from chaoslab.transactions import CopyingThread, TransactionalWriter
+from chaoslab.transactions import CopyingThread, Mixer, TransactionalWriter
 from clusterlab.history import read_of
 from clusterlab.load import Load, LoadPlan
 from clusterlab.topic_view import TopicView, view_of_any

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from chaoslab import checker
 from chaoslab.history import History, poll_of, send_of
+from clusterlab.history import judge
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.replica_logs import disagreements
 from clusterlab.tidelog_cluster import TidelogCluster
-from clusterlab.topic_view import await_view
-from clusterlab.verdict import judge
+from clusterlab.topic_view import await_view, disagreements
 
 FIRST_ACKNOWLEDGEMENT_S = 30.0
 IN_SYNC_S = 60.0

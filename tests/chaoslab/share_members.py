@@ -13,7 +13,7 @@ from confluent_kafka import AcknowledgeType, KafkaException, ShareConsumer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from brokerlab.clients import admin_client, connection
-from chaoslab.group_members import GroupMembers, Member
+from chaoslab.group_readers import GroupMembers, Member
 from chaoslab.history import ACCEPTED, ACKNOWLEDGED, REJECTED, RELEASED, UNKNOWN, Delivery
 from chaoslab.share_checks import DELIVERY_LIMIT
 from clusterlab.history import read_of

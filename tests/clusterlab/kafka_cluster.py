@@ -12,7 +12,7 @@ from pathlib import Path
 
 from brokerlab.kafka_jars import PEER
 from clusterlab import processes
-from clusterlab.ports import PortRange
+from clusterlab.processes import PortRange
 from clusterlab.topic_view import topic_view
 
 COMMAND_TIMEOUT_S = 180

@@ -15,7 +15,7 @@ from pathlib import Path
 from brokerlab.broker_process import tidelog_command
 from clusterlab import processes
 from clusterlab.etcd_gateway import EtcdGateway
-from clusterlab.ports import PortRange
+from clusterlab.processes import PortRange
 
 COMMAND_TIMEOUT_S = 120.0
 READY_LINE = re.compile(r"^ready: (\S+)\s*$", re.MULTILINE)

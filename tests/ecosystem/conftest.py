@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.kafka_jars import KafkaUnavailableError, find_ecosystem_jars, find_jars
-from clusterlab.systems import KAFKA, SYSTEMS, running
+from clusterlab.java_systems import KAFKA, SYSTEMS, running
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.clients import consume_messages, create_topic, produce_values
-from clusterlab.connect import ConnectWorker
-from clusterlab.java_process import await_true
+from clusterlab.java_systems import ConnectWorker, await_true
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 SOURCE = "org.apache.kafka.connect.file.FileStreamSourceConnector"

@@ -17,8 +17,7 @@ from confluent_kafka import TopicPartition
 
 from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
 from brokerlab.kafka_jars import JavaTools
-from clusterlab.java_process import JavaProcess, await_true
-from clusterlab.systems import STREAMS_SETTINGS
+from clusterlab.java_systems import STREAMS_SETTINGS, JavaProcess, await_true
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection

@@ -10,8 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from brokerlab.clients import connection, consume_messages, create_topic, produce_values
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
-from clusterlab.java_process import JavaProcess, await_true, write_properties
-from clusterlab.systems import KAFKA, running
+from clusterlab.java_systems import KAFKA, JavaProcess, await_true, running, write_properties
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
 MAIN = "org.apache.kafka.connect.mirror.MirrorMaker"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from brokerlab.virtual_time import VirtualTime
+from brokerlab.model_brokers import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.consumer import ConsumerCore

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from brokerlab.virtual_time import VirtualTime
+from brokerlab.model_brokers import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumer_events import (
     AcknowledgedBatch,

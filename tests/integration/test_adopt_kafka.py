@@ -16,8 +16,7 @@ from confluent_kafka.admin import ConfigResource
 
 from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.clients import admin_client, create_topic, end_offset, new_consumer
-from brokerlab.kafka_jars import PEER, JavaTools
-from brokerlab.peer_kafka import PeerKafka
+from brokerlab.kafka_jars import PEER, JavaTools, PeerKafka
 from tidelog.embedded.kafka_metadata import METADATA_LOG
 
 pytestmark = [

@@ -7,11 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from answerslab.comparison import compare
-from answerslab.differences import DIFFERENCES
-from answerslab.page import PAGE, RECORDING, page
-from answerslab.places_differences import DIFFERENCES_OF_PLACES
-from answerslab.recording import read, versions_in, versions_of
+from answerslab.differences import DIFFERENCES, DIFFERENCES_OF_PLACES
+from answerslab.page import PAGE, RECORDING, compare, page, read, versions_in, versions_of
 from answerslab.script import SETTINGS, ask_all
 from brokerlab.broker_process import BrokerProcess
 

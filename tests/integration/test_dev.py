@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from brokerlab.broker_process import READY_LINE, tidelog_command
-from clusterlab.ports import PortRange
+from clusterlab.processes import PortRange
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,7 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from brokerlab.broker_process import BrokerProcess, tidelog_command
 from brokerlab.clients import admin_client, consume_messages, create_topic, end_offset, produce_values
-from brokerlab.kafka_jars import PEER, JavaTools
-from brokerlab.peer_kafka import PeerKafka
+from brokerlab.kafka_jars import PEER, JavaTools, PeerKafka
 
 pytestmark = [
     pytest.mark.integration,

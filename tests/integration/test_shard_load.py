@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append
 from brokerlab.log_cleaning import clean_log, cleaning_job
-from brokerlab.logs import open_log
+from brokerlab.logs import append, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.offsets.offset_table import (

@@ -16,8 +16,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.certificates import Authority, new_authority, put_identity
 from brokerlab.raw_client import request_header
+from brokerlab.secured_broker import Authority, new_authority, put_identity
 from clusterlab.metrics import METRICS_LISTENER, metrics_url, scrape
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection

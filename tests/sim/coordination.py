@@ -9,7 +9,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from sim.clients import Metadata
-from sim.coordinator_node import coordinator_name
+from sim.controller_node import coordinator_name
 from sim.group_members import CoordinatorAddress, SimGroupMember
 from sim.loop import SimProcess
 from sim.streams_members import GROUP as STREAMS_GROUP

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from sim.broker_node import BrokerNode, broker_name
-from sim.coordinator_node import coordinator_name
+from sim.controller_node import coordinator_name
 from sim.loop import MS_PER_S, SimProcess
 from sim.plan import TOPIC
 from sim.rpc import controller_name

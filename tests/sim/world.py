@@ -22,9 +22,8 @@ from sim.administration import Operator
 from sim.applications import Applications
 from sim.broker_node import BrokerNode, broker_name
 from sim.clients import CarelessProducer, Metadata, SimConsumer, SimProducer
-from sim.controller_node import ControllerNode
+from sim.controller_node import ControllerNode, CoordinatorNode, coordinator_name
 from sim.coordination import Coordination
-from sim.coordinator_node import CoordinatorNode, coordinator_name
 from sim.disk import SimDisk, SimPartitionLog
 from sim.faults import Faults
 from sim.invariants import Invariants

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from brokerlab.broker_process import BUILD_VARIABLE, BrokerProcess, free_port
-from brokerlab.certificates import new_authority, put_identity
 from brokerlab.kafka_jars import PEER
+from brokerlab.secured_broker import new_authority, put_identity
 from clusterlab.tidelog_cluster import ClusterCommandError, TidelogCluster
 
 KAFKA_HEAP = "1g"

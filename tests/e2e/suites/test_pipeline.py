@@ -13,9 +13,8 @@ from typing import Any, Final
 import pytest
 
 from brokerlab.clients import create_topic, end_offset
-from clusterlab.history import Read, read_of
+from clusterlab.history import Read, judge, read_of
 from clusterlab.load import Load, LoadPlan
-from clusterlab.verdict import judge
 from e2e.kubectl import KubectlError, await_none
 from e2e.outcome import Outcome
 from e2e.release import Release

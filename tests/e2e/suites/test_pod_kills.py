@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from brokerlab.clients import create_topic
+from clusterlab.history import judge
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.verdict import judge
 from e2e.outcome import Outcome
 from e2e.release import Release
 

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from brokerlab.clients import create_topic
+from clusterlab.history import judge
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.verdict import judge
 from e2e.outcome import Outcome
 from e2e.release import HelmError, Release
 from tidelog.cli.main import main

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from brokerlab.clients import create_topic, secure
+from clusterlab.history import Verdict, judge
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.verdict import Verdict, judge
 from e2e.inside import ConsoleBrowser, credentials, know_services
 from e2e.kubectl import Kubectl
 from e2e.outcome import Outcome

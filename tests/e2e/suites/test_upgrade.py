@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from brokerlab.clients import create_topic
+from clusterlab.history import judge
 from clusterlab.load import Load, LoadPlan, read_all
-from clusterlab.verdict import judge
 from e2e.outcome import Outcome
 from e2e.release import ROOT, Release
 from e2e.settings import PREVIOUS_ROOT, PREVIOUS_TAG, TAG

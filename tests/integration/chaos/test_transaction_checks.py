@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from chaoslab import transaction_checks as checks
 from chaoslab.checker import KINDS, judge
-from chaoslab.cycles import components, shortest_cycle
 from chaoslab.history import (
     ABORTED,
     ACKNOWLEDGED,
@@ -28,6 +27,7 @@ from chaoslab.list_model import ACTIONS, PARTITIONS, PROCESSES, Step, history_of
 from chaoslab.planted import PLANTED
 from chaoslab.planted_in_model import FAULTS, PERMITTED, Plant
 from chaoslab.share_checks import SHARE_KINDS
+from chaoslab.transaction_checks import components, shortest_cycle
 
 Record = tuple[str, str, int, int]
 """The process, the transaction ("" without one), the partition and the offset of a record."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.clients import create_topic
-from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
-from brokerlab.peer_kafka import PeerKafka
+from brokerlab.kafka_jars import KafkaUnavailableError, PeerKafka, find_jars
 
 
 @pytest.fixture(scope="session")

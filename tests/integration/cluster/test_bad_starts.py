@@ -17,10 +17,10 @@ from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
 from chaoslab.scrutiny import loaded
 from clusterlab import processes
+from clusterlab.history import judge
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
-from clusterlab.verdict import judge
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 PARTITIONS = 3

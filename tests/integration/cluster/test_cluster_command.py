@@ -19,7 +19,7 @@ from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
 from clusterlab import processes
-from clusterlab.ports import PortRange
+from clusterlab.processes import PortRange
 from clusterlab.tidelog_cluster import ClusterCommandError, TidelogCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterlab import verdict
-from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, read_of, value_of
-from clusterlab.verdict import judge
+from clusterlab import history as checker
+from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, judge, read_of, value_of
 
 PARTITIONS = 3
 Plan = list[tuple[int, str, bool]]
@@ -60,7 +59,7 @@ def test_a_lost_record_is_found(plan: Plan, data: st.DataObject) -> None:
     history.tailed = []
     history.final.pop(data.draw(st.integers(0, len(history.final) - 1)))
     found = judge(history)
-    assert found.kinds == {verdict.LOST: 1}
+    assert found.kinds == {checker.LOST: 1}
 
 
 @given(acknowledged_plans, st.data())
@@ -69,7 +68,7 @@ def test_a_duplicated_record_is_found(plan: Plan, data: st.DataObject) -> None:
     again = data.draw(st.sampled_from(history.final))
     end = 1 + max(read.offset for read in history.final if read.partition == again.partition)
     history.final.append(again._replace(offset=end))
-    assert judge(history).kinds == {verdict.DUPLICATED: 1}
+    assert judge(history).kinds == {checker.DUPLICATED: 1}
 
 
 @given(acknowledged_plans, st.data())
@@ -78,7 +77,7 @@ def test_a_changed_value_is_found(plan: Plan, data: st.DataObject) -> None:
     history.tailed = []
     index = data.draw(st.integers(0, len(history.final) - 1))
     history.final[index] = history.final[index]._replace(is_intact=False)
-    assert judge(history).kinds == {verdict.CHANGED: 1}
+    assert judge(history).kinds == {checker.CHANGED: 1}
 
 
 @given(acknowledged_plans, st.data())
@@ -87,7 +86,7 @@ def test_an_invented_record_is_found(plan: Plan, data: st.DataObject) -> None:
     last = data.draw(st.sampled_from(history.final))
     end = 1 + max(read.offset for read in history.final if read.partition == last.partition)
     history.final.append(Read(last.partition, end, "nobody's", 0, True))
-    assert judge(history).kinds == {verdict.INVENTED: 1}
+    assert judge(history).kinds == {checker.INVENTED: 1}
 
 
 @pytest.mark.parametrize("outcome", [ACKNOWLEDGED, UNKNOWN])
@@ -97,14 +96,14 @@ def test_reordered_records_are_found(outcome: str) -> None:
     first, second = history.final[1], history.final[2]
     history.final[1:3] = [second._replace(offset=first.offset), first._replace(offset=second.offset)]
     kinds = judge(history).kinds
-    assert kinds[verdict.REORDERED] == 1
-    assert set(kinds) <= {verdict.REORDERED, verdict.MOVED}
+    assert kinds[checker.REORDERED] == 1
+    assert set(kinds) <= {checker.REORDERED, checker.MOVED}
 
 
 def test_a_record_of_unknown_outcome_may_be_stored_only_once() -> None:
     history = sound_history([(0, UNKNOWN, True)])
     history.final.append(history.final[0]._replace(offset=1))
-    assert judge(history).kinds == {verdict.DUPLICATED: 1}
+    assert judge(history).kinds == {checker.DUPLICATED: 1}
 
 
 @given(acknowledged_plans, st.data())
@@ -113,7 +112,7 @@ def test_a_record_at_another_place_is_found(plan: Plan, data: st.DataObject) -> 
     history.tailed = []
     index = data.draw(st.integers(0, len(history.sent) - 1))
     history.sent[index] = history.sent[index]._replace(offset=10_000)
-    assert judge(history).kinds == {verdict.MOVED: 1}
+    assert judge(history).kinds == {checker.MOVED: 1}
 
 
 @given(acknowledged_plans, st.data())
@@ -121,27 +120,27 @@ def test_a_record_that_was_shown_and_disappeared_is_found(plan: Plan, data: st.D
     history = sound_history([*plan, (0, UNKNOWN, True)])
     gone = history.final.pop()
     history.tailed = [*history.final, gone]
-    assert judge(history).kinds == {verdict.TAKEN_BACK: 1}
+    assert judge(history).kinds == {checker.TAKEN_BACK: 1}
 
 
 def test_a_place_that_now_holds_another_record_is_found() -> None:
     history = sound_history([(0, UNKNOWN, True), (3, UNKNOWN, False)])
     history.tailed = list(history.final)
     history.final = [history.final[0]._replace(key="k3")]
-    assert judge(history).kinds == {verdict.TAKEN_BACK: 1}
+    assert judge(history).kinds == {checker.TAKEN_BACK: 1}
 
 
 def test_a_reader_that_went_backwards_is_found() -> None:
     history = sound_history([(0, ACKNOWLEDGED, True)] * 3)
     history.tailed = [history.final[0], history.final[1], history.final[1], history.final[2]]
-    assert judge(history).kinds == {verdict.REREAD: 1}
+    assert judge(history).kinds == {checker.REREAD: 1}
 
 
 def test_an_offset_acknowledged_for_two_records_is_found() -> None:
     history = sound_history([(0, ACKNOWLEDGED, True), (3, ACKNOWLEDGED, True)])
     history.sent[1] = history.sent[1]._replace(offset=history.sent[0].offset)
     kinds = judge(history).kinds
-    assert kinds == {verdict.ACKNOWLEDGED_TWICE: 1, verdict.MOVED: 1}
+    assert kinds == {checker.ACKNOWLEDGED_TWICE: 1, checker.MOVED: 1}
 
 
 def test_an_acknowledgement_without_an_offset_only_means_stored() -> None:
@@ -149,7 +148,7 @@ def test_an_acknowledgement_without_an_offset_only_means_stored() -> None:
     history.sent = [record._replace(offset=NO_PLACE) for record in history.sent]
     assert judge(history).is_sound
     history.final.pop()
-    assert judge(history).kinds == {verdict.LOST: 1}
+    assert judge(history).kinds == {checker.LOST: 1}
 
 
 def test_many_anomalies_are_counted_and_a_few_shown() -> None:
@@ -157,7 +156,7 @@ def test_many_anomalies_are_counted_and_a_few_shown() -> None:
     history.final, history.tailed = [], []
     text = str(judge(history))
     assert "100 sent, 100 acknowledged, 0 read: 100 lost" in text
-    assert len(text.splitlines()) == 1 + verdict.SHOWN_ANOMALIES
+    assert len(text.splitlines()) == 1 + checker.SHOWN_ANOMALIES
 
 
 @given(plans())

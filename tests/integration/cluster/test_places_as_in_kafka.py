@@ -11,11 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from answerslab.comparison import compare
-from answerslab.page import PLACES_RECORDING
-from answerslab.places_differences import DIFFERENCES_OF_PLACES
+from answerslab.differences import DIFFERENCES_OF_PLACES
+from answerslab.page import PLACES_RECORDING, compare, read, versions_in
 from answerslab.places_script import RACK_PREFIX, SETTINGS_OF_THREE, ask_places
-from answerslab.recording import read, versions_in
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.broker.coordination.coordination import AFTER_START_MS
 

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from brokerlab.certificates import new_authority, put_identity
 from brokerlab.clients import create_topic
+from brokerlab.secured_broker import new_authority, put_identity
 from clusterlab.tidelog_cluster import TidelogCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from brokerlab.clients import create_topic
+from clusterlab.history import judge
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
-from clusterlab.verdict import judge
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 TOPIC = "kept"

@@ -11,8 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.audit import AUDIT, MAX_LINES_PER_SECOND, AuditLog

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import append_batches
-from brokerlab.logs import OwnedLog
+from brokerlab.logs import OwnedLog, append_batches
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.cli.local_cluster.recover import (

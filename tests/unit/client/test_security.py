@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.certificates import Authority, new_authority, put_identity
+from brokerlab.secured_broker import Authority, new_authority, put_identity
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import NotTrustedError

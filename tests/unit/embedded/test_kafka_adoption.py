@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from brokerlab.kraft_logs import frame, segment
-from brokerlab.log_batches import make_batch
+from brokerlab.logs import make_batch
 from tidelog.broker.log.directory_files import write_meta_properties, write_topic_id
 from tidelog.cli.main import main
 from tidelog.embedded.adopt import NotAdoptedError, metadata_directory, require_adopted

@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 import uvloop
 
-from brokerlab.certificates import Authority, new_authority, put_identity, tls_of
+from brokerlab.secured_broker import Authority, new_authority, put_identity, tls_of
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.coordinator_session import Hello, Item, SessionLine, Welcome

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
-from brokerlab.messages import messages_of
+from brokerlab.messages import messages_of, payload_classes, record_classes, versions_of
 from tidelog.wire import codec, headers, primitives
 from tidelog.wire.api_keys import ApiKey, max_elements
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError

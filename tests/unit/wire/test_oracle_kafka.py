@@ -22,8 +22,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import brokerlab
 from brokerlab.kafka_jars import JAVA_OPTIONS, KafkaUnavailableError, find_jars
-from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
-from brokerlab.messages import messages_of
+from brokerlab.messages import messages_of, payload_classes, record_classes, versions_of
 from tidelog.wire import codec
 from tidelog.wire.schema import Message
 

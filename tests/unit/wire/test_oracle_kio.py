@@ -24,8 +24,7 @@ from kio.schema.response_header.v1.header import ResponseHeader as LongResponseH
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from brokerlab.message_catalogue import record_classes, versions_of
-from brokerlab.messages import messages_of
+from brokerlab.messages import messages_of, record_classes, versions_of
 from tidelog.wire import codec, headers
 from tidelog.wire.api_keys import API_SPECS, ApiKey
 from tidelog.wire.schema import ZERO_UUID, Message, Struct

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.counted_work import calls_of
-from brokerlab.message_catalogue import payload_classes, record_classes, versions_of
-from brokerlab.messages import messages_of
+from brokerlab.messages import messages_of, payload_classes, record_classes, versions_of
 from tidelog.kernel.steps import all_at_once
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey

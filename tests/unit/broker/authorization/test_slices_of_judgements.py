@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.security.authorization.acl_index import AclIndex, Address
 from tidelog.broker.security.authorization.judging import Judgement

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.asking import Asked
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.coordination import coordination
 from tidelog.kernel import slices

@@ -16,8 +16,8 @@ import uvloop
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokerlab.certificates import new_authority, put_identity
 from brokerlab.open_file import FILE_BYTES, OpenFile
+from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.net import tls
 from tidelog.broker.net.socket_io import (
     TLS_PIECE_BYTES,

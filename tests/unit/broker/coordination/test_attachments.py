@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from brokerlab.asking import until
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, shard_partitions
 from tidelog.broker.coordination import attachment as attachment_module
 from tidelog.broker.partition.events import FollowerFetched

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
 from tidelog.broker.handlers import coordinators
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, decoded, shard_partitions
 from tidelog.broker.coordination import coordination
 from tidelog.broker.coordination.batched import WholeRequest, named_items, without_repetitions

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.kernel.timer import VirtualTimer

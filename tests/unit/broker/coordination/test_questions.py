@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.asking import until
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.coordinator_shards import ShardKind, shard_for

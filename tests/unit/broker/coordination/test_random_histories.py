@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from brokerlab.asking import Asked
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, Asked, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, shard_partitions
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.errors import ErrorCode

@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from brokerlab.asking import Asked
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokerlab.asking import Asked
-from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, Asked, InMemoryBroker
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 

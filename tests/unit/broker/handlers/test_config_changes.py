@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import structlog
 
-from brokerlab.certificates import new_authority, put_identity
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.cluster.config_changes import APPEND, DELETE, PART_LOGGERS, SET, current_level
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode

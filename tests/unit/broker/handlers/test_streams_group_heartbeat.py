@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import shard_partitions
 from tidelog.broker.handlers import streams_groups
 from tidelog.broker.handlers.streams_groups import MISSING_INTERNAL_TOPICS

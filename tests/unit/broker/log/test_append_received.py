@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import append, make_batch, make_marker, read_all
-from brokerlab.logs import OwnedLog, files, open_log
+from brokerlab.logs import OwnedLog, append, files, make_batch, make_marker, open_log, read_all
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.batch_validation import control_markers, received_headers

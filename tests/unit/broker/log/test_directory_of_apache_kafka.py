@@ -16,10 +16,8 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from brokerlab.clients import admin_client, consume_messages, create_topic, produce_values
-from brokerlab.kafka_jars import PEER, JavaTools
-from brokerlab.log_batches import append, make_batch, read_all
-from brokerlab.logs import OwnedLog
-from brokerlab.peer_kafka import PeerKafka
+from brokerlab.kafka_jars import PEER, JavaTools, PeerKafka
+from brokerlab.logs import OwnedLog, append, make_batch, read_all
 from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.kafka_jars import JavaTools
-from brokerlab.log_batches import append, make_batch
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, files, kill, make_batch, open_log
 from tidelog.broker.log.log_config import LogConfig
 
 pytestmark = pytest.mark.java

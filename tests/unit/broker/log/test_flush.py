@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, append_batches, files, kill, make_batch, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 
 SIZE = len(make_batch(0))

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 import tidelog
-from brokerlab.log_batches import read_all
-from brokerlab.logs import kill, open_log
+from brokerlab.logs import kill, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import parse_header
 
@@ -24,7 +23,7 @@ ROUNDS = 8
 WRITER = """
 import sys
 from pathlib import Path
-from brokerlab.log_batches import append, make_batch
+from brokerlab.logs import append, make_batch
 from brokerlab.logs import open_log
 from tidelog.broker.log.log_config import LogConfig
 

@@ -14,8 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerlab.log_batches import append, make_batch, read_all
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, files, kill, make_batch, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import BatchHeader, parse_header

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append_batches, read_all
-from brokerlab.logs import OwnedLog
+from brokerlab.logs import OwnedLog, append_batches, read_all
 from tidelog.broker.log.directory_files import read_meta_properties, write_meta_properties
 from tidelog.broker.log.errors import LogDirectoryInUseError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig

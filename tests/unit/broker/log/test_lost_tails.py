@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append_batches
-from brokerlab.logs import OwnedLog
+from brokerlab.logs import OwnedLog, append_batches
 from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import append_batches, make_batch, read_all
-from brokerlab.logs import files, kill, open_log
-from brokerlab.random_life import RandomLife
+from brokerlab.logs import append_batches, files, kill, make_batch, open_log, read_all
+from brokerlab.random_logs import RandomLife
 from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig

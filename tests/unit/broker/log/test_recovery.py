@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, append_batches, files, kill, make_batch, open_log, read_all
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.recovery import load_segments

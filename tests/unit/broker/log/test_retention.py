@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import OwnedLog, files, kill, open_log
+from brokerlab.logs import OwnedLog, append, append_batches, files, kill, make_batch, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.errors import ErrorCode, KafkaError
 

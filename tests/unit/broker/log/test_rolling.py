@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import files, open_log
+from brokerlab.logs import append, append_batches, files, make_batch, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import kill, open_log
+from brokerlab.logs import append, append_batches, kill, make_batch, open_log, read_all
 from tidelog.broker.log import segmented_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig

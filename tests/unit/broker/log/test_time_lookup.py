@@ -10,8 +10,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import append, make_batch
-from brokerlab.logs import open_log
+from brokerlab.logs import append, make_batch, open_log
 from tidelog.broker.log.log_config import LogConfig
 
 BATCHES = st.lists(

@@ -16,8 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from brokerlab.log_batches import append, make_batch, make_marker
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, files, kill, make_batch, make_marker, open_log
 from tidelog.broker.log import segment_indexes
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions

@@ -15,10 +15,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from brokerlab.clients import create_topic
-from brokerlab.kafka_jars import PEER, JavaTools
-from brokerlab.log_batches import append, make_batch, make_marker, read_all
-from brokerlab.logs import OwnedLog, files, kill, open_log
-from brokerlab.peer_kafka import PeerKafka
+from brokerlab.kafka_jars import PEER, JavaTools, PeerKafka
+from brokerlab.logs import OwnedLog, append, files, kill, make_batch, make_marker, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import parse_header

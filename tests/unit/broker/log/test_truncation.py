@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from brokerlab.log_batches import append, append_batches, make_batch, read_all
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, append_batches, files, kill, make_batch, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
 
 SIZE = len(make_batch(0))

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch
-from brokerlab.logs import OwnedLog, open_log
+from brokerlab.logs import OwnedLog, append, make_batch, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.retention import segments_with_unread_times
 from tidelog.records.batch import assemble_batch, parse_header, set_log_append_time

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import make_batch
+from brokerlab.logs import make_batch
 from tidelog.broker.partition.batch_validation import received_headers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import iterate_headers

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.asking import Asked, until
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from tidelog.broker.security.quotas.rates import MAX_THROTTLE_MS
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode

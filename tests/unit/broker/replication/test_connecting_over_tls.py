@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from brokerlab.certificates import new_authority, put_identity
+from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.net.tls import TlsFileError, client_context, server_context
 from tidelog.broker.replication.follower.leader_connection import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import read_all
+from brokerlab.logs import read_all
 from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingCluster, append_to, until
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.broker.log.errors import LogStorageError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokerlab.asking import until
+from brokerlab.in_memory_broker import until
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.replication.follower.leader_connection import (
     MAX_IN_FLIGHT_REQUESTS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from brokerlab.log_batches import make_batch, read_all
+from brokerlab.logs import make_batch, read_all
 from brokerlab.replicating_brokers import CONTROLLER_EPOCH, ReplicatingBroker, until
 from brokerlab.scripted_broker import Answer, ScriptedBroker
 from tidelog.model.brokers import BrokerRegistration, Endpoint

@@ -21,10 +21,8 @@ from click.testing import CliRunner, Result
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import read_all
-from brokerlab.logs import OwnedLog
-from brokerlab.random_life import RandomLife
-from brokerlab.random_logs import RandomWriter
+from brokerlab.logs import OwnedLog, read_all
+from brokerlab.random_logs import RandomLife, RandomWriter
 from tidelog.broker.log.directory_files import read_offsets, read_topic_id, write_offsets
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.log_config import LogConfig

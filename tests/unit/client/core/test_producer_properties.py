@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from brokerlab import planted_in_client as planted
 from brokerlab.model_brokers import Faults, ModelCluster, TopicNaming
-from brokerlab.producer_faults import PRODUCER_FAULTS
-from brokerlab.producer_runs import HEALING_MS, SENDS, SETTINGS, History, run
+from brokerlab.producer_runs import HEALING_MS, PRODUCER_FAULTS, SENDS, SETTINGS, History, run
 from tidelog.process.build import is_compiled
 
 

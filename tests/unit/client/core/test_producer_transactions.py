@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
-from brokerlab.producer_faults import PRODUCER_FAULTS
+from brokerlab.producer_runs import PRODUCER_FAULTS
 from tidelog.client.core.producer import ProducerCore
 from tidelog.client.core.producer_batch import PartitionAnswer, PartitionQueue, ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from grouplab.cpu_time import least_cpu_s
+from brokerlab.counted_work import least_cpu_s
 from grouplab.transaction_lab import TransactionLab
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer, SetTimer

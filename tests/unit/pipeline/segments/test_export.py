@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from brokerlab.log_batches import append, make_batch, make_marker
-from brokerlab.logs import OwnedLog, open_log
+from brokerlab.logs import OwnedLog, append, make_batch, make_marker, open_log
 from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch
-from brokerlab.logs import open_log
+from brokerlab.logs import append, make_batch, open_log
 from tidelog.broker.log.directory_files import write_offsets
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT

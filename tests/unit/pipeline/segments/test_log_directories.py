@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch
-from brokerlab.logs import open_log
+from brokerlab.logs import append, make_batch, open_log
 from tidelog.broker.log.directory_files import write_offsets
 from tidelog.log_format.directory import CLEANER_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT
 from tidelog.model.topics import TopicPartition

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch, make_marker
-from brokerlab.logs import open_log
+from brokerlab.logs import append, make_batch, make_marker, open_log
 from tidelog.broker.log.directory_files import write_offsets
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT

@@ -13,8 +13,7 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerlab.log_batches import append, make_batch, make_marker
-from brokerlab.logs import files, kill, open_log
+from brokerlab.logs import append, files, kill, make_batch, make_marker, open_log
 from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT

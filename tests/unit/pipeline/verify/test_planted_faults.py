@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from brokerlab.hand_made import decoded_rows, frame_of, ledger_by_hand, raw_rows
-from brokerlab.memory_log import START_MS, MemoryLog, MemoryPartition, batch, example_partition, without
+from brokerlab.memory_log import (
+    START_MS,
+    MemoryLog,
+    MemoryPartition,
+    batch,
+    decoded_rows,
+    example_partition,
+    frame_of,
+    ledger_by_hand,
+    raw_rows,
+    without,
+)
 from tidelog.pipeline.tables.ledger import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.job import reconcile
 from tidelog.pipeline.verify.log_reader import Partition

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch
 from brokerlab.log_cleaning import clean_log, cleaning_job, contents, swap_in
-from brokerlab.logs import OwnedLog, open_log
+from brokerlab.logs import OwnedLog, append, make_batch, open_log
 from brokerlab.random_logs import RandomWriter
 from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import (

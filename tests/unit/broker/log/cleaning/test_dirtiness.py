@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.log_batches import append, make_batch, make_marker
-from brokerlab.logs import OwnedLog, open_log
+from brokerlab.logs import OwnedLog, append, make_batch, make_marker, open_log
 from tidelog.broker.log.cleaning.cleaner import group_segments
 from tidelog.broker.log.cleaning.cleaning_job import SourceSegment
 from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from brokerlab.deaths import ProcessDied, dies_at
 from brokerlab.log_cleaning import clean_log, cleaning_job, contents, transaction_indexes
 from brokerlab.logs import OwnedLog, files, kill, open_log
-from brokerlab.random_logs import RandomWriter
+from brokerlab.random_logs import ProcessDied, RandomWriter, dies_at
 from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap

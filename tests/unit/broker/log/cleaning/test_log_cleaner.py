@@ -19,7 +19,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from brokerlab.log_batches import read_all
+from brokerlab.logs import read_all
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.directory_files import read_offsets

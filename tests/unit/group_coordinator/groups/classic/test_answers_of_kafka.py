@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from grouplab.classic_script import ANSWERS_OF_KAFKA, CLIENT_ID, answers
-from grouplab.lab_broker import LabBroker, check_answers
+from grouplab.kafka_answers import LabBroker, check_answers
 from grouplab.shard_lab import ShardLab
 from tidelog.settings.broker_settings import BrokerSettings
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grouplab.consumer_lab import ConsumerLab
 from grouplab.consumer_script import ANSWERS_OF_KAFKA, TOPICS, answers
-from grouplab.lab_broker import LabBroker, check_answers
+from grouplab.kafka_answers import LabBroker, check_answers
 
 
 def test_answers_are_those_of_kafka() -> None:

@@ -11,8 +11,8 @@ import pytest
 import re2
 
 import grouplab
+from brokerlab.counted_work import ATTEMPTS, cpu_s, least_cpu_s
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
-from grouplab.cpu_time import ATTEMPTS, cpu_s, least_cpu_s
 from grouplab.kafka_answers import ask_java
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, TopicRegex

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grouplab.classic_script import CLIENT_ID
-from grouplab.lab_broker import LabBroker, check_answers
+from grouplab.kafka_answers import LabBroker, check_answers
 from grouplab.streams_lab import StreamsLab
 from grouplab.streams_script import ANSWERS_OF_KAFKA, SETTINGS, TOPICS, answers
 
