@@ -32,8 +32,7 @@ from brokerlab.identity_provider import AUDIENCE, IdentityProvider
 from brokerlab.raw_client import RawClient
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.kernel.clock import SystemClock
-from tidelog.rpc.callers import ServiceRole, role_name
-from tidelog.rpc.peer_tls import PeerTls
+from tidelog.rpc.peer_tls import PeerTls, ServiceRole, role_name
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
 ALICE: Final = "alice"

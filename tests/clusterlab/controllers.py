@@ -27,7 +27,7 @@ from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.lease_keeper import LeaseKeeper
+from tidelog.metadata.session import LeaseKeeper
 from tidelog.metadata.store import Compare, Put
 from tidelog.model.acl import (
     AclBinding,

@@ -25,7 +25,7 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService
 from tidelog.settings.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tidelog.controller.server import Controller
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
-from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
+from tidelog.rpc.grpc_broker_commands import GrpcBrokerChannels
 from tidelog.settings.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ def installed(world: World) -> Iterator[None]:
     structlog.configure(processors=[note], cache_logger_on_first_use=False)
     try:
         with (
-            patch("tidelog.rpc.grpc_broker_channels._Connection", SimCommandConnection),
+            patch("tidelog.rpc.grpc_broker_commands._Connection", SimCommandConnection),
             patch("tidelog.broker.replication.follower.leader_connector.open_connection", open_connection),
             patch("tidelog.broker.handlers.fetch.is_resident", lambda *_: False),
             patch("tidelog.broker.hosting.life.read_boot_id", _boot_id),

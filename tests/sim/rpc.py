@@ -23,7 +23,7 @@ def controller_name(controller_id: int) -> str:
 
 
 class SimCommandConnection:
-    """Replaces `grpc_broker_channels._Connection`: the stream of commands to one broker."""
+    """Replaces `grpc_broker_commands._Connection`: the stream of commands to one broker."""
 
     def __init__(self, address: str, tls: object) -> None:
         self._address = address

@@ -24,8 +24,8 @@ from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import host_and_port
 from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi
-from tidelog.rpc.controller_channel import RemoteController
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService
+from tidelog.rpc.grpc_controller import RemoteController
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService
 
 LOCK_POLL_MS: Final = 100

@@ -16,8 +16,8 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.process.command_help import DescribedCommand
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
-from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
-from tidelog.rpc.grpc_controller_server import ControllerApiService
+from tidelog.rpc.grpc_broker_commands import GrpcBrokerChannels
+from tidelog.rpc.grpc_controller import ControllerApiService
 from tidelog.wire.schema import Message
 
 

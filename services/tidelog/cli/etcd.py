@@ -32,7 +32,7 @@ from tidelog.metadata.entries import (
     SCHEMA_VERSION_KEY,
     TOPIC_PREFIX,
 )
-from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
 from tidelog.metadata.etcd.users import (
@@ -48,8 +48,7 @@ from tidelog.metadata.etcd.users import (
 from tidelog.metadata.store import StoreError
 from tidelog.model.text import JsonObject
 from tidelog.process.command_help import SuggestingGroup
-from tidelog.rpc.callers import ServiceRole, role_name
-from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
+from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME, ServiceRole, role_name
 
 DEFAULT_TIMEOUT_S = 120
 DEFAULT_JOIN_TIMEOUT_S = 60

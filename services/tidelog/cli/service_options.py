@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 import click
 import structlog
 
-from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
+from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdOptions
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.listeners import is_loopback_host

@@ -23,10 +23,10 @@ import uvloop
 from tidelog.broker.log.errors import LogDirectoryInUseError
 from tidelog.cli.service_options import etcd_options, fail, is_loopback
 from tidelog.log_format.directory import CorruptFileError
+from tidelog.metadata.cluster_identity import until_store_answers
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import StoreError
-from tidelog.metadata.store_wait import until_store_answers
 from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics

@@ -58,7 +58,7 @@ from tidelog.controller.term import (
 )
 from tidelog.kernel.clock import Clock, SystemClock
 from tidelog.kernel.slices import run_in_slices
-from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
+from tidelog.metadata.session import KeptLease, start_lease_keeper
 from tidelog.metadata.store import (
     KeyValue,
     LeaseNotFoundError,

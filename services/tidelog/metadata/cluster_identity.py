@@ -1,14 +1,31 @@
-"""The cluster id and the version of the layout. Both are written once and compared at every start."""
+"""The first words between a service and the metadata store: the service waits until the store answers, and
+compares the cluster id and the version of the layout, which are written once.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Final
 
+import structlog
+
 from tidelog.metadata.entries import CLUSTER_ID_KEY, SCHEMA_VERSION_KEY
-from tidelog.metadata.store import Compare, Get, KeyValue, MetadataStore, Put, StoreError
+from tidelog.metadata.store import (
+    Compare,
+    Get,
+    KeyValue,
+    MetadataStore,
+    Put,
+    StoreError,
+    StoreUnavailableError,
+)
 
 SCHEMA_VERSION: Final = 1
+RETRY_MS: Final = 500
+REMIND_MS: Final = 10_000
+
+_log = structlog.get_logger(__name__)
 
 
 class SchemaVersionError(StoreError):
@@ -48,3 +65,20 @@ def _checked_id(cluster: KeyValue | None, schema: KeyValue | None) -> str:
         )
     assert cluster is not None, "the store has a layout, so it has an id"
     return str(json.loads(cluster.value)["id"])
+
+
+async def until_store_answers(store: MetadataStore, where: str) -> None:
+    """Returns when the store has answered. There is no timeout. `where` names the store in the log."""
+    attempts = 0
+    while True:
+        try:
+            await store.get(SCHEMA_VERSION_KEY)
+        except StoreUnavailableError as error:
+            if attempts % (REMIND_MS // RETRY_MS) == 0:
+                _log.warning("waiting for the metadata store", where=where, reason=str(error))
+            attempts += 1
+            await asyncio.sleep(RETRY_MS / 1000)
+        else:
+            if attempts:
+                _log.info("the metadata store answers", where=where)
+            return

@@ -28,21 +28,19 @@ from tidelog.rpc.broker_commands import (
     UpdateMetadata,
 )
 from tidelog.rpc.cluster_messages import (
+    broker_ids,
     error_code,
+    known_or_none,
+    not_negative,
     partition_message,
+    peer_partition,
     registration,
     registration_message,
+    topic_ids,
+    topic_name,
     topic_partition,
 )
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-from tidelog.rpc.peer_values import (
-    broker_ids,
-    known_or_none,
-    not_negative,
-    peer_partition,
-    topic_ids,
-    topic_name,
-)
 
 if TYPE_CHECKING:
     from tidelog.rpc.generated import cluster_pb2
@@ -68,7 +66,7 @@ def command_message(command: BrokerCommand) -> Steps[pb.Command]:
 def command(message: pb.Command) -> Steps[BrokerCommand | None]:
     """Returns the command, or None if its kind is unknown.
 
-    Raises ValueError if a name or number is invalid (`peer_values`), or if an id does not have 16 bytes.
+    Raises ValueError if a name or number is invalid (`cluster_messages`), or if an id does not have 16 bytes.
     """
     match message.WhichOneof("kind"):
         case "leader_and_isr":

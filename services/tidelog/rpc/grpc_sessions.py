@@ -18,7 +18,6 @@ import structlog
 
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import KafkaError
-from tidelog.rpc.callers import ServiceRole, check_speaks_for
 from tidelog.rpc.coordinator_session import (
     MAX_UNSENT_BYTES,
     Hello,
@@ -29,7 +28,7 @@ from tidelog.rpc.coordinator_session import (
 )
 from tidelog.rpc.generated import coordinator_session_pb2 as pb
 from tidelog.rpc.grpc_transport import open_channel
-from tidelog.rpc.peer_tls import PeerTls
+from tidelog.rpc.peer_tls import PeerTls, ServiceRole, check_speaks_for
 from tidelog.rpc.session_messages import (
     broker_items,
     broker_message,

@@ -12,14 +12,15 @@ from typing import Final, Protocol, cast
 import grpc
 import grpc.aio
 
-from tidelog.rpc.callers import (
+from tidelog.rpc.peer_tls import (
     PERMITTED_CALLERS,
     CallerCheck,
+    Identity,
+    PeerTls,
     PermittedCallers,
     ServiceRole,
     role_name,
 )
-from tidelog.rpc.peer_tls import Identity, PeerTls
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 # An idle peer of an open stream is pinged after this interval, and the stream fails if there is no answer in

@@ -18,10 +18,10 @@ from tidelog.model.topics import (
     TopicPartition,
 )
 from tidelog.rpc import coordinator_session as session
+from tidelog.rpc.cluster_messages import known_or_none, not_negative, peer_partition
 from tidelog.rpc.coordinator_session import Item
 from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as pb
-from tidelog.rpc.peer_values import known_or_none, not_negative, peer_partition
 
 MAX_PRODUCER_EPOCH: Final = 32_767
 MAX_TRANSACTION_VERSION: Final = 2

@@ -15,7 +15,7 @@ from brokerlab.broker_process import free_port, tidelog_command
 from brokerlab.command_line import Tools
 from brokerlab.etcd_process import EtcdProcess
 from tidelog.cli.etcd import etcd_role
-from tidelog.rpc.callers import ServiceRole
+from tidelog.rpc.peer_tls import ServiceRole
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 START_TIMEOUT_S = 60.0

@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.cli.etcd import etcd_role
 from tidelog.metadata.etcd.users import KeyRange
-from tidelog.rpc.callers import ServiceRole
+from tidelog.rpc.peer_tls import ServiceRole
 
 BROKER, CONTROLLER, COORDINATOR = ServiceRole
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdEndpoint, EtcdOptions
 from tidelog.metadata.etcd.faults import CallFault, fault_of
 from tidelog.metadata.etcd.messages import KeyNames
-from tidelog.metadata.etcd.options import EtcdAddressError, EtcdEndpoint, EtcdOptions
 from tidelog.metadata.store import Compare, CompareTarget, InvalidTxnError
 
 

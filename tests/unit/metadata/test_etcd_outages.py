@@ -14,8 +14,8 @@ from brokerlab.broker_process import free_port
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.cli.local_cluster.processes import EtcdBinary
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import (
     CompactedError,
     Compare,
@@ -433,7 +433,7 @@ def test_long_listings_come_in_pages_of_one_revision(
 def test_a_listing_with_large_values_is_read_in_smaller_pages(
     member: EtcdProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.metadata.etcd.transport.MAX_ANSWER_BYTES", 1_200_000)
+    monkeypatch.setattr("tidelog.metadata.etcd.connection.MAX_ANSWER_BYTES", 1_200_000)
 
     async def scenario() -> None:
         async with _opened(member.endpoint) as store:

@@ -15,10 +15,10 @@ from click.testing import CliRunner, Result
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from tidelog.cli.local_cluster.processes import EtcdBinary
 from tidelog.cli.main import main
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.rejoining import Member, NextStep, Step, next_step
 from tidelog.metadata.store import Put, StoreUnavailableError
 

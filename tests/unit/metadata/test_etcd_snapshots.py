@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from tidelog.cli.local_cluster.processes import EtcdBinary, etcd_of_distro, version_of
 from tidelog.cli.main import main
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.snapshots import (
     SUM_BYTES,
     BrokenSnapshotError,

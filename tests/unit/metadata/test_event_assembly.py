@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.metadata.etcd.event_assembly import EventAssembly, WatchEndedError
 from tidelog.metadata.etcd.generated import kv_pb2, rpc_pb2
+from tidelog.metadata.etcd.watching import EventAssembly, WatchEndedError
 from tidelog.metadata.store import CompactedError, Event, WatchBatch
 
 History = list[list[str]]  # keys written at revision 2, 3, ...

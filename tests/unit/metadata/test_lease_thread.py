@@ -16,10 +16,10 @@ import pytest
 from brokerlab.broker_process import free_port
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from tidelog.cli.local_cluster.processes import EtcdBinary
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.lease_keeper import LeaseKeeper, ThreadLeaseKeeper, start_lease_keeper
+from tidelog.metadata.session import LeaseKeeper, ThreadLeaseKeeper, start_lease_keeper
 from tidelog.metadata.store import LeaseNotFoundError, Put, StoreUnavailableError
 
 

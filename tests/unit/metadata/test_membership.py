@@ -11,7 +11,7 @@ import pytest
 from tidelog.metadata.cluster_identity import SchemaVersionError, ensure_cluster_id
 from tidelog.metadata.entries import SCHEMA_VERSION_KEY
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.lease_keeper import LeaseKeeper
+from tidelog.metadata.session import LeaseKeeper
 from tidelog.metadata.store import LeaseNotFoundError, LeaseTable, Put
 
 Scenario = Callable[[FileMetadataStore], Awaitable[None]]

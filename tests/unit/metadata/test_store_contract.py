@@ -16,8 +16,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.etcd_process import EtcdProcess
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import (
     MAX_TXN_OPERATIONS,

@@ -21,19 +21,24 @@ from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.rpc.callers import PERMITTED_CALLERS, ServiceRole, caller_named, certificate_names, role_name
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.coordinator_session import Hello, Item, SessionLine, Welcome
 from tidelog.rpc.generated import broker_commands_pb2 as commands_pb
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated import coordinator_session_pb2 as session_pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiStub
-from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
-from tidelog.rpc.grpc_controller_server import ControllerApiService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService, GrpcBrokerChannels
+from tidelog.rpc.grpc_controller import ControllerApiService
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService, GrpcSessionConnector
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
-from tidelog.rpc.peer_tls import PeerTls
+from tidelog.rpc.peer_tls import (
+    PERMITTED_CALLERS,
+    PeerTls,
+    ServiceRole,
+    caller_named,
+    certificate_names,
+    role_name,
+)
 from tidelog.wire.schema import Message
 
 TIMEOUT_S: Final = 20.0

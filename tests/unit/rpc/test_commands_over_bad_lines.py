@@ -11,8 +11,7 @@ from brokerlab.tcp_relay import TcpRelay
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc import grpc_transport
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
-from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService, GrpcBrokerChannels
 from tidelog.rpc.grpc_transport import RpcServer
 
 EPOCH = 5

@@ -14,7 +14,7 @@ from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc import grpc_broker_channels, grpc_broker_server
+from tidelog.rpc import grpc_broker_commands
 from tidelog.rpc.broker_commands import (
     BrokerCommands,
     CommandResult,
@@ -25,13 +25,12 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
-from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.command_messages import BrokerCommand, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import BrokerCommandsStub
-from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService, GrpcBrokerChannels
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
+from tidelog.rpc.peer_tls import ServiceRole
 
 EPOCH = 100
 
@@ -245,7 +244,7 @@ def test_commands_wait_until_the_broker_knows_its_epoch() -> None:
 
 
 def test_a_command_for_an_unknown_later_registration_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grpc_broker_server, "EPOCH_WAIT_MS", 50)
+    monkeypatch.setattr(grpc_broker_commands, "EPOCH_WAIT_MS", 50)
 
     async def scenario() -> None:
         async with opened(RecordingBroker(), EPOCH - 1) as (server, channels):
@@ -416,7 +415,7 @@ def test_the_metadata_for_several_brokers_is_encoded_once(monkeypatch: pytest.Mo
         encodings += 1
         return command_message(order)
 
-    monkeypatch.setattr(grpc_broker_channels, "command_message", counted)
+    monkeypatch.setattr(grpc_broker_commands, "command_message", counted)
 
     async def scenario() -> None:
         deleted = tuple(DeletedTopic(f"t{number}", uuid.UUID(int=number)) for number in range(100))

@@ -32,7 +32,7 @@ from tidelog.rpc.command_messages import command, command_message, command_resul
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as session_pb
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_broker_commands import BrokerCommandsService
 from tidelog.rpc.session_messages import broker_items, coordinator_items
 
 ID = uuid.UUID(int=7).bytes

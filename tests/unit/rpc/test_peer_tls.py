@@ -16,11 +16,10 @@ import uvloop
 
 from brokerlab.secured_broker import Authority, new_authority, put_identity, tls_of
 from tidelog.model.brokers import BrokerRegistration
-from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.coordinator_session import Hello, Item, SessionLine, Welcome
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService, GrpcSessionConnector
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
-from tidelog.rpc.peer_tls import PeerTls
+from tidelog.rpc.peer_tls import PeerTls, ServiceRole
 
 TIMEOUT_S = 10.0
 METHOD = "/test.Echo/Say"

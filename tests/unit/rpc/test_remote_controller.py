@@ -17,10 +17,9 @@ from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Delete, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc import controller_channel
+from tidelog.rpc import grpc_controller
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
-from tidelog.rpc.controller_channel import RemoteController
-from tidelog.rpc.grpc_controller_server import ControllerApiService
+from tidelog.rpc.grpc_controller import ControllerApiService, RemoteController
 from tidelog.rpc.grpc_transport import RpcServer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import (
@@ -206,8 +205,8 @@ def test_a_call_waits_for_a_controller(tmp_path: Path) -> None:
 
 
 def test_without_a_controller_the_call_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(controller_channel, "MIN_TIMEOUT_MS", 50)
-    monkeypatch.setattr(controller_channel, "ANSWER_SLACK_MS", 50)
+    monkeypatch.setattr(grpc_controller, "MIN_TIMEOUT_MS", 50)
+    monkeypatch.setattr(grpc_controller, "ANSWER_SLACK_MS", 50)
 
     async def scenario() -> None:
         async with started_lab(tmp_path) as lab:
@@ -229,7 +228,7 @@ def test_without_a_controller_the_call_times_out(tmp_path: Path, monkeypatch: py
 def test_a_broker_that_stops_does_not_wait_long_for_a_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller_channel, "SHUTDOWN_SEARCH_MS", 100)
+    monkeypatch.setattr(grpc_controller, "SHUTDOWN_SEARCH_MS", 100)
 
     async def scenario() -> None:
         async with started_lab(tmp_path) as lab:

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc import grpc_sessions, grpc_transport
-from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AskProducerIds,
@@ -32,6 +31,7 @@ from tidelog.rpc.coordinator_session import (
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService, GrpcSessionConnector
 from tidelog.rpc.grpc_transport import RpcServer
 from tidelog.rpc.in_process import InProcessSessionConnector
+from tidelog.rpc.peer_tls import ServiceRole
 
 ANSWERED_LATE_S = 30
 

@@ -49,7 +49,7 @@ from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, environment_security, read_security
 from tidelog.kernel.instants import WallMs
-from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.store import Put, StoreError
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.scram import MIN_ITERATIONS

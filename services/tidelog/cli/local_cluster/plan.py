@@ -25,8 +25,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.store import KeyValue
 from tidelog.model.text import JsonObject
-from tidelog.rpc.callers import ServiceRole, certificate_names
-from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
+from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME, ServiceRole, certificate_names
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 

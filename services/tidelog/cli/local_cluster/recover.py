@@ -46,8 +46,8 @@ from tidelog.metadata.entries import (
     TopicConfigEntry,
     TopicEntry,
 )
+from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
-from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.settings.topic_settings import are_confirmed

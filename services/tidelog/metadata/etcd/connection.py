@@ -1,10 +1,13 @@
-"""A connection to one etcd member."""
+"""A connection to one etcd member: its address and options, the gRPC channel, and the calls."""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable
-from typing import Final, Protocol, TypeVar
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import grpc
 import grpc.aio
@@ -12,12 +15,127 @@ import grpc.aio
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, failed_call
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
-from tidelog.metadata.etcd.options import EtcdEndpoint, EtcdOptions
-from tidelog.metadata.etcd.transport import channel_options, read_credentials
+from tidelog.model.brokers import host_and_port
 
+DEFAULT_PORT: Final = 2379
+# After this time without a connection, the client tries the next endpoint.
+DEFAULT_CONNECT_TIMEOUT_MS: Final = 1000
+# Timeout of one attempt of a read or of a renewal. The client considers a slower member dead.
+DEFAULT_ATTEMPT_TIMEOUT_MS: Final = 2000
+# Timeout of an operation with all its attempts, and of the single attempt of a transaction. It is longer than
+# an election in etcd (1 to 2 s with its defaults).
+DEFAULT_OPERATION_TIMEOUT_MS: Final = 5000
+# A watch may be silent for a long time. Pings detect that its member is unreachable (power, network, a frozen
+# process). etcd disconnects clients that ping more often than every 5 s (--grpc-keepalive-min-time).
+PING_INTERVAL_MS: Final = 6000
+PING_TIMEOUT_MS: Final = 3000
+# Maximum size of an answer. Listings are read in pages and watches arrive in fragments, so only a single huge
+# value could exceed it.
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+# A request contains at most one transaction: MAX_TXN_BYTES and the fields around it.
+MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
+_NEVER_MS: Final = 2**31 - 1
+# A member that has lost its leader then rejects the call instead of keeping the caller waiting.
+REQUIRE_LEADER: Final = ("hasleader", "true")
+Metadata = tuple[tuple[str, str], ...]
 _REASON_TIMEOUT_S: Final = 0.2
-
 T = TypeVar("T")
+
+
+class EtcdAddressError(ValueError):
+    """An endpoint is not `http://host:port`, `https://host:port` or `host:port`."""
+
+
+class EtcdEndpoint(NamedTuple):
+    target: str
+    is_tls: bool
+
+    @staticmethod
+    def parse(text: str, *, is_tls_default: bool = False) -> EtcdEndpoint:
+        """Raises EtcdAddressError."""
+        has_scheme = "://" in text
+        try:
+            parts = urlsplit(text if has_scheme else f"//{text}")
+            port = parts.port or DEFAULT_PORT
+        except ValueError as error:
+            raise EtcdAddressError(f"{text!r} is not an etcd endpoint: {error}") from error
+        extra = parts.path.strip("/") or parts.query or parts.fragment or parts.username
+        if not parts.hostname or extra or (has_scheme and parts.scheme not in ("http", "https")):
+            raise EtcdAddressError(
+                f"{text!r} is not an etcd endpoint; write http://host:port or https://host:port"
+            )
+        return EtcdEndpoint(
+            host_and_port(parts.hostname, port), parts.scheme == "https" if has_scheme else is_tls_default
+        )
+
+
+class EtcdOptions(NamedTuple):
+    """Options for the connection to etcd.
+
+    The client tries `endpoints` in their order. `prefix` precedes every key, so that several clusters can
+    share an etcd. The files contain PEM. They are read again for each connection, so that they can be
+    rotated. Without a CA file the client trusts the system's certificate authorities. An endpoint without a
+    scheme uses TLS if there is a CA file.
+    """
+
+    endpoints: tuple[str, ...]
+    username: str = ""
+    password: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    prefix: str = ""
+    connect_timeout_ms: int = DEFAULT_CONNECT_TIMEOUT_MS
+    attempt_timeout_ms: int = DEFAULT_ATTEMPT_TIMEOUT_MS
+    operation_timeout_ms: int = DEFAULT_OPERATION_TIMEOUT_MS
+
+    def parsed_endpoints(self) -> tuple[EtcdEndpoint, ...]:
+        """Raises EtcdAddressError if an endpoint is invalid, or if there is none."""
+        if not self.endpoints:
+            raise EtcdAddressError("no etcd endpoint is given")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise EtcdAddressError("a client certificate needs both a certificate file and a key file")
+        return tuple(
+            EtcdEndpoint.parse(text.strip(), is_tls_default=bool(self.ca_file)) for text in self.endpoints
+        )
+
+
+def channel_options() -> list[tuple[str, int]]:
+    return [
+        ("grpc.keepalive_time_ms", PING_INTERVAL_MS),
+        ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        # grpc 1.85 uses this value (default 60 s), not the one above
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+        ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
+        ("grpc.client_idle_timeout_ms", _NEVER_MS),
+        # A new channel uses a new connection, without the back-off of an earlier one.
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.service_config_disable_resolution", 1),
+        ("grpc.enable_http_proxy", 0),
+    ]
+
+
+def read_credentials(options: EtcdOptions) -> grpc.ChannelCredentials:
+    """Reads the credentials from files; call it in a thread. Raises OSError.
+
+    Without a CA file the client trusts the system's certificate authorities.
+    """
+    system_file = ssl.get_default_verify_paths().cafile or ""  # if it is missing, gRPC uses its own list
+    return grpc.ssl_channel_credentials(
+        root_certificates=_read(options.ca_file or system_file),
+        private_key=_read(options.key_file),
+        certificate_chain=_read(options.cert_file),
+    )
+
+
+def call_metadata(token: str | None) -> Metadata:
+    return (REQUIRE_LEADER,) if token is None else (REQUIRE_LEADER, ("token", token))
+
+
+def _read(path: str) -> bytes | None:
+    return Path(path).read_bytes() if path else None
 
 
 class Cancellable(Protocol):

@@ -11,10 +11,8 @@ from typing import Final, TypeVar
 import structlog
 
 from tidelog.kernel.instants import Backoff
-from tidelog.metadata.etcd.connection import EtcdConnection
+from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, call_metadata
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
-from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.transport import Metadata, call_metadata
 from tidelog.metadata.store import StoreUnavailableError
 
 BACKOFF: Final = Backoff(50, 1000)

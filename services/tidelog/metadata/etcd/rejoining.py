@@ -21,11 +21,15 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
+from tidelog.metadata.etcd.connection import (
+    EtcdConnection,
+    EtcdEndpoint,
+    EtcdOptions,
+    answer_of,
+    call_metadata,
+)
 from tidelog.metadata.etcd.faults import CallFailedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
-from tidelog.metadata.etcd.options import EtcdEndpoint, EtcdOptions
-from tidelog.metadata.etcd.transport import call_metadata
 from tidelog.metadata.store import StoreUnavailableError
 
 PAUSE_MS: Final = 500

@@ -13,12 +13,10 @@ from typing import IO, Final, NamedTuple
 
 import grpc
 
-from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
+from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, answer_of
 from tidelog.metadata.etcd.failover import EtcdConnections
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, failed_call
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
-from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.transport import Metadata
 from tidelog.metadata.store import StoreUnavailableError
 
 # etcd appends the SHA-256 of the store.

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
+from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, answer_of
 from tidelog.metadata.etcd.failover import EtcdConnections
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.messages import KeyNames
-from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.transport import Metadata
 
 ROOT: Final = "root"
 """The user, and the role that may do everything."""

@@ -1,4 +1,4 @@
-"""A ControllerApi that calls the active controller over gRPC.
+"""The calls of brokers to the active controller over gRPC: where it is, the caller, and the service.
 
 A call is repeated as long as the controller certainly did nothing: there is no active controller, the
 connection to it fails, or it answers NOT_CONTROLLER. If a call was sent but not answered, the controller may
@@ -16,25 +16,48 @@ import grpc
 import grpc.aio
 import structlog
 
-from tidelog.metadata.store import MetadataStore
+from tidelog.metadata.entries import (
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    ControllerEntry,
+    ControllerEpochEntry,
+    InvalidEntryError,
+    decode_entry,
+)
+from tidelog.metadata.store import CompactedError, MetadataStore, StoreUnavailableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.model.trace_context import outgoing_metadata
-from tidelog.rpc.callers import ServiceRole
-from tidelog.rpc.cluster_messages import refusal, topic_partition
-from tidelog.rpc.controller_api import PRODUCER_ID_BLOCK_SIZE, ForwardedRequest, ProducerIdBlock
-from tidelog.rpc.controller_location import ActiveController, ControllerLocation
+from tidelog.model.trace_context import TRACEPARENT, CallTrace, CallTracing, outgoing_metadata, part_of
+from tidelog.rpc.cluster_messages import partition_message, refusal, refusal_message, topic_partition
+from tidelog.rpc.controller_api import (
+    PRODUCER_ID_BLOCK_SIZE,
+    ControllerApi,
+    ForwardedRequest,
+    ProducerIdBlock,
+)
+from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import controller_api_pb2 as pb
-from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiStub
+from tidelog.rpc.generated.controller_api_pb2_grpc import (
+    ControllerApiStub,
+    add_ControllerApiServicer_to_server,
+)
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
-from tidelog.rpc.peer_tls import Identity, PeerTls
+from tidelog.rpc.peer_tls import Identity, PeerTls, ServiceRole, check_speaks_for
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.codec import UnsupportedVersionError, request_encoder, response_decoder
+from tidelog.wire.codec import (
+    MalformedMessageError,
+    UnsupportedVersionError,
+    request_decoder,
+    request_encoder,
+    response_decoder,
+    response_encoder,
+)
 from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
     from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiAsyncStub
 
+FOLLOW_RETRY_MS: Final = 500
 RETRY_MS: Final = 100
 # Bounds of the time of a call. Between them, the request's own timeout applies. The controller waits for
 # brokers no longer than that.
@@ -49,15 +72,100 @@ SHUTDOWN_SEARCH_MS: Final = 1_500
 # Time to wait for the answer of a controller after another one has become active.
 LAST_ANSWER_MS: Final = 500
 _ENVELOPE_BYTES: Final = 64 * 1024
-
 # Requests that change nothing and may be repeated. Requests with `validate_only` may also be repeated.
 _READ_ONLY: Final = frozenset({ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_CLIENT_QUOTAS})
-
 _Answer = TypeVar("_Answer", pb.HandleResponse, pb.AllocateProducerIdsResponse, pb.ControlledShutdownResponse)
 _T = TypeVar("_T")
 _Ask: TypeAlias = "Callable[[ControllerApiAsyncStub, float], Coroutine[object, None, _Answer]]"
+_Context: TypeAlias = "grpc.aio.ServicerContext[pb.HandleRequest, pb.HandleResponse]"
+_Result = TypeVar("_Result")
 
 _log = structlog.get_logger(__name__)
+
+
+class ActiveController(NamedTuple):
+    """An active controller. `term` is the create_revision of `/controller`."""
+
+    controller_id: int
+    rpc_address: str
+    term: int
+
+
+class ControllerLocation:
+    """The active controller according to the store. While the store is unavailable, it is the last
+    known one.
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.active: ActiveController | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._follow(), name="controller-location")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def until_other_than(self, active: ActiveController | None) -> None:
+        """Returns when another controller, or none, is active."""
+        while self.active == active:
+            await self._changed.wait()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._list_and_watch()
+            except (CompactedError, StoreUnavailableError, InvalidEntryError) as error:
+                _log.warning("can't follow the active controller; retrying", reason=str(error))
+            await asyncio.sleep(FOLLOW_RETRY_MS / 1000)
+
+    async def _list_and_watch(self) -> None:
+        listing = await self._store.list_prefix(CONTROLLER_KEY)
+        found = next((item for item in listing.items if item.key == CONTROLLER_KEY), None)
+        self._set(None if found is None else _active_controller(found.value, found.create_revision))
+        watch = self._store.watch(CONTROLLER_KEY, listing.revision + 1)
+        try:
+            async for batch in watch:
+                for event in batch.events:
+                    if event.key == CONTROLLER_KEY:
+                        gone = event.value is None
+                        self._set(
+                            None if gone else _active_controller(event.value or b"", event.create_revision)
+                        )
+        finally:
+            await watch.aclose()
+
+    def _set(self, active: ActiveController | None) -> None:
+        if active != self.active:
+            self.active = active
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+async def elected_controller_epoch(store: MetadataStore) -> int:
+    """Returns the epoch of the last election, or -1 if there was none.
+
+    Raises StoreError and InvalidEntryError.
+    """
+    found = await store.get(CONTROLLER_EPOCH_KEY)
+    if found is None:
+        return -1
+    entry = decode_entry(found.key, found.value)
+    if not isinstance(entry, ControllerEpochEntry):
+        raise InvalidEntryError(f"{CONTROLLER_EPOCH_KEY} holds {found.value!r}")
+    return entry.controller_epoch
+
+
+def _active_controller(value: bytes, create_revision: int) -> ActiveController:
+    entry = decode_entry(CONTROLLER_KEY, value)
+    if not isinstance(entry, ControllerEntry):
+        raise InvalidEntryError(f"{CONTROLLER_KEY} holds {value!r}")
+    return ActiveController(entry.controller_id, entry.rpc_address, create_revision)
 
 
 class _Connection(NamedTuple):
@@ -310,3 +418,98 @@ async def _first_of(*waits: Coroutine[object, None, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
+
+
+class ControllerApiService:
+    """gRPC's `ControllerApi`, which calls the controller of this process.
+
+    Refusals are part of the answers, so a gRPC status other than OK always means that the transport failed.
+    """
+
+    def __init__(self, controller: ControllerApi, tracing: CallTracing | None = None) -> None:
+        self._controller = controller
+        self._tracing = tracing
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_ControllerApiServicer_to_server(self, server)  # type: ignore[arg-type]  # no base class needed
+
+    async def stop(self) -> None:
+        """Does nothing: a call that is aborted has an unknown outcome for its caller."""
+
+    async def Handle(  # noqa: N802  the name in the .proto
+        self, message: pb.HandleRequest, context: _Context
+    ) -> pb.HandleResponse:
+        trace = None if self._tracing is None else _trace_of(self._tracing, message.api_key, context)
+        if trace is None:
+            body = await _outcome(self._handle(message))
+        else:
+            with part_of(trace):
+                body = await _outcome(self._handle(message))
+            if isinstance(body, cluster_pb2.Refusal):
+                trace.fail(refusal(body).code.name)
+            trace.end()
+        if isinstance(body, cluster_pb2.Refusal):
+            return pb.HandleResponse(refusal=body)
+        return pb.HandleResponse(body=body)
+
+    async def AllocateProducerIds(  # noqa: N802
+        self, message: pb.AllocateProducerIdsRequest, _context: object
+    ) -> pb.AllocateProducerIdsResponse:
+        block = await _outcome(self._allocate(message))
+        if isinstance(block, cluster_pb2.Refusal):
+            return pb.AllocateProducerIdsResponse(refusal=block)
+        return pb.AllocateProducerIdsResponse(block=pb.ProducerIdBlock(first=block.first, count=block.count))
+
+    async def ControlledShutdown(  # noqa: N802
+        self, message: pb.ControlledShutdownRequest, _context: object
+    ) -> pb.ControlledShutdownResponse:
+        partitions = await _outcome(self._shut_down(message))
+        if isinstance(partitions, cluster_pb2.Refusal):
+            return pb.ControlledShutdownResponse(refusal=partitions)
+        remaining = pb.RemainingPartitions(partitions=[partition_message(p) for p in partitions])
+        return pb.ControlledShutdownResponse(remaining=remaining)
+
+    async def _allocate(self, message: pb.AllocateProducerIdsRequest) -> ProducerIdBlock:
+        check_speaks_for(ServiceRole.BROKER, message.broker_id)
+        return await self._controller.allocate_producer_ids(message.broker_id, message.broker_epoch)
+
+    async def _shut_down(self, message: pb.ControlledShutdownRequest) -> tuple[TopicPartition, ...]:
+        check_speaks_for(ServiceRole.BROKER, message.broker_id)
+        return await self._controller.controlled_shutdown(message.broker_id, message.broker_epoch)
+
+    async def _handle(self, message: pb.HandleRequest) -> bytes:
+        api_key, version = message.api_key, message.api_version
+        request, _ = request_decoder(api_key, version)(message.body, 0)
+        forwarded = ForwardedRequest(
+            version,
+            request,
+            message.principal,
+            message.client_id if message.HasField("client_id") else None,
+            message.host,
+        )
+        response = await self._controller.handle(api_key, forwarded)
+        return b"".join(response_encoder(api_key, version)(response))
+
+
+def _trace_of(tracing: CallTracing, api_key: int, context: _Context) -> CallTrace | None:
+    """Continues the broker's trace, if the broker traces this request."""
+    for key, value in context.invocation_metadata() or ():
+        if key == TRACEPARENT:
+            attributes = {"rpc.system": "grpc", "rpc.service": "tidelog.rpc.v1.ControllerApi"}
+            name = f"controller {ApiKey(api_key).name_in_kafka}"
+            return tracing.go_on(str(value), name, attributes | {"rpc.method": "Handle"})
+    return None
+
+
+async def _outcome(asked: Awaitable[_Result]) -> _Result | cluster_pb2.Refusal:
+    try:
+        return await asked
+    except KafkaError as error:
+        return refusal_message(error)
+    except UnsupportedVersionError as error:
+        return refusal_message(KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)))
+    except MalformedMessageError as error:
+        return refusal_message(KafkaError(ErrorCode.INVALID_REQUEST, str(error)))
+    except Exception as error:  # noqa: BLE001 - the caller is to know that it isn't the transport
+        _log.exception("a call failed")
+        return refusal_message(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
