@@ -6,9 +6,11 @@ collection before it iterates over it.
 
 from __future__ import annotations
 
+import json
 import os
 from heapq import nlargest
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 
 from tidelog.broker.security.quotas.rates import MS_PER_S
 from tidelog.broker.share.deliveries import OUTCOMES
@@ -52,6 +54,8 @@ _TRAFFIC: Final = (
 )
 MAX_SHOWN_SHARE_GROUPS: Final = 1_000
 """The share groups with series of their own: those with the most unfinished records."""
+MAX_SHOWN_STORIES: Final = 200
+"""The replicas of a page of stories. Each may have 100 transitions."""
 MAX_SHOWN_QUOTAS: Final = 50
 """The quotas whose use is shown: those that are nearest to their limit."""
 _REPLICATION_TRAFFIC: Final = (
@@ -86,6 +90,7 @@ class BrokerView:
         self.fetchers = fetchers
         self.log_cleaner = log_cleaner
         self.quotas = quotas
+        self.stories = hosted.stories
         self._hosted = hosted
         self._client_fetch_sessions = client_fetch_sessions
         self._follower_fetch_sessions = follower_fetch_sessions
@@ -199,6 +204,26 @@ class BrokerMetrics:
         _add_requests(families, telemetry)
         if self.client_telemetry is not None:
             self.client_telemetry.collect(families, telemetry.clock.monotonic_ms())
+
+    def replica_stories(self, query: str) -> str:
+        """Returns a page of JSON: the replicas that neither lead nor follow, or those of a topic if the query
+        is "topic=NAME", each with its last transitions.
+        """
+        topic = next(iter(parse_qs(query).get("topic", ())), None)
+        stories = [] if self._broker is None else self._broker.stories(topic)
+        shown = [
+            {
+                "topic": story.topic_partition.topic,
+                "partition": story.topic_partition.partition,
+                "state": story.state.value,
+                "story": [
+                    {"at_ms": at_ms, "from": before.value, "to": after.value, "reason": reason}
+                    for at_ms, before, after, reason in story.transitions
+                ],
+            }
+            for story in sorted(stories)[:MAX_SHOWN_STORIES]
+        ]
+        return json.dumps({"replicas": shown, "hidden": len(stories) - len(shown)})
 
     def _budget_uses(self) -> dict[str, BudgetUse]:
         uses = {name: budget.use for name, budget in tuple(self.budgets.items())}

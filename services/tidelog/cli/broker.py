@@ -20,6 +20,7 @@ from tidelog.controller.metrics import ControllerMetrics
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.cluster_identity import stored_cluster_id
 from tidelog.metadata.store import MetadataStore
+from tidelog.metrics.process_metrics import REPLICAS_PAGE
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import host_and_port
 from tidelog.process.command_help import DescribedCommand
@@ -48,6 +49,7 @@ async def _start(around: Surroundings) -> Started:
     settings, store, stack = around.settings, around.store, around.stack
     metrics = BrokerMetrics(Telemetry(), around.metrics.loop)
     around.metrics.register(metrics)
+    around.metrics.pages[REPLICAS_PAGE] = metrics.replica_stories
     around.metrics.register(ControllerMetrics())
     directory = Path(settings.data_dirs[0])
     cluster_id = await _cluster_id(around, store, directory)

@@ -25,7 +25,7 @@ from tidelog.metadata.cluster_identity import ensure_cluster_id, stored_cluster_
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
-from tidelog.metrics.process_metrics import ProcessMetrics
+from tidelog.metrics.process_metrics import REPLICAS_PAGE, ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import host_and_port
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -185,6 +185,7 @@ class EmbeddedCluster:
             if self._first_metrics in around.metrics.collectors:
                 around.metrics.collectors.remove(self._first_metrics)
             around.metrics.register(broker_metrics)
+            around.metrics.pages[REPLICAS_PAGE] = broker_metrics.replica_stories
             self._first_metrics = broker_metrics
         await broker.start()
 

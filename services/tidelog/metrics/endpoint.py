@@ -2,8 +2,9 @@
 
 It runs in a thread of its own, so that a scrape does not hold up the event loop, which continues to count in
 the meantime: one sample may be a request older than the next. `/livez` and `/readyz` answer as at the port of
-the probes (`probes.py`); any other path answers the metrics. The module is imported only where metrics are
-served, because prometheus-client and the HTTP server of the standard library take 4 MB and 30 ms.
+the probes (`probes.py`), a service may add pages about its state, and any other path answers the metrics. The
+module is imported only where metrics are served, because prometheus-client and the HTTP server of the
+standard library take 4 MB and 30 ms.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -24,10 +25,12 @@ from tidelog.metrics.http_endpoint import HttpEndpoint
 from tidelog.metrics.probes import with_probes
 
 if TYPE_CHECKING:
-    from wsgiref.types import StartResponse, WSGIEnvironment
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
     from tidelog.metrics.health import Health
 
+Page = Callable[[str], str]
+"""Returns a page of JSON for the query in its address. Threads of the endpoint call it."""
 SCRAPE_CACHE_S: Final = 0.5
 """A scrape returns the body of the previous one if it is younger than this."""
 
@@ -65,10 +68,31 @@ def new_registry(collectors: Sequence[Collector]) -> CollectorRegistry:
 class MetricsEndpoint(HttpEndpoint):
     """A server of scrapes, from its creation until `close`. It answers probes, too."""
 
-    def __init__(self, collectors: Sequence[Collector], health: Health | None, host: str, port: int) -> None:
-        """Raises OSError if the address is not available."""
-        scrapes = _Scrapes(new_registry(collectors))
+    def __init__(
+        self,
+        collectors: Sequence[Collector],
+        pages: Mapping[str, Page],
+        health: Health | None,
+        host: str,
+        port: int,
+    ) -> None:
+        """Raises OSError if the address is not available. Pages that are added later are served, too."""
+        scrapes = _with_pages(pages, _Scrapes(new_registry(collectors)))
         super().__init__(scrapes if health is None else with_probes(health, scrapes), host, port, "metrics")
+
+
+def _with_pages(pages: Mapping[str, Page], others: WSGIApplication) -> WSGIApplication:
+    """Returns an application that answers pages and leaves other paths to `others`."""
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        page = pages.get(environ["PATH_INFO"])
+        if page is None:
+            return others(environ, start_response)
+        body = page(environ.get("QUERY_STRING", "")).encode()
+        start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return app
 
 
 def _without_collections(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 _METRICS_LISTENER: Final = "tidelog.metrics.listener"
 _PROBES_LISTENER: Final = "tidelog.probes.listener"
+REPLICAS_PAGE: Final = "/replicas"
+"""The page of a broker about its replicas, beside its metrics."""
 
 
 class Identity(NamedTuple):
@@ -79,6 +81,8 @@ class ProcessMetrics:
         self.spans: SpanCounts | None = None
         self.read_memory: Callable[[], ContainerMemory | None] = read_container_memory
         self.collectors: list[Collector] = [self]
+        self.pages: dict[str, Callable[[str], str]] = {}
+        """Pages of JSON about the service, by path: each is made from the query in its address."""
         self._health = health
         self._monotonic_s = monotonic_s
         self._endpoints: list[HttpEndpoint] = []
@@ -101,7 +105,7 @@ class ProcessMetrics:
         from tidelog.metrics.endpoint import MetricsEndpoint  # imported late, because it takes 4 MB and 30 ms
 
         return self._serve(
-            _METRICS_LISTENER, address, partial(MetricsEndpoint, self.collectors, self._health)
+            _METRICS_LISTENER, address, partial(MetricsEndpoint, self.collectors, self.pages, self._health)
         )
 
     def serve_probes(self, address: str) -> int:

@@ -48,10 +48,19 @@ def test_an_illegal_transition_changes_nothing() -> None:
     assert not machine.story
 
 
-def test_a_machine_remembers_its_last_transitions() -> None:
+def test_attempts_that_repeat_do_not_displace_what_came_before_them() -> None:
     times = count()
     machine = Machine(DOORS, Door.OPEN, lambda: next(times))
     for _ in range(STORY_LENGTH):
-        machine.enter(Door.SHUT, "out")
-        machine.enter(Door.OPEN, "in")
+        machine.enter(Door.SHUT, "wind")
+        machine.enter(Door.OPEN, "it is tried again")
+    assert [transition.at_ms for transition in machine.story] == [0, 1, 198, 199]
+
+
+def test_a_machine_remembers_its_last_transitions() -> None:
+    times = count()
+    machine = Machine(DOORS, Door.OPEN, lambda: next(times))
+    for number in range(STORY_LENGTH):
+        machine.enter(Door.SHUT, f"guest {number} leaves")
+        machine.enter(Door.OPEN, f"guest {number} comes back")
     assert [transition.at_ms for transition in machine.story] == list(range(STORY_LENGTH, 2 * STORY_LENGTH))

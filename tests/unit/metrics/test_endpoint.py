@@ -22,6 +22,8 @@ from tidelog.metrics.health import Health
 from tidelog.metrics.http_endpoint import MAX_CONNECTIONS
 from tidelog.metrics.process_metrics import ProcessMetrics
 
+PAGES = {"/colours": lambda query: f'{{"query": "{query}"}}'}
+
 
 class CountingCollector:
     """A collector that counts the scrapes and how many of them ran at once."""
@@ -46,7 +48,7 @@ def collector() -> CountingCollector:
 
 @pytest.fixture
 def served(collector: CountingCollector) -> Iterator[MetricsEndpoint]:
-    made = MetricsEndpoint([collector], None, "127.0.0.1", 0)
+    made = MetricsEndpoint([collector], PAGES, None, "127.0.0.1", 0)
     yield made
     made.close()
 
@@ -54,6 +56,13 @@ def served(collector: CountingCollector) -> Iterator[MetricsEndpoint]:
 def scrape(served: MetricsEndpoint) -> str:
     with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def test_a_page_answers_its_path_and_all_others_answer_metrics(served: MetricsEndpoint) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/colours?a=b", timeout=10) as answer:
+        assert answer.read() == b'{"query": "a=b"}'
+        assert answer.headers["Content-Type"] == "application/json"
+    assert "python_info" in scrape(served)
 
 
 def test_unfinished_requests_keep_nobody_out(served: MetricsEndpoint) -> None:
@@ -96,7 +105,7 @@ class GarbageWatcher:
 def test_scrapes_cause_no_collection_of_garbage() -> None:
     """With thousands of partitions, a collection stops the event loop for longer than a scrape may."""
     watcher = GarbageWatcher()
-    made = MetricsEndpoint([watcher], None, "127.0.0.1", 0)
+    made = MetricsEndpoint([watcher], {}, None, "127.0.0.1", 0)
     try:
         scrape(made)
         assert not watcher.is_collected

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.hosting.hosting_state import SETTLING, STATES, HostingMachine, HostingState
 from tidelog.broker.hosting.replica import Replica
-from tidelog.kernel.machine import Machine
+from tidelog.kernel.machine import Machine, Transition
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState
@@ -22,6 +22,14 @@ class Role(NamedTuple):
 
     state: PartitionState
     overrides: Mapping[str, str]
+
+
+class ReplicaStory(NamedTuple):
+    """The state of a replica, and the transitions that led to it, the oldest first."""
+
+    topic_partition: TopicPartition
+    state: HostingState
+    transitions: tuple[Transition[HostingState], ...]
 
 
 class _Hosted:
@@ -119,6 +127,16 @@ class HostedPartitions:
             for topic in tuple(self._metadata.topics.values())
             for state in topic.partitions
         )
+
+    def stories(self, topic: str | None = None) -> list[ReplicaStory]:
+        """Returns the stories of the replicas of a topic, or of all that neither lead nor follow. Any thread
+        may call this.
+        """
+        return [
+            ReplicaStory(known, hosted.machine.state, tuple(hosted.machine.story))
+            for known, hosted in tuple(self._hosted.items())
+            if (known not in self.replicas if topic is None else known.topic == topic)
+        ]
 
     def failed_roles(self) -> list[Role]:
         """Returns the roles of the partitions that failed."""

@@ -73,6 +73,8 @@ OWN_SETTINGS: Final = frozenset(
 """Settings that belong to one broker."""
 _OWN_ENDINGS: Final = (".file", ".location", ".listener")
 _NAMED_SETTINGS: Final = 5
+TOLD_TRANSITIONS: Final = 4
+"""The last transitions of an offline replica that a finding tells: a first failure, and the last attempt."""
 
 
 def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
@@ -81,6 +83,7 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_registrations(facts.registrations, facts.live, facts.partitions),
         *check_answers(facts.silent, facts.live),
         *check_partitions(facts.partitions),
+        *check_offline_replicas(facts.metrics),
         *check_leaders(facts.partitions),
         *check_settings(facts.settings),
         *check_confirmed(facts.unconfirmed),
@@ -176,6 +179,25 @@ def check_partitions(partitions: Sequence[PartitionView] | Unseen) -> list[Findi
     return found or [
         Finding(check, State.OK, f"all replicas are in sync ({counted(len(partitions), 'partition')})")
     ]
+
+
+def check_offline_replicas(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
+    """Names the replicas whose logs a broker cannot use, each with its last transitions."""
+    step = "repair the disk and restart the broker; 'tidelog doctor DIR' examines its files"
+    return shortened(
+        [
+            Finding(
+                "replicas",
+                State.FAIL,
+                f"{replica.topic}-{replica.partition} is offline on broker {broker_id}: "
+                + "; ".join(replica.story[-TOLD_TRANSITIONS:]),
+                step,
+            )
+            for broker_id, each in sorted(metrics.items())
+            if not isinstance(each, Unseen)
+            for replica in each.offline
+        ]
+    )
 
 
 def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:

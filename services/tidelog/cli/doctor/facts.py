@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.client.admin.brokers import LogDir
 from tidelog.client.admin.reassignments import PartitionKey
@@ -55,6 +55,14 @@ class OpenTransaction:
     timeout_ms: int
 
 
+class OfflineReplica(NamedTuple):
+    """A replica whose log a broker cannot use, and its last transitions as text, the oldest first."""
+
+    topic: str
+    partition: int
+    story: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceMetrics:
     """The figures of a broker's metrics endpoint.
@@ -69,6 +77,7 @@ class ServiceMetrics:
     lease_age_s: float | None = None
     lost_leases: int = 0
     certificate_expiry_s: Mapping[str, float] = field(default_factory=dict)
+    offline: Sequence[OfflineReplica] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 from urllib.parse import urlsplit
 
-from tidelog.cli.doctor.facts import EtcdMember, Registrations, ServiceMetrics, Unseen, sum_of
+from tidelog.cli.doctor.facts import EtcdMember, OfflineReplica, Registrations, ServiceMetrics, Unseen, sum_of
 from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, CONTROLLER, COORDINATOR
 from tidelog.client.cluster import Broker
@@ -31,7 +31,9 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.store import NO_LEASE, KeyValue, StoreError
 from tidelog.metrics.certificates import MAX_FILE_BYTES, first_expiration_s
+from tidelog.metrics.process_metrics import REPLICAS_PAGE
 from tidelog.model.brokers import host_and_port
+from tidelog.observe.number_texts import iso_time
 from tidelog.settings.listeners import is_loopback_host
 
 ETCD_ENDPOINTS: Final = "tidelog.etcd.endpoints"
@@ -49,6 +51,8 @@ _FSYNC_BUCKET: Final = re.compile(
     r'^etcd_disk_wal_fsync_duration_seconds_bucket\{le="([^"]+)"\} (\S+)', re.MULTILINE
 )
 _P99: Final = 0.99
+_OFFLINE: Final = "failed"
+"""The state of a replica whose log could not be opened, or whose role could not be taken."""
 _REGISTERED: Final = (BROKER, CONTROLLER, COORDINATOR)
 
 
@@ -93,7 +97,28 @@ def read_metrics(
         lease_age_s=lease_age_s,
         lost_leases=int(lost or 0),
         certificate_expiry_s={use: float(at_s) for use, at_s in _EXPIRY.findall(text)},
+        offline=_offline_replicas(address, int(port), timeout_s),
     )
+
+
+def _offline_replicas(host: str, port: int, timeout_s: float) -> list[OfflineReplica]:
+    """Reads which replicas of a broker are offline, and why. An older broker answers metrics there."""
+    try:
+        page = json.loads(_fetched(host, port, REPLICAS_PAGE, timeout_s)[0])
+        return [
+            OfflineReplica(
+                str(replica["topic"]),
+                int(replica["partition"]),
+                tuple(
+                    f"{iso_time(int(step['at_ms']))} {step['from']} -> {step['to']}: {step['reason']}"
+                    for step in replica["story"]
+                ),
+            )
+            for replica in page["replicas"]
+            if replica["state"] == _OFFLINE
+        ]
+    except (_EndpointError, ValueError, KeyError, TypeError):
+        return []
 
 
 def read_etcd(address: str, timeout_s: float) -> EtcdMember:

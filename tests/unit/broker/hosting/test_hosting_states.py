@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import uuid
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +17,9 @@ from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import STATES, HostingState
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.metrics import BrokerMetrics, BrokerView
 from tidelog.kernel.machine import IllegalTransitionError, Machine
+from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
@@ -182,4 +186,37 @@ class HostedModel(RuleBasedStateMachine):
 
 
 TestHostedPartitions = HostedModel.TestCase
+
+
+def test_a_replica_tells_how_it_came_to_its_state() -> None:
+    hosted, times = HostedPartitions(metadata(), BROKER_ID, lambda: next(times)), count(1_000)
+    failing, leading, _ = PARTITIONS
+    for topic_partition in (failing, leading):
+        hosted.open(topic_partition)
+        hosted.settle(topic_partition, replica(is_leader=True), Role(state_of(topic_partition), {}))
+        if topic_partition is leading:
+            hosted.settled(topic_partition)
+    hosted.fail(Role(state_of(failing), {}), "the disk is gone")
+    assert hosted.stories() == [
+        (
+            failing,
+            HostingState.FAILED,
+            (
+                (1_000, HostingState.OPENING, HostingState.SETTLING, "leader 1 in epoch 0"),
+                (1_003, HostingState.SETTLING, HostingState.FAILED, "the disk is gone"),
+            ),
+        )
+    ]
+    assert [story.topic_partition for story in hosted.stories("t")] == [failing, leading]
+    metrics = BrokerMetrics(Telemetry())
+    assert json.loads(metrics.replica_stories("")) == {"replicas": [], "hidden": 0}
+    metrics.observe(cast(BrokerView, SimpleNamespace(stories=hosted.stories)))
+    (shown,) = json.loads(metrics.replica_stories(""))["replicas"]
+    failed = {"at_ms": 1_003, "from": "settling", "to": "failed", "reason": "the disk is gone"}
+    assert (shown["topic"], shown["partition"], shown["state"]) == ("t", 0, "failed")
+    assert shown["story"][-1] == failed
+    pages = [json.loads(metrics.replica_stories(f"topic={topic}")) for topic in ("t", "other")]
+    assert [len(page["replicas"]) for page in pages] == [2, 0]
+
+
 TestHostedPartitions.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

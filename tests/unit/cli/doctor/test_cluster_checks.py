@@ -16,6 +16,7 @@ from tidelog.cli.doctor.cluster_checks import (
     check_groups,
     check_leaders,
     check_leases,
+    check_offline_replicas,
     check_partitions,
     check_registrations,
     check_settings,
@@ -35,6 +36,7 @@ from tidelog.cli.doctor.facts import (
     EtcdMember,
     Finding,
     LogOffsets,
+    OfflineReplica,
     OpenTransaction,
     Registrations,
     ServiceMetrics,
@@ -283,6 +285,14 @@ def test_clocks_count_only_beyond_what_the_measurement_can_tell() -> None:
     assert clocks(0, 4_000).state is State.WARN
     assert clocks(0, 60_000).state is State.FAIL
     assert "this machine's differ by 5.0 s" in clocks(-5_000).text
+
+
+def test_replicas_that_are_offline_tell_their_story() -> None:
+    replica = OfflineReplica("t", 3, tuple(f"step {number}" for number in range(6)))
+    found = the(check_offline_replicas({1: ServiceMetrics(0, 1, offline=[replica]), 2: Unseen("no metrics")}))
+    assert found.state is State.FAIL
+    assert found.text == "t-3 is offline on broker 1: step 2; step 3; step 4; step 5"
+    assert check_offline_replicas({1: ServiceMetrics(0, 1)}) == []
 
 
 def test_leases_that_are_old_or_lost_are_warnings() -> None:

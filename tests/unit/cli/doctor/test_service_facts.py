@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,24 @@ def test_metrics_state_the_clock_the_lease_and_certificates() -> None:
             assert abs(seen.clock_ahead_ms) <= seen.clock_error_ms
             assert (seen.lease_age_s, seen.lost_leases) == (1.5, 2)
             assert seen.certificate_expiry_s == {"rpc": 4102444800.0}
+
+
+def test_offline_replicas_tell_how_they_came_to_that() -> None:
+    step = {"at_ms": 0, "from": "opening", "to": "failed", "reason": "the disk is gone"}
+    replicas = [
+        {"topic": "t", "partition": 3, "state": "failed", "story": [step]},
+        {"topic": "t", "partition": 4, "state": "opening", "story": []},
+    ]
+    page = json.dumps({"replicas": replicas, "hidden": 0})
+    for text in (page, "# metrics of an older broker"):
+        with served({"/metrics": ("200 OK", ""), "/replicas": ("200 OK", text)}) as port:
+            seen = read_metrics(BROKER, {"tidelog.metrics.listener": f"127.0.0.1:{port}"}, TIMEOUT_S)
+            assert isinstance(seen, ServiceMetrics)
+            if text is page:
+                told = "1970-01-01T00:00:00.000Z opening -> failed: the disk is gone"
+                assert seen.offline == [("t", 3, (told,))]
+            else:
+                assert seen.offline == []
 
 
 def test_a_broker_without_metrics_is_unseen_with_the_reason() -> None:
