@@ -8,7 +8,7 @@ table of the records of one type of group. A change applies a record to the stat
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -24,6 +24,7 @@ from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
     ReplayedRecord,
     ShardDecision,
+    ShardRequest,
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
@@ -41,6 +42,15 @@ JOIN_EPOCH: Final = 0
 Assignment: TypeAlias = Mapping[UUID, frozenset[int]]
 """The partitions that a member should own, by topic id. No topic has an empty set."""
 NO_PARTITIONS: Final[Assignment] = MappingProxyType({})
+
+K = TypeVar("K", UUID, str)
+"""The key of partitions: a topic id, or the id of a subtopology, whose partitions are tasks."""
+K_contra = TypeVar("K_contra", UUID, str, contravariant=True)
+P_co = TypeVar("P_co", covariant=True)
+Owned: TypeAlias = Mapping[K, Mapping[int, int]]
+"""The partitions that a member owns: each maps to the member epoch in which the member received it. No key
+has an empty mapping.
+"""
 
 
 class GroupKey(Message, Protocol):
@@ -89,6 +99,26 @@ class ModernMember(ABC):
     def with_assignment_of(self, other: Self) -> Self:
         """Returns this member with the epochs and the assignment of the other."""
         return replace(self, **{name: getattr(other, name) for name in self.ASSIGNMENT})
+
+    def with_client_of(self, request: ShardRequest[Any], **subscription: Any) -> Self:
+        """Returns this member with the client and the rack of a heartbeat, and with these fields of its
+        subscription. A rack that the request omits keeps its value.
+        """
+        rack_id = request.message.rack_id
+        return replace(
+            self,
+            rack_id=self.rack_id if rack_id is None else rack_id,
+            client_id=request.client_id or "",
+            client_host=f"/{request.host}",  # Java prints addresses with a slash
+            **subscription,
+        )
+
+    def moved(self, epoch: int, **assignment: Any) -> Self:
+        """Returns this member in an epoch and with these fields of its assignment. Within one epoch the
+        previous epoch remains valid, because a response may have been lost.
+        """
+        previous = self.previous_epoch if epoch == self.member_epoch else self.member_epoch
+        return replace(self, member_epoch=epoch, previous_epoch=previous, **assignment)
 
     def has_subscription_of(self, other: Self) -> bool:
         """Returns whether both members have the same record of a subscription."""
@@ -365,6 +395,73 @@ def epochs_by_partition(
     if assignment_epochs and len(assignment_epochs) == len(partitions):
         return dict(zip(partitions, assignment_epochs, strict=True))
     return dict.fromkeys(partitions, member_epoch)
+
+
+class _TakesEpochs(Protocol[K_contra, P_co]):
+    """A generated class that holds the partitions of a key, and the epochs in which they were received."""
+
+    def __call__(self, key: K_contra, partitions: list[int], epochs: list[int], /) -> P_co: ...
+
+
+def with_epochs(message_class: _TakesEpochs[K, P_co], owned: Owned[K]) -> list[P_co]:
+    """Returns owned partitions as message objects, in an order that does not depend on that of `owned`."""
+    return [
+        message_class(key, sorted(epochs), [epochs[partition] for partition in sorted(epochs)])
+        for key, epochs in sorted(owned.items())
+    ]
+
+
+class Difference(NamedTuple, Generic[K]):
+    """The way from the partitions that a member owns to its target assignment."""
+
+    kept: Owned[K]
+    """The partitions that it owns and should own."""
+    revoked: Owned[K]
+    """The partitions that it owns and should not own."""
+    free: Owned[K]
+    """The partitions that it should own, does not own, and that nobody holds."""
+    waits: bool
+    """Whether somebody holds a partition that it should own."""
+
+
+def difference(
+    owned: Owned[K], target: Mapping[K, frozenset[int]], epoch: int, is_held: Callable[[K, int], bool]
+) -> Difference[K]:
+    """Returns the way to a target assignment, whose epoch free partitions get."""
+    kept: dict[K, Mapping[int, int]] = {}
+    revoked: dict[K, Mapping[int, int]] = {}
+    free: dict[K, Mapping[int, int]] = {}
+    for key, epochs in owned.items():
+        wanted = target.get(key, frozenset())
+        staying = {partition: given for partition, given in epochs.items() if partition in wanted}
+        leaving = {partition: given for partition, given in epochs.items() if partition not in wanted}
+        if staying:
+            kept[key] = staying
+        if leaving:
+            revoked[key] = leaving
+    waits = False
+    for key, wanted in target.items():
+        missing = wanted - kept.get(key, {}).keys()
+        found = {partition for partition in missing if not is_held(key, partition)}
+        waits = waits or len(found) < len(missing)
+        if found:
+            free[key] = dict.fromkeys(sorted(found), epoch)
+    return Difference(kept, revoked, free, waits)
+
+
+def merged(first: Owned[K], second: Owned[K]) -> Owned[K]:
+    """Returns the partitions of both."""
+    return {key: {**first.get(key, {}), **second.get(key, {})} for key in {**first, **second}}
+
+
+def holds_any(partitions: Mapping[K, frozenset[int]], of: Mapping[K, Collection[int]]) -> bool:
+    """Returns whether `partitions` contains at least one partition of `of`."""
+    return any(key in of and not found.isdisjoint(of[key]) for key, found in partitions.items())
+
+
+def holds_all(owned: Mapping[K, Collection[int]], partitions: Mapping[K, frozenset[int]]) -> bool:
+    """Returns whether `owned` contains every partition of `partitions`."""
+    return all(key in owned and all(map(owned[key].__contains__, found)) for key, found in partitions.items())
 
 
 class _Topic(Protocol):

@@ -253,6 +253,18 @@ class ModernGroups(ABC, Generic[G]):
         new: G = self.GROUP(group_id)
         return new
 
+    def _found_or_new(self, message: Any) -> G:
+        """Returns the group of a heartbeat. A new group is not in `by_id` yet. Raises KafkaError
+        (GROUP_ID_NOT_FOUND).
+        """
+        if message.group_id in self._groups.by_id:
+            found: G = find_group(self._groups, message.group_id, self.GROUP)
+            return found
+        if message.member_epoch == JOIN_EPOCH:
+            return self._new_group(message.group_id)
+        kind = self.GROUP.FORMAT.kind.capitalize()
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} group {message.group_id} not found.")
+
     def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and goes on with what an earlier owner has begun."""
         decision = ShardDecision()
@@ -342,6 +354,15 @@ def check_room(group: Group, max_members: int) -> None:
             ErrorCode.GROUP_MAX_SIZE_REACHED,
             f"The {group.kind} group has reached its maximum capacity of {max_members} members.",
         )
+
+
+def check_member(group: ModernGroup[M, Any], wanted: M, limit_bytes: int) -> None:
+    """Raises KafkaError (INVALID_REQUEST) if the record of a member with its heartbeat is too large, or if
+    the members of the group take too much memory then.
+    """
+    record = group.FORMAT.member_record(group.group_id, wanted)
+    check_size("metadata of a member", record, limit_bytes)
+    check_memory(group.members, wanted.member_id, wanted)
 
 
 def check_memory(members: SizedMembers[M], member_id: str, wanted: M) -> None:

@@ -9,7 +9,7 @@ have given them up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -23,10 +23,15 @@ from tidelog.group_coordinator.groups.modern_group import (
     GroupFormat,
     ModernGroup,
     ModernMember,
+    Owned,
     RecordType,
+    difference,
     epochs_by_partition,
     from_message,
+    holds_any,
+    merged,
     to_message,
+    with_epochs,
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, OffsetCommitter, memory_of_member
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord
@@ -65,11 +70,7 @@ from tidelog.wire.messages.records.consumer_group_target_assignment_metadata imp
     ConsumerGroupTargetAssignmentMetadataValue,
 )
 
-OwnedPartitions: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""The partitions that a member owns, by topic id. No topic has an empty mapping.
-
-Each partition maps to the member epoch in which the member received it.
-"""
+OwnedPartitions: TypeAlias = Owned[UUID]
 
 NOTHING_OWNED: Final[OwnedPartitions] = MappingProxyType({})
 
@@ -134,20 +135,6 @@ class ConsumerMember(ModernMember):
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
 
-def holds_any(partitions: Assignment, of: OwnedPartitions) -> bool:
-    """Returns whether `partitions` contains at least one partition of `of`."""
-    return any(
-        topic_id in of and not found.isdisjoint(of[topic_id]) for topic_id, found in partitions.items()
-    )
-
-
-def holds_all(owned: OwnedPartitions, partitions: Assignment) -> bool:
-    """Returns whether `owned` contains every partition of `partitions`."""
-    return all(
-        topic_id in owned and found <= owned[topic_id].keys() for topic_id, found in partitions.items()
-    )
-
-
 def _member_value(member: ConsumerMember) -> ConsumerGroupMemberMetadataValue:
     classic = member.classic
     return ConsumerGroupMemberMetadataValue(
@@ -202,18 +189,9 @@ def _current_value(member: ConsumerMember) -> ConsumerGroupCurrentMemberAssignme
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        assigned_partitions=_with_epochs(member.owned),
-        partitions_pending_revocation=_with_epochs(member.revoking),
+        assigned_partitions=with_epochs(TopicPartitions, member.owned),
+        partitions_pending_revocation=with_epochs(TopicPartitions, member.revoking),
     )
-
-
-def _with_epochs(owned: OwnedPartitions) -> list[TopicPartitions]:
-    return [
-        TopicPartitions(
-            topic_id, sorted(partitions), [partitions[partition] for partition in sorted(partitions)]
-        )
-        for topic_id, partitions in sorted(owned.items())
-    ]
 
 
 def _current_of(member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue) -> ConsumerMember:
@@ -317,69 +295,25 @@ def _without_unsubscribed(member: ConsumerMember, goal: Goal, reported: Assignme
     if not leaving:
         return member
     owned = {topic_id: found for topic_id, found in member.owned.items() if topic_id in goal.subscribed}
-    revoking = {
-        topic_id: {**member.revoking.get(topic_id, {}), **leaving.get(topic_id, {})}
-        for topic_id in member.revoking.keys() | leaving.keys()
-    }
+    revoking = merged(member.revoking, leaving)
+    epoch = member.member_epoch
     if _still_holds(reported, revoking):
-        return _moved(
-            member,
-            member.member_epoch,
-            state=MemberState.UNREVOKED_PARTITIONS,
-            owned=owned,
-            revoking=revoking,
-        )
-    return _moved(member, member.member_epoch, state=member.state, owned=owned, revoking=member.revoking)
+        return member.moved(epoch, state=MemberState.UNREVOKED_PARTITIONS, owned=owned, revoking=revoking)
+    return member.moved(epoch, owned=owned)
 
 
 def _next_step(member: ConsumerMember, goal: Goal, reported: Assignment | None) -> ConsumerMember:
     target = {topic_id: found for topic_id, found in goal.target.items() if topic_id in goal.subscribed}
-    kept: dict[UUID, dict[int, int]] = {}
-    revoking: dict[UUID, dict[int, int]] = {}
-    for topic_id, found in member.owned.items():
-        wanted = target.get(topic_id, frozenset())
-        remaining = {partition: epoch for partition, epoch in found.items() if partition in wanted}
-        leaving = {partition: epoch for partition, epoch in found.items() if partition not in wanted}
-        if remaining:
-            kept[topic_id] = remaining
-        if leaving:
-            revoking[topic_id] = leaving
-    if revoking and _still_holds(reported, revoking):
-        return _moved(
-            member,
+    step = difference(member.owned, target, goal.epoch, goal.is_held_by_other)
+    if step.revoked and _still_holds(reported, step.revoked):
+        return member.moved(
             member.member_epoch,
             state=MemberState.UNREVOKED_PARTITIONS,
-            owned=kept,
-            revoking=revoking,
+            owned=step.kept,
+            revoking=step.revoked,
         )
-    waits = False
-    for topic_id, wanted in target.items():
-        missing = wanted - kept.get(topic_id, {}).keys()
-        free = {partition for partition in missing if not goal.is_held_by_other(topic_id, partition)}
-        waits = waits or len(free) < len(missing)
-        if free:
-            kept.setdefault(topic_id, {}).update(dict.fromkeys(sorted(free), goal.epoch))
-    state = MemberState.UNRELEASED_PARTITIONS if waits else MemberState.STABLE
-    return _moved(member, goal.epoch, state=state, owned=kept, revoking={})
-
-
-def _moved(
-    member: ConsumerMember,
-    epoch: int,
-    *,
-    state: MemberState,
-    owned: OwnedPartitions,
-    revoking: OwnedPartitions,
-) -> ConsumerMember:
-    return replace(
-        member,
-        member_epoch=epoch,
-        # Within one epoch the previous epoch remains valid, because a response may have been lost.
-        previous_epoch=member.previous_epoch if epoch == member.member_epoch else member.member_epoch,
-        state=state,
-        owned=owned,
-        revoking=revoking,
-    )
+    state = MemberState.UNRELEASED_PARTITIONS if step.waits else MemberState.STABLE
+    return member.moved(goal.epoch, state=state, owned=merged(step.kept, step.free), revoking={})
 
 
 class ConsumerState(StrEnum):

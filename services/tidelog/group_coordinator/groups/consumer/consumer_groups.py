@@ -22,7 +22,6 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
     take_over,
 )
 from tidelog.group_coordinator.groups.consumer.consumer_group import (
-    CONSUMER_FORMAT,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
@@ -50,9 +49,8 @@ from tidelog.group_coordinator.groups.modern_groups import (
     MAX_SUBSCRIBER_BYTES,
     REBALANCE_TIMER,
     ModernGroups,
-    check_memory,
+    check_member,
     check_room,
-    check_size,
     find_member,
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey
@@ -117,9 +115,7 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         found = find_sender(group, member_id, message.instance_id, message.member_epoch, reported)
         wanted = _with_request(found.member, request)
         if wanted != found.member:
-            record = CONSUMER_FORMAT.member_record(group.group_id, wanted)
-            check_size("metadata of a member", record, MAX_SUBSCRIBER_BYTES)
-            check_memory(group.members, wanted.member_id, wanted)
+            check_member(group, wanted, MAX_SUBSCRIBER_BYTES)
         compiled = {}
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)
@@ -284,12 +280,9 @@ def _with_request(
     message = request.message
     names, regex = message.subscribed_topic_names, message.subscribed_topic_regex
     timeout_ms = message.rebalance_timeout_ms
-    return replace(
-        member,
+    return member.with_client_of(
+        request,
         instance_id=member.instance_id if message.instance_id is None else message.instance_id,
-        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
-        client_id=request.client_id or "",
-        client_host=f"/{request.host}",  # Java prints addresses with a slash
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         topic_names=member.topic_names if names is None else frozenset(names),
         topic_regex=member.topic_regex if regex is None else regex,

@@ -15,7 +15,6 @@ from tidelog.group_coordinator.groups.consumer.consumer_group import (
     ConsumerMember,
     Goal,
     MemberState,
-    holds_all,
     reconcile,
     unknown_state,
 )
@@ -30,6 +29,7 @@ from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
     STATIC_LEAVE_EPOCH,
     Assignment,
+    holds_all,
 )
 from tidelog.group_coordinator.groups.modern_groups import (
     MAX_SUBSCRIBER_BYTES,

@@ -389,14 +389,7 @@ class ShareChanges(ModernChanges[ShareGroup, ShareMember, Assignment]):
         target = group.target_of(member.member_id)
         if member.member_epoch == group.assignment_epoch and member.assigned == target:
             return member
-        is_same_epoch = member.member_epoch == group.assignment_epoch
-        after = replace(
-            member,
-            member_epoch=group.assignment_epoch,
-            # Within one epoch the previous epoch remains valid, because a response may have been lost.
-            previous_epoch=member.previous_epoch if is_same_epoch else member.member_epoch,
-            assigned=target,
-        )
+        after = member.moved(group.assignment_epoch, assigned=target)
         self.put_current_assignment(after)
         return after
 

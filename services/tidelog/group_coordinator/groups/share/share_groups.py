@@ -14,7 +14,6 @@ state exists are assigned.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -24,10 +23,9 @@ from tidelog.group_coordinator.groups.modern_groups import (
     SESSION_TIMER,
     ModernGroups,
     check_epoch,
-    check_memory,
+    check_member,
     check_not_empty,
     check_room,
-    check_size,
     check_texts,
     find_group,
     find_member,
@@ -35,7 +33,6 @@ from tidelog.group_coordinator.groups.modern_groups import (
 )
 from tidelog.group_coordinator.groups.share.share_assignor import SIMPLE
 from tidelog.group_coordinator.groups.share.share_group import (
-    SHARE_FORMAT,
     STATES_TIMER,
     ShareChanges,
     ShareGroup,
@@ -53,7 +50,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
 )
 from tidelog.kernel.instants import Backoff, WallMs
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
@@ -381,13 +378,11 @@ class ShareGroups(ModernGroups[ShareGroup]):
         self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs
     ) -> ShardDecision:
         message = request.message
-        group = self._group_for(message)
+        group = self._found_or_new(message)
         before = self._member_for(group, message)
         wanted = _with_request(before, request)
         if wanted != before:
-            record = SHARE_FORMAT.member_record(group.group_id, wanted)
-            check_size("metadata of a member", record, MAX_SUBSCRIBER_BYTES)
-            check_memory(group.members, wanted.member_id, wanted)
+            check_member(group, wanted, MAX_SUBSCRIBER_BYTES)
         # All checks have passed. From here on the state changes.
         decision = ShardDecision()
         changes = self.changes(group, decision, now_ms)
@@ -407,15 +402,6 @@ class ShareGroups(ModernGroups[ShareGroup]):
         )
         decision.replies.append(Reply(request.reply_to, response))
         return decision
-
-    def _group_for(self, message: ShareGroupHeartbeatRequest) -> ShareGroup:
-        """Returns the group. A new group is not in `by_id` yet."""
-        known = self._groups.by_id.get(message.group_id)
-        if known is None:
-            if message.member_epoch == JOIN_EPOCH:
-                return ShareGroup(message.group_id)
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {message.group_id} not found.")
-        return find_group(self._groups, message.group_id, ShareGroup)
 
     def _member_for(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> ShareMember:
         """Returns the member before the heartbeat; it is empty if it is new."""
@@ -486,10 +472,7 @@ def _with_request(member: ShareMember, request: ShardRequest[ShareGroupHeartbeat
     """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values."""
     message = request.message
     names = message.subscribed_topic_names
-    return replace(
-        member,
-        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
-        client_id=request.client_id or "",
-        client_host=f"/{request.host}",  # Java prints addresses with a slash
+    return member.with_client_of(
+        request,
         topic_names=member.topic_names if names is None else frozenset(names),
     )

@@ -9,7 +9,6 @@ topics by regular expressions, and no changes of a group's topology.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
@@ -26,7 +25,7 @@ from tidelog.group_coordinator.groups.modern_groups import (
     SESSION_TIMER,
     ModernGroups,
     check_epoch,
-    check_memory,
+    check_member,
     check_not_empty,
     check_room,
     check_size,
@@ -47,13 +46,11 @@ from tidelog.group_coordinator.groups.streams.streams_group import (
     described_topology,
 )
 from tidelog.group_coordinator.groups.streams.streams_member import (
-    STREAMS_FORMAT,
     TOPOLOGY,
     StreamsMember,
     StreamsMemberState,
     covers,
     from_message,
-    holds_all,
     to_message,
     unknown_state,
 )
@@ -155,9 +152,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         before = self._member_for(group, message, reported)
         wanted = _with_request(before, request)
         if not wanted.has_subscription_of(before):
-            record = STREAMS_FORMAT.member_record(group.group_id, wanted)
-            check_size("metadata of a member", record, MAX_MEMBER_BYTES)
-            check_memory(group.members, wanted.member_id, wanted)
+            check_member(group, wanted, MAX_MEMBER_BYTES)
         applied = self._apply_topology(group, message)
         if reported is not None:
             _check_tasks(applied.configured, reported)
@@ -194,16 +189,9 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         `by_id` yet.
         """
         known = self._groups.by_id.get(message.group_id)
-        if isinstance(known, StreamsGroup):
-            return known, None
-        if message.member_epoch == JOIN_EPOCH:
-            if known is None:
-                return self._new_group(message.group_id), None
-            if isinstance(known, ClassicGroup) and not known.has_members():
-                return self._new_group(message.group_id), known
-        elif known is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Streams group {message.group_id} not found.")
-        return find_group(self._groups, message.group_id, StreamsGroup), None
+        if message.member_epoch == JOIN_EPOCH and isinstance(known, ClassicGroup) and not known.has_members():
+            return self._new_group(message.group_id), known
+        return self._found_or_new(message), None
 
     def _member_for(
         self, group: StreamsGroup, message: StreamsGroupHeartbeatRequest, reported: TaskAssignment | None
@@ -214,7 +202,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
             check_room(group, self._groups.settings.group_streams_max_size)
             return StreamsMember(message.member_id)
         member = find_member(group, message.member_id)
-        owns_reported = reported is not None and holds_all(member.owned, reported)
+        owns_reported = reported is not None and member.owned.holds_all(reported)
         check_epoch(GroupKind.STREAMS, member, epoch, owns_reported=owns_reported)
         if (
             epoch != JOIN_EPOCH
@@ -467,11 +455,8 @@ def _with_request(
     """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values."""
     message = request.message
     timeout_ms, endpoint = message.rebalance_timeout_ms, message.user_endpoint
-    return replace(
-        member,
-        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
-        client_id=request.client_id or "",
-        client_host=f"/{request.host}",  # Java prints addresses with a slash
+    return member.with_client_of(
+        request,
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         topology_epoch=member.topology_epoch if message.topology is None else message.topology.epoch,
         process_id=member.process_id if message.process_id is None else message.process_id,

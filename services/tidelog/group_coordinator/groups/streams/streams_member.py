@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -10,8 +10,14 @@ from typing import ClassVar, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from tidelog.group_coordinator.groups.modern_group import (
     GroupFormat,
     ModernMember,
+    Owned,
     RecordType,
+    difference,
     epochs_by_partition,
+    holds_all,
+    holds_any,
+    merged,
+    with_epochs,
 )
 from tidelog.group_coordinator.groups.shared import GroupKind, memory_of_member
 from tidelog.group_coordinator.groups.streams.assignor import TaskAssignment
@@ -46,10 +52,8 @@ from tidelog.wire.messages.records.streams_group_topology import (
     StreamsGroupTopologyValue,
 )
 
-ActiveTasks: TypeAlias = Mapping[str, Mapping[int, int]]
-"""Active tasks: by subtopology id and partition, the member epoch in which the member received the task. No
-subtopology has an empty mapping.
-"""
+ActiveTasks: TypeAlias = Owned[str]
+"""Active tasks by subtopology id, with their epochs."""
 
 _NO_ACTIVE_TASKS: Final[ActiveTasks] = {}
 _NO_TASKS: Final[Tasks] = {}
@@ -66,6 +70,30 @@ class OwnedTasks(NamedTuple):
     def is_empty(self) -> bool:
         return not (self.active or self.standby or self.warmup)
 
+    def plus(self, more: OwnedTasks) -> OwnedTasks:
+        """Returns the tasks of both."""
+        return OwnedTasks(
+            merged(self.active, more.active),
+            _merged_passive(self.standby, more.standby),
+            _merged_passive(self.warmup, more.warmup),
+        )
+
+    def holds_any(self, reported: TaskAssignment) -> bool:
+        """Returns whether `reported` contains at least one of these tasks, in the same role."""
+        return (
+            holds_any(reported.active_tasks, self.active)
+            or holds_any(reported.standby_tasks, self.standby)
+            or holds_any(reported.warmup_tasks, self.warmup)
+        )
+
+    def holds_all(self, reported: TaskAssignment) -> bool:
+        """Returns whether these tasks contain every task of `reported`, in the same role."""
+        return (
+            holds_all(self.active, reported.active_tasks)
+            and holds_all(self.standby, reported.standby_tasks)
+            and holds_all(self.warmup, reported.warmup_tasks)
+        )
+
 
 NO_OWNED_TASKS: Final = OwnedTasks()
 
@@ -81,7 +109,7 @@ class Holders(NamedTuple):
     warmup: IsHeld
 
 
-class Difference(NamedTuple):
+class TaskDifference(NamedTuple):
     """The way from the tasks that a member has to its target assignment."""
 
     kept: OwnedTasks
@@ -94,30 +122,18 @@ class Difference(NamedTuple):
     """Whether somebody holds a task that it should have."""
 
 
-def difference(owned: OwnedTasks, target: TaskAssignment, epoch: int, holders: Holders) -> Difference:
+def task_difference(
+    owned: OwnedTasks, target: TaskAssignment, epoch: int, holders: Holders
+) -> TaskDifference:
     """Returns the way to a target assignment, whose epoch `free` active tasks get."""
-    waits = False
-    kept_active: dict[str, Mapping[int, int]] = {}
-    revoked_active: dict[str, Mapping[int, int]] = {}
-    for name, epochs in owned.active.items():
-        wanted = target.active_tasks.get(name, frozenset())
-        kept = {partition: given for partition, given in epochs.items() if partition in wanted}
-        revoked = {partition: given for partition, given in epochs.items() if partition not in wanted}
-        _put(kept_active, name, kept)
-        _put(revoked_active, name, revoked)
-    free_active: dict[str, Mapping[int, int]] = {}
-    for name, wanted in target.active_tasks.items():
-        missing = wanted - kept_active.get(name, {}).keys()
-        free = {partition for partition in missing if not holders.active(name, partition)}
-        waits = waits or len(free) < len(missing)
-        _put(free_active, name, dict.fromkeys(sorted(free), epoch))
+    active = difference(owned.active, target.active_tasks, epoch, holders.active)
     standby = _passive_difference(owned.standby, target.standby_tasks, holders.standby)
     warmup = _passive_difference(owned.warmup, target.warmup_tasks, holders.warmup)
-    return Difference(
-        OwnedTasks(kept_active, standby.kept, warmup.kept),
-        OwnedTasks(revoked_active, standby.revoked, warmup.revoked),
-        OwnedTasks(free_active, standby.free, warmup.free),
-        waits or standby.waits or warmup.waits,
+    return TaskDifference(
+        OwnedTasks(active.kept, standby.kept, warmup.kept),
+        OwnedTasks(active.revoked, standby.revoked, warmup.revoked),
+        OwnedTasks(active.free, standby.free, warmup.free),
+        active.waits or standby.waits or warmup.waits,
     )
 
 
@@ -138,30 +154,10 @@ def _passive_difference(owned: Tasks, target: Tasks, is_held: IsHeld) -> _Passiv
         missing = wanted - had
         found = frozenset(partition for partition in missing if not is_held(name, partition))
         waits = waits or len(found) < len(missing)
-        _put(kept, name, had & wanted)
-        _put(revoked, name, had - wanted)
-        _put(free, name, found)
+        for part, partitions in ((kept, had & wanted), (revoked, had - wanted), (free, found)):
+            if partitions:
+                part[name] = partitions
     return _PassiveDifference(kept, revoked, free, waits)
-
-
-_Partitions = TypeVar("_Partitions", bound=Set[int] | Mapping[int, int])
-
-
-def _put(tasks: dict[str, _Partitions], name: str, partitions: _Partitions) -> None:
-    if partitions:
-        tasks[name] = partitions
-
-
-def merged(first: OwnedTasks, second: OwnedTasks) -> OwnedTasks:
-    """Returns the tasks of both."""
-    return OwnedTasks(
-        {
-            name: {**first.active.get(name, {}), **second.active.get(name, {})}
-            for name in first.active.keys() | second.active.keys()
-        },
-        _merged_passive(first.standby, second.standby),
-        _merged_passive(first.warmup, second.warmup),
-    )
 
 
 def _merged_passive(first: Tasks, second: Tasks) -> Tasks:
@@ -169,30 +165,6 @@ def _merged_passive(first: Tasks, second: Tasks) -> Tasks:
         name: first.get(name, frozenset()) | second.get(name, frozenset())
         for name in first.keys() | second.keys()
     }
-
-
-def holds_any(reported: TaskAssignment, of: OwnedTasks) -> bool:
-    """Returns whether `reported` contains at least one task of `of`, in the same role."""
-    return (
-        _overlap(reported.active_tasks, of.active)
-        or _overlap(reported.standby_tasks, of.standby)
-        or _overlap(reported.warmup_tasks, of.warmup)
-    )
-
-
-def _overlap(reported: Tasks, of: Mapping[str, Iterable[int]]) -> bool:
-    return any(name in of and not found.isdisjoint(of[name]) for name, found in reported.items())
-
-
-def holds_all(owned: OwnedTasks, reported: TaskAssignment) -> bool:
-    """Returns whether `owned` contains every task of `reported`, in the same role."""
-    return (
-        all(found <= owned.active.get(name, {}).keys() for name, found in reported.active_tasks.items())
-        and all(
-            found <= owned.standby.get(name, frozenset()) for name, found in reported.standby_tasks.items()
-        )
-        and all(found <= owned.warmup.get(name, frozenset()) for name, found in reported.warmup_tasks.items())
-    )
 
 
 def covers(reported: TaskAssignment, owned: OwnedTasks) -> bool:
@@ -307,7 +279,7 @@ def reconcile(
         case StreamsMemberState.STABLE if member.member_epoch == epoch:
             return member
         case StreamsMemberState.UNREVOKED_TASKS:
-            if reported is None or holds_any(reported, member.revoking):
+            if reported is None or member.revoking.holds_any(reported):
                 return member
             return _next_step(member, member.member_epoch + 1, epoch, target, holders, reported)
         case StreamsMemberState.UNKNOWN:
@@ -334,11 +306,11 @@ def _next_step(
     reported: TaskAssignment | None,
 ) -> StreamsMember:
     """`epoch_before` is the epoch in which the member stays as long as it has tasks to give up."""
-    step = difference(member.owned, target, epoch, holders)
-    if not step.revoked.is_empty() and (reported is None or holds_any(reported, step.revoked)):
+    step = task_difference(member.owned, target, epoch, holders)
+    if not step.revoked.is_empty() and (reported is None or step.revoked.holds_any(reported)):
         return _moved(member, epoch_before, StreamsMemberState.UNREVOKED_TASKS, step.kept, step.revoked)
     state = StreamsMemberState.UNRELEASED_TASKS if step.waits else StreamsMemberState.STABLE
-    return _moved(member, epoch, state, merged(step.kept, step.free), NO_OWNED_TASKS)
+    return _moved(member, epoch, state, step.kept.plus(step.free), NO_OWNED_TASKS)
 
 
 def _moved(
@@ -407,20 +379,13 @@ def _current_value(member: StreamsMember) -> StreamsGroupCurrentMemberAssignment
         member_epoch=member.member_epoch,
         previous_member_epoch=member.previous_epoch,
         state=member.state,
-        active_tasks=_with_epochs(owned.active),
+        active_tasks=with_epochs(TaskIds, owned.active),
         standby_tasks=to_message(TaskIds, owned.standby),
         warmup_tasks=to_message(TaskIds, owned.warmup),
-        active_tasks_pending_revocation=_with_epochs(revoking.active),
+        active_tasks_pending_revocation=with_epochs(TaskIds, revoking.active),
         standby_tasks_pending_revocation=to_message(TaskIds, revoking.standby),
         warmup_tasks_pending_revocation=to_message(TaskIds, revoking.warmup),
     )
-
-
-def _with_epochs(tasks: ActiveTasks) -> list[TaskIds]:
-    return [
-        TaskIds(name, sorted(epochs), [epochs[partition] for partition in sorted(epochs)])
-        for name, epochs in sorted(tasks.items())
-    ]
 
 
 def _current_of(member_id: str, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsMember:

@@ -14,11 +14,8 @@ from tidelog.group_coordinator.groups.streams.streams_member import (
     StreamsMember,
     StreamsMemberState,
     covers,
-    difference,
-    holds_all,
-    holds_any,
-    merged,
     reconcile,
+    task_difference,
 )
 
 Task = tuple[str, int]
@@ -59,7 +56,7 @@ def test_a_difference_divides_the_tasks(
     def is_held(name: str, partition: int) -> bool:
         return (name, partition) in held
 
-    found = difference(owned, target, EPOCH, Holders(is_held, is_held, is_held))
+    found = task_difference(owned, target, EPOCH, Holders(is_held, is_held, is_held))
     waits = False
     for had, wanted, kept, revoked, free in zip(
         roles(owned),
@@ -78,7 +75,7 @@ def test_a_difference_divides_the_tasks(
     for name, epochs in found.kept.active.items():
         assert all(owned.active[name][partition] == epoch for partition, epoch in epochs.items())
     assert {epoch for epochs in found.free.active.values() for epoch in epochs.values()} <= {EPOCH}
-    both = merged(found.kept, found.revoked)
+    both = found.kept.plus(found.revoked)
     assert roles(both) == roles(owned) and both.active == owned.active
 
 
@@ -86,8 +83,8 @@ def test_a_difference_divides_the_tasks(
 def test_reports_are_compared_in_each_role(owned: OwnedTasks, other: OwnedTasks) -> None:
     reported = said(other)
     pairs = list(zip(roles(other), roles(owned), strict=True))
-    assert holds_any(reported, owned) == any(mine & yours for mine, yours in pairs)
-    assert holds_all(owned, reported) == all(mine <= yours for mine, yours in pairs)
+    assert owned.holds_any(reported) == any(mine & yours for mine, yours in pairs)
+    assert owned.holds_all(reported) == all(mine <= yours for mine, yours in pairs)
     assert covers(reported, owned) == all(mine >= yours for mine, yours in pairs)
 
 

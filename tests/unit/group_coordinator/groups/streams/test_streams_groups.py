@@ -283,7 +283,7 @@ def test_a_heartbeat_with_too_many_bytes_is_refused_by_the_lengths_of_its_texts(
     def builds(*_: object) -> Any:
         raise AssertionError("a structure is built from the texts")
 
-    for name in ("topology_of_request", "record_of", "STREAMS_FORMAT", "from_message", "_with_request"):
+    for name in ("topology_of_request", "record_of", "check_member", "from_message", "_with_request"):
         monkeypatch.setattr(streams_groups, name, builds)
     assert lab.beat_streams(**first(**fields)).error_code == ErrorCode.INVALID_REQUEST
 
