@@ -126,8 +126,6 @@ def list_command(
     principal: str | None,
     matching: bool,
     pattern_name: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Show the ACLs of the cluster, or those of one resource or principal."""
     resource = _resource(topic, group, is_cluster, transactional_id)
@@ -140,7 +138,7 @@ def list_command(
         AclOperation.ANY,
         PermissionType.ANY,
     )
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         found = list_acls(cluster, wanted)
     rows = [
         (
@@ -226,8 +224,6 @@ def add(
     hosts: tuple[str, ...],
     allow_hosts: tuple[str, ...],
     deny_hosts: tuple[str, ...],
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Add ACLs: every principal, every operation, every host.
 
@@ -267,7 +263,7 @@ def add(
         for grant in grants
         for host in dict.fromkeys((*hosts, *its_hosts)) or (_ANY_HOST,)
     ]
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         create_acls(cluster, bindings)
     say(f"Added {counted(len(bindings), 'ACL')}.", added=len(bindings))
 
@@ -291,8 +287,6 @@ def delete(
     operation: str | None,
     prefixed: bool,
     pattern_name: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Delete the ACLs of a resource, of a principal, or of both.
 
@@ -312,7 +306,7 @@ def delete(
         PermissionType.ANY,
     )
     confirm("Delete all ACLs that match these options?")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         deleted = delete_acls(cluster, wanted)
     if not deleted:
         raise ToolError("no ACL matches; 'tidelog acl list' shows all")

@@ -52,13 +52,13 @@ def command() -> None:
 )
 @click.option("--api-versions", is_flag=True, help="Show the APIs and versions that a broker serves.")
 @cluster_options
-def describe(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+def describe(api_versions: bool) -> None:
     """Show the cluster id, the controllers and the brokers.
 
     A broker is down if it has replicas and is not registered. The ids of controllers are not those of
     brokers, unless a process is both. Group coordinators and etcd are unknown to clients.
     """
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if api_versions:
             served = sorted(cluster.any_broker().served.items())
             rows = [

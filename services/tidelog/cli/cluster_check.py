@@ -132,9 +132,7 @@ _STEPS: Final[dict[str, Callable[[_Check], str]]] = {
 )
 @click.option("--keep", is_flag=True, help="Do not delete the test topic.")
 @cluster_options
-def command(
-    replication_factor: int | None, keep: bool, bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def command(replication_factor: int | None, keep: bool) -> None:
     """Test whether the cluster works.
 
     The check creates a topic, writes to it, reads the records back, commits offsets as a group, runs two
@@ -142,7 +140,7 @@ def command(
     first step that fails.
     """
     with (
-        connect(bootstrap_server, request_timeout_ms) as cluster,
+        connect() as cluster,
         _topic(cluster, replication_factor, keeps=keep) as topic,
     ):
         check = _Check(cluster, topic)

@@ -138,13 +138,13 @@ def _named_resource(
 @_entity_options
 @click.option("--all", "shows_all", is_flag=True, help="Show defaults as well.")
 @cluster_options
-def describe(shows_all: bool, bootstrap_server: str, request_timeout_ms: int, **entity: Any) -> None:
+def describe(shows_all: bool, **entity: Any) -> None:
     """Show the settings that differ from their defaults, or all settings with --all.
 
     With --all and nothing else, the settings of the broker with the lowest id are shown.
     """
     named = _named_resource(**entity) if shows_all else _resource(**entity)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         resource = named or _lowest_broker(cluster)
         if resource.resource_type is ConfigResourceType.TOPIC:
             cluster.topic(resource.name)  # reports a missing topic clearly
@@ -198,8 +198,6 @@ def alter(
     additions: tuple[str, ...],
     deletions: tuple[str, ...],
     validate_only: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
     **entity: Any,
 ) -> None:
     """Set settings, or reset them to their defaults.
@@ -216,7 +214,7 @@ def alter(
     ]
     if not changes:
         raise click.UsageError("Give --add-config NAME=VALUE or --delete-config NAME.")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         unset = set() if validate_only else _not_set(cluster, resource, changes)
         alter_configs(cluster, resource, changes, validate_only=validate_only)
         if not validate_only:

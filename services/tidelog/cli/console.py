@@ -15,8 +15,10 @@ from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
     cluster_options,
+    command_bootstrap,
     command_config,
     command_security,
+    command_timeout_ms,
 )
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.cluster import Cluster
@@ -135,8 +137,6 @@ def command(
     tls_certificate: Path | None,
     tls_key: Path | None,
     behind_tls_proxy: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Serve a web console with the cluster's brokers, topics, records, groups and transactions.
 
@@ -164,9 +164,9 @@ def command(
     certificate = _certificate_files(tls_certificate, tls_key)
     server = console_server(
         exposure,
-        bootstrap_server,
+        command_bootstrap(),
         users_security() if has_login else command_security(),
-        timeout_ms=request_timeout_ms,
+        timeout_ms=command_timeout_ms(),
         interval_ms=int(interval_s * 1000),
         allowed_hosts=allowed_hosts,
         schemas=SchemaOptions(schema_dir, topic_schemas, schema_registry, schema_registry_config),

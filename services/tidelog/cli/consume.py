@@ -227,8 +227,6 @@ def command(
     consumer_properties: tuple[str, ...],
     output_format: str,
     template: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
     **prints: Any,  # the flags of RecordFormat
 ) -> None:
     """Print a topic's records as they arrive. Press Ctrl-C to stop."""
@@ -257,7 +255,7 @@ def command(
         formatter = ColumnFormat()
     shows_headers = record_format.prints_headers or output_format == "json" or "%h" in (template or "")
     max_headers = MAX_PRINTED_HEADERS if shows_headers else 0
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         topic = cluster.topic(name)
         if formatter is record_format and record_format.prints_timestamp:
             formatter = replace(record_format, timestamp_type=_timestamp_type(cluster, name))

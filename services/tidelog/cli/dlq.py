@@ -41,7 +41,7 @@ def command() -> None:
 )
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Read this topic. Repeatable.")
 @cluster_options
-def list_them(topics: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def list_them(topics: tuple[str, ...]) -> None:
     """Count dead letters by group and reason.
 
     It reads the dead letter topics of all groups completely. "redriven" are the dead letters that were sent
@@ -49,7 +49,7 @@ def list_them(topics: tuple[str, ...], bootstrap_server: str, request_timeout_ms
     """
     now_ms = time.time_ns() // 1_000_000
     rows: list[tuple[object, ...]] = []
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         of_groups = {} if topics else dead_letter_topics(cluster)
         seen: set[str] = set()
         for topic in sorted({*topics, *of_groups.values()}):
@@ -103,22 +103,14 @@ def age(age_ms: int) -> str:
     "--skip-missing", is_flag=True, help="Leave out dead letters without a copy whose records are deleted."
 )
 @cluster_options
-def redrive(
-    group: str,
-    topic: str | None,
-    limit: int | None,
-    dry_run: bool,
-    skip_missing: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def redrive(group: str, topic: str | None, limit: int | None, dry_run: bool, skip_missing: bool) -> None:
     """Send the dead letters of a share group back to the partitions from which they came.
 
     Every record is sent at least once, in order, with its key, value and headers. The consumer group
     tidelog-redrive.GROUP keeps how far a redrive came, so the next one continues there. All groups that read
     the partition get the records again.
     """
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         name = topic or dead_letter_topic(cluster, group)
         if name is None:
             raise ToolError(f"group '{group}' has no dead letter topic; set {TOPIC_SETTING}, or give --topic")

@@ -79,11 +79,9 @@ command.add_command(delete_group_offsets)
 @_STATES
 @_TYPES
 @cluster_options
-def list_them(
-    states: tuple[str, ...], types: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def list_them(states: tuple[str, ...], types: tuple[str, ...]) -> None:
     """List groups with their types and states."""
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         groups = list_groups(cluster, list(states), list(types))
     print_table(
         ("group", "type", "protocol type", "state"),
@@ -115,8 +113,6 @@ def describe(
     all_groups: bool,
     members: bool,
     isolation_level: str | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Show the committed offsets and lag of groups, or their members.
 
@@ -129,7 +125,7 @@ def describe(
     lag is the number of records whose delivery is not complete, for all isolation levels.
     """
     chosen = chosen_groups(names, more_names, all_groups=all_groups)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         for name in chosen or _all_groups(cluster):
             group = describe_group(cluster, name)
             offsets = None if members else _offsets_of(cluster, group, isolation_level)
@@ -270,19 +266,13 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
 @_ALL_GROUPS
 @asks_first
 @cluster_options
-def delete(
-    names: tuple[str, ...],
-    more_names: tuple[str, ...],
-    all_groups: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def delete(names: tuple[str, ...], more_names: tuple[str, ...], all_groups: bool) -> None:
     """Delete groups and their offsets. The groups must have no members.
 
     On a terminal, it asks first.
     """
     chosen = chosen_groups(names, more_names, all_groups=all_groups)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         found = chosen or _all_groups(cluster)
         if found:
             which = f"group {found[0]}" if len(found) == 1 else counted(len(found), "group")

@@ -142,8 +142,6 @@ def reset_offsets(
     execute: bool,
     dry_run: bool,
     export: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
     **methods: Any,
 ) -> None:
     """Set the committed offsets of groups without members, or the start offsets of share groups.
@@ -164,7 +162,7 @@ def reset_offsets(
     chosen = [parse_choice(text) for text in topics]
     rows: list[tuple[str, TopicPartition, int | None, NewOffset]] = []
     active: list[str] = []
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if all_groups:
             groups = _consumer_groups(cluster)
         resets = _resets(method, parameter, groups)
@@ -210,11 +208,7 @@ def reset_offsets(
 @asks_first
 @cluster_options
 def delete_group_offsets(
-    names: tuple[str, ...],
-    more_names: tuple[str, ...],
-    topics: tuple[str, ...],
-    bootstrap_server: str,
-    request_timeout_ms: int,
+    names: tuple[str, ...], more_names: tuple[str, ...], topics: tuple[str, ...]
 ) -> None:
     """Delete the committed offsets of topics to which no member of the group subscribes.
 
@@ -228,7 +222,7 @@ def delete_group_offsets(
     confirm(f"Delete the offsets of {', '.join(groups)} in {', '.join(topics)}?")
     failed = 0
     rows: list[tuple[str, str, int, str]] = []
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         for group in groups:
             for place, code in sorted(_delete_offsets(cluster, group, chosen).items()):
                 rows.append((group, *place, _deletion_status(code)))

@@ -88,8 +88,6 @@ def offsets_command(
     partitions: str | None,
     time_text: str | None,
     exclude_internal_topics: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Show the first and next offset of each partition, or the offset of a time."""
     timestamp = None if time_text is None else parse_time(time_text)
@@ -97,7 +95,7 @@ def offsets_command(
     pattern = topic_name or topic_option
     rows: list[tuple[str, int, int, int, int]] = []
     of_time: list[tuple[str, int, int | None, int | None]] = []
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         for topic in _matching(cluster.topics(), pattern, exclude_internal_topics):
             indexes = [
                 p.index for p in topic.partitions if wanted is None or any(p.index in part for part in wanted)
@@ -211,8 +209,6 @@ def delete_records_command(
     offset: int | None,
     to_datetime: str | None,
     file: Path | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Delete all records before an offset or a time. They can't be restored.
 
@@ -235,7 +231,7 @@ def delete_records_command(
         if partition is not None and offset is not None:
             offsets = {TopicPartition(name, partition): offset}
     time_ms = None if to_datetime is None else parse_datetime(to_datetime)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if time_ms is not None:
             offsets = _offsets_at(cluster, name, partition, time_ms)
         confirm(_question(offsets))

@@ -110,8 +110,6 @@ def perf_produce(
     batch_size: int,
     acks: str,
     codec: str,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Send batches of random values to the partitions in turn, with one request in flight."""
     name = chosen_topic(topic_name, topic_option)
@@ -121,7 +119,7 @@ def perf_produce(
     measured = _Measurement()
     with (
         _told_at_the_end(measured),
-        connect(bootstrap_server, request_timeout_ms) as cluster,
+        connect() as cluster,
         batch_producer_of(cluster, acks=acks, compression=codec, batch_bytes=batch_size) as producer,
     ):
         num_partitions = len(cluster.topic(name).partitions)
@@ -169,13 +167,11 @@ def perf_consume(
     num_records: int | None,
     timeout_ms: int,
     fetch_size: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Read all partitions from the beginning."""
     name = chosen_topic(topic_name, topic_option)
     measured = _Measurement()
-    with _told_at_the_end(measured), connect(bootstrap_server, request_timeout_ms) as cluster:
+    with _told_at_the_end(measured), connect() as cluster:
         topic = cluster.topic(name)
         ends = starting_positions(cluster, topic, None, "latest")
         starts = starting_positions(cluster, topic, None, "earliest")

@@ -234,18 +234,18 @@ def command() -> None:
 @command.command("kill", cls=ToolCommand, examples=("tidelog plan kill 2",))
 @_BROKER
 @cluster_options
-def kill(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
+def kill(broker_id: int) -> None:
     """Plan that a broker stops and may stay away."""
-    _show(bootstrap_server, request_timeout_ms, lambda state: plan_kill(state, broker_id), "")
+    _show(lambda state: plan_kill(state, broker_id), "")
 
 
 @command.command("drain", cls=ToolCommand, examples=("tidelog plan drain 2",))
 @_BROKER
 @cluster_options
-def drain(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
+def drain(broker_id: int) -> None:
     """Plan that all replicas of a broker move to the others."""
     step = f"tidelog rebalance --without {broker_id} --execute"
-    _show(bootstrap_server, request_timeout_ms, lambda state: plan_drain(state, broker_id), step)
+    _show(lambda state: plan_drain(state, broker_id), step)
 
 
 @command.command(
@@ -258,35 +258,30 @@ def drain(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> Non
 )
 @click.argument("broker_ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
 @cluster_options
-def restart(broker_ids: tuple[int, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def restart(broker_ids: tuple[int, ...]) -> None:
     """Plan that brokers, by default all, restart one after the other.
 
     The rule is that of the chart's roll: the next broker stops only when all replicas are in sync again.
     """
-    _show(
-        bootstrap_server,
-        request_timeout_ms,
-        lambda state: plan_restart(state, broker_ids or None),
-        "",
-    )
+    _show(lambda state: plan_restart(state, broker_ids or None), "")
 
 
 @command.command("add", cls=ToolCommand, examples=("tidelog plan add 2",))
 @click.argument("count", metavar="N", type=click.IntRange(min=1, max=1000))
 @cluster_options
-def add(count: int, bootstrap_server: str, request_timeout_ms: int) -> None:
+def add(count: int) -> None:
     """Plan that N new brokers get their share of the replicas."""
     step = "start the brokers, then: tidelog rebalance --execute"
-    _show(bootstrap_server, request_timeout_ms, lambda state: plan_add(state, count), step)
+    _show(lambda state: plan_add(state, count), step)
 
 
 @command.command("remove", cls=ToolCommand, examples=("tidelog plan remove 3",))
 @_BROKER
 @cluster_options
-def remove(broker_id: int, bootstrap_server: str, request_timeout_ms: int) -> None:
+def remove(broker_id: int) -> None:
     """Plan that a broker is drained and then stops for ever."""
     step = f"tidelog rebalance --without {broker_id} --execute, then stop the broker"
-    _show(bootstrap_server, request_timeout_ms, lambda state: plan_remove(state, broker_id), step)
+    _show(lambda state: plan_remove(state, broker_id), step)
 
 
 def read_state(cluster: Cluster) -> ClusterState:
@@ -308,14 +303,9 @@ def read_state(cluster: Cluster) -> ClusterState:
     )
 
 
-def _show(
-    bootstrap_server: str,
-    request_timeout_ms: int,
-    make: Callable[[ClusterState], ChangePlan],
-    next_step: str,
-) -> None:
+def _show(make: Callable[[ClusterState], ChangePlan], next_step: str) -> None:
     """Prints a plan. Raises ToolError with the reasons if it is not safe."""
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         plan = make(read_state(cluster))
     if output_format() is OutputFormat.JSON:
         add_facts(**_as_object(plan))

@@ -101,8 +101,6 @@ def command(
     acks: str,
     codec: str,
     batch_size: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Send each line of standard input as a record. Batches are sent when no more input is waiting."""
     name = chosen_topic(topic_name, topic_option)
@@ -116,7 +114,7 @@ def command(
     line_format = LineFormat(
         parse_key, key_separator, parse_headers, null_marker=null_marker, headers=constant
     )
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         topic = _existing_or_created(cluster, name)
         if partition is not None and partition >= len(topic.partitions):
             raise ToolError(

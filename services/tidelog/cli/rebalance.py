@@ -96,8 +96,6 @@ def command(
     at_once: int,
     timeout_s: float,
     output: Path | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Propose an even distribution of replicas and leaders with the fewest moves, and execute it.
 
@@ -106,7 +104,7 @@ def command(
     if execute + verify + cancel > 1:
         raise click.UsageError("Give only one of --execute, --verify and --cancel.")
     leaving = parse_ids("--without", without)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if verify:
             _verify(cluster)
             return

@@ -124,8 +124,6 @@ def reassign_command(
     throttle: int | None,
     additional: bool,
     preserve_throttles: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Move replicas to the brokers that a file names.
 
@@ -140,7 +138,7 @@ def reassign_command(
     wanted: Assignment = {}
     if file is not None:
         wanted = parse_reassignment(read_text_file(_FILE, file), f"{_FILE} {file}")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if is_generate:
             assert topics_file is not None
             topics = parse_topics(read_text_file(_TOPICS_FILE, topics_file), f"{_TOPICS_FILE} {topics_file}")
@@ -326,13 +324,7 @@ def _show_running(cluster: Cluster) -> None:
 @click.option("--all-topic-partitions", "all_partitions", is_flag=True, help="All partitions.")
 @cluster_options
 def elect_leaders_command(
-    election_type: str,
-    topic: str | None,
-    partition: int | None,
-    file: Path | None,
-    all_partitions: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
+    election_type: str, topic: str | None, partition: int | None, file: Path | None, all_partitions: bool
 ) -> None:
     """Elect the leaders of partitions."""
     if (topic is not None) + (file is not None) + all_partitions != 1:
@@ -345,7 +337,7 @@ def elect_leaders_command(
     elif file is not None:
         text = read_text_file("--path-to-json-file", file)
         places = list(parse_partition_rows(text, f"--path-to-json-file {file}"))
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         results = sorted(elect_leaders(cluster, _TYPES[election_type.lower()], places).items())
     if not results:
         note("No partition needs an election.")
@@ -378,20 +370,14 @@ def outcome(election: Election) -> str:
 @click.option("--topic-list", metavar="TOPIC,...", help="Show only replicas of these topics.")
 @click.option("--describe", "shows_replicas", is_flag=True, help="Show each replica.")
 @cluster_options
-def log_dirs_command(
-    broker_list: str | None,
-    topic_list: str | None,
-    shows_replicas: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def log_dirs_command(broker_list: str | None, topic_list: str | None, shows_replicas: bool) -> None:
     """Show the size, replicas and lag of each broker's log directories, or of each replica.
 
     Sizes are in bytes. The lag of a replica is the number of records that it misses.
     """
     brokers = parse_ids("--broker-list", broker_list)
     names = [name.strip() for name in (topic_list or "").split(",") if name.strip()]
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         live = {broker.broker_id for broker in cluster.describe().brokers}
         missing = [broker for broker in brokers if broker not in live]
         if missing:

@@ -44,6 +44,8 @@ from tidelog.settings.setting import INT_MAX
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
+_BOOTSTRAP_KEY: Final = "tidelog.bootstrap.server"
+_TIMEOUT_KEY: Final = "tidelog.request.timeout.ms"
 _COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
 _WATCH_KEY: Final = "tidelog.watch"
 LEAST_WATCH_INTERVAL_S: Final = 0.5
@@ -179,7 +181,7 @@ def _note_watch(context: click.Context, parameter: click.Parameter, interval_s: 
 
 def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:
     """Returns the cluster of an incomplete command line, or None if --command-config is wrong."""
-    bootstrap = context.params.get("bootstrap_server") or os.environ.get(BOOTSTRAP_VARIABLE)
+    bootstrap = context.meta.get(_BOOTSTRAP_KEY) or os.environ.get(BOOTSTRAP_VARIABLE)
     try:
         with context.scope(cleanup=False):
             return bootstrap or DEFAULT_BOOTSTRAP, command_security()
@@ -189,13 +191,13 @@ def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:
 
 def _similar(context: click.Context, error: Exception) -> str:
     """Returns a suggestion if the error is that the topic or group in its message does not exist."""
-    if not isinstance(error, KafkaError) or "bootstrap_server" not in context.params:
+    if not isinstance(error, KafkaError) or _BOOTSTRAP_KEY not in context.meta:
         return ""
     kind = _MISSING.get(error.code)
     named = kind and re.search(rf"{kind}(?: matches)? '([^']+)'", str(error))
     if not kind or not named:
         return ""
-    names = known_names(context.params["bootstrap_server"], command_security(), _NAMES_OF[kind.upper()])
+    names = known_names(context.meta[_BOOTSTRAP_KEY], command_security(), _NAMES_OF[kind.upper()])
     return did_you_mean(named[1], names)
 
 
@@ -229,7 +231,7 @@ def fail(reason: str) -> NoReturn:
 
 
 def cluster_options(command: F) -> F:
-    """Adds --bootstrap-server, --command-config and --request-timeout-ms. `connect` reads the second one."""
+    """Adds --bootstrap-server, --command-config and --request-timeout-ms, which `connect` reads."""
     command = click.option(
         "--command-config",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -237,7 +239,7 @@ def cluster_options(command: F) -> F:
         show_envvar=True,
         metavar="FILE",
         expose_value=False,
-        callback=_note_command_config,
+        callback=_noted(_COMMAND_CONFIG_KEY),
         help="Properties of Kafka's clients for TLS and SASL (security.protocol, ...).",
     )(command)
     command = click.option(
@@ -245,6 +247,8 @@ def cluster_options(command: F) -> F:
         type=ProtocolInt(INT_MAX, min=1),
         default=DEFAULT_TIMEOUT_MS,
         show_default=True,
+        expose_value=False,
+        callback=_noted(_TIMEOUT_KEY),
         help="Milliseconds to wait for a broker's response.",
     )(command)
     return click.option(
@@ -255,18 +259,39 @@ def cluster_options(command: F) -> F:
         envvar=BOOTSTRAP_VARIABLE,
         show_envvar=True,
         metavar="HOST:PORT[,...]",
+        expose_value=False,
+        callback=_noted(_BOOTSTRAP_KEY),
         help="One or more brokers to connect to.",
     )(command)
 
 
-def connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
-    """Connects with the security of --command-config. Raises ClientError and ToolError."""
+def _noted(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
+    def note_value(context: click.Context, _: click.Parameter, value: object) -> None:
+        context.meta[key] = value
+
+    return note_value
+
+
+def connect() -> Cluster:
+    """Connects to the cluster that the running command's options name. Raises ClientError, ToolError."""
     return Cluster(
-        bootstrap_server,
+        command_bootstrap(),
         client_id="tidelog-cli",
-        timeout_s=request_timeout_ms / 1000,
+        timeout_s=command_timeout_ms() / 1000,
         security=command_security(),
     )
+
+
+def command_bootstrap() -> str:
+    """Returns the running command's --bootstrap-server."""
+    found: str = click.get_current_context().meta[_BOOTSTRAP_KEY]
+    return found
+
+
+def command_timeout_ms() -> int:
+    """Returns the running command's --request-timeout-ms."""
+    found: int = click.get_current_context().meta[_TIMEOUT_KEY]
+    return found
 
 
 def command_config() -> Path | None:
@@ -284,10 +309,6 @@ def command_security() -> ClientSecurity:
         return read_security(path)
     except SecurityConfigError as error:
         raise ToolError(f"--command-config: {error}") from None
-
-
-def _note_command_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
-    context.meta[_COMMAND_CONFIG_KEY] = path
 
 
 def topic_option(command: F) -> F:

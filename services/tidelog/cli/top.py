@@ -39,13 +39,7 @@ _UI_PACKAGE: Final = "textual"
 )
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Show only this topic. Repeatable.")
 @cluster_options
-def command(
-    once: bool,
-    interval_s: float,
-    topics: tuple[str, ...],
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def command(once: bool, interval_s: float, topics: tuple[str, ...]) -> None:
     """Show brokers, topics and groups with their rates, missing replicas and lag, live.
 
     Keys: q ends it, p pauses it, and Tab goes to the next table. A snapshot takes a few requests to each
@@ -55,7 +49,7 @@ def command(
     those whose committed offset is beyond the end of the log ("beyond end"). The max lag is negative if all
     of its partitions are beyond the end.
     """
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if once:
             first = rates_now(cluster, topics)
             time.sleep(interval_s)

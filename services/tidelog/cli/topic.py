@@ -76,14 +76,14 @@ def command() -> None:
 @click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
 @click.option("--sizes", is_flag=True, help="Show the partitions, records and bytes of each topic.")
 @cluster_options
-def list_topics(exclude_internal: bool, sizes: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+def list_topics(exclude_internal: bool, sizes: bool) -> None:
     """List the names of all topics, one in each line.
 
     With --sizes, "records" is the number of offsets from the earliest to the latest. It includes the offsets
     of compacted records and of the ends of transactions. "size" is the number of bytes of the leaders'
     replicas, and "on disk" that of all replicas.
     """
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if sizes:
             print_table(TOPIC_SIZE_COLUMNS, topic_size_rows(cluster, exclude_internal))
             return
@@ -135,8 +135,6 @@ def create(
     configs: tuple[str, ...],
     if_not_exists: bool,
     validate_only: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Create a topic."""
     name = chosen_topic(topic_name, topic_option)
@@ -146,7 +144,7 @@ def create(
         )
     assignment = _parse_replica_assignment(replica_assignment) if replica_assignment else None
     settings = parse_assignments("--config", configs)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         try:
             created = create_topic(
                 cluster,
@@ -220,13 +218,11 @@ def describe(
     exclude_internal: bool,
     under_replicated_partitions: bool,
     unavailable_partitions: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Show the partitions, leaders, replicas and settings of topics. The default is all topics."""
     wanted = [name for part in (*names, *more_names) for name in part.split(",")]
     only_partitions = under_replicated_partitions or unavailable_partitions
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         topics = cluster.topics(wanted or None)
         for name in wanted:
             if name not in topics:
@@ -308,16 +304,10 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
     help="The new total number of partitions.",
 )
 @cluster_options
-def alter(
-    topic_name: str | None,
-    topic_option: str | None,
-    partitions: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def alter(topic_name: str | None, topic_option: str | None, partitions: int) -> None:
     """Add partitions to a topic. To change settings, use `tidelog config alter`."""
     name = chosen_topic(topic_name, topic_option)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         create_partitions(cluster, name, partitions)
     say(
         f"Topic {name} now has {counted(partitions, 'partition')}. "
@@ -339,9 +329,7 @@ def alter(
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @click.option("--all", "takes_all", is_flag=True, help="Confirm the settings of all topics that need it.")
 @cluster_options
-def confirm_settings(
-    names: tuple[str, ...], takes_all: bool, bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def confirm_settings(names: tuple[str, ...], takes_all: bool) -> None:
     """Confirm the settings of topics whose settings were lost.
 
     Nothing is deleted from a topic that was recovered without its settings. Once you have confirmed them,
@@ -351,7 +339,7 @@ def confirm_settings(
     """
     if names and takes_all:
         raise click.UsageError("Give either topics or --all.")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         unconfirmed = unconfirmed_topics(cluster, cluster.topics(names or None))
         for name in names:
             cluster.topic(name)  # reports a missing topic clearly
@@ -396,13 +384,7 @@ def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @asks_first
 @cluster_options
-def delete(
-    topic_name: str | None,
-    topic_option: str | None,
-    if_exists: bool,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def delete(topic_name: str | None, topic_option: str | None, if_exists: bool) -> None:
     """Delete a topic and all its data.
 
     On a terminal, it asks first. Without one, --yes is needed only for an internal topic.
@@ -413,7 +395,7 @@ def delete(
         confirm(f"{holds}. Delete it and all its data?", refusal=holds)
     else:
         confirm(f"Delete topic {name} and all its data?")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         try:
             delete_topic(cluster, name)
         except KafkaError as error:

@@ -77,15 +77,10 @@ def command() -> None:
     help="Show only transactions that have been open for longer than this time.",
 )
 @cluster_options
-def list_them(
-    states: tuple[str, ...],
-    running_longer_than_ms: int | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def list_them(states: tuple[str, ...], running_longer_than_ms: int | None) -> None:
     """List transactional ids with their producers and states."""
     duration_ms = ANY_DURATION if running_longer_than_ms is None else running_longer_than_ms
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         found = list_transactions(cluster, list(states), duration_ms)
     print_table(
         ("transactional id", "#coordinator", "#producer id", "state"),
@@ -103,14 +98,12 @@ def list_them(
     help="A transactional id, instead of the arguments. Repeatable.",
 )
 @cluster_options
-def describe(
-    names: tuple[str, ...], more_names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def describe(names: tuple[str, ...], more_names: tuple[str, ...]) -> None:
     """Show the state, age and partitions of transactional ids."""
     chosen = (*names, *more_names)
     if not chosen:
         raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         for name in chosen:
             found = describe_transaction(cluster, name)
             is_open = found.start_time_ms >= 0
@@ -144,9 +137,7 @@ def describe(
 )
 @asks_first
 @cluster_options
-def force_terminate(
-    name: str | None, other_name: str | None, bootstrap_server: str, request_timeout_ms: int
-) -> None:
+def force_terminate(name: str | None, other_name: str | None) -> None:
     """Abort the open transaction of a transactional id, in all of its partitions.
 
     Its producer is fenced: it can no longer write, and fails at its next call until it starts again.
@@ -157,7 +148,7 @@ def force_terminate(
     chosen = name or other_name
     if not chosen:
         raise click.UsageError("Give a transactional id, or --transactional-id TRANSACTIONAL_ID.")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         found = describe_transaction(cluster, chosen)
         if found.state != ONGOING:
             raise ToolError(
@@ -181,16 +172,10 @@ def force_terminate(
 @topic_option
 @click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
 @cluster_options
-def describe_them(
-    topic_name: str | None,
-    topic_option: str | None,
-    partition: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def describe_them(topic_name: str | None, topic_option: str | None, partition: int) -> None:
     """Show the producers that the leader of a partition remembers."""
     place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         producers = describe_producers(cluster, [place])
     print_table(
         (
@@ -231,14 +216,7 @@ def describe_them(
     help="Minutes that a transaction may last: the brokers' transaction.max.timeout.ms.",
 )
 @cluster_options
-def find_them(
-    broker_id: int | None,
-    topic: str | None,
-    partition: int | None,
-    max_timeout_min: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def find_them(broker_id: int | None, topic: str | None, partition: int | None, max_timeout_min: int) -> None:
     """Find transactions that are open in a partition although their coordinator does not know them.
 
     They hold back readers with isolation.level=read_committed until `tidelog transactions abort` ends them.
@@ -246,7 +224,7 @@ def find_them(
     if partition is not None and topic is None:
         raise click.UsageError("--partition requires --topic.")
     now_ms = time.time_ns() // _NS_PER_MS
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         places, leaderless = _places(cluster, broker_id, topic, partition)
         found = find_hanging(
             cluster, places, now_ms=now_ms, max_transaction_timeout_ms=max_timeout_min * MINUTE_MS
@@ -341,8 +319,6 @@ def abort(
     producer_id: int | None,
     producer_epoch: int | None,
     coordinator_epoch: int | None,
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Abort a hanging transaction in one partition.
 
@@ -358,7 +334,7 @@ def abort(
         )
     if start_offset is not None and names != (None, None, None):
         raise click.UsageError("--start-offset identifies the transaction; give no producer.")
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         if start_offset is not None:
             found = _starting_at(describe_producers(cluster, [place]), place, start_offset)
             names = (found.producer_id, found.producer_epoch, found.coordinator_epoch)

@@ -53,9 +53,9 @@ def command() -> None:
 @command.command("list", cls=ToolCommand, examples=("tidelog user list",))
 @click.argument("names", nargs=-1, metavar="[USER]...")
 @cluster_options
-def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def list_users(names: tuple[str, ...]) -> None:
     """List the users and their mechanisms."""
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         found = describe_users(cluster, names)
     print_table(("user", "mechanism", "#iterations"), found, title="Users")
 
@@ -73,18 +73,11 @@ def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms
 @_mechanism_option
 @_iterations_option
 @cluster_options
-def add(
-    name: str,
-    password_file: TextIO | None,
-    mechanisms: tuple[str, ...],
-    iterations: int,
-    bootstrap_server: str,
-    request_timeout_ms: int,
-) -> None:
+def add(name: str, password_file: TextIO | None, mechanisms: tuple[str, ...], iterations: int) -> None:
     """Add a user, or change its password."""
     check_unchanged_by_saslprep("the user name", name)
     password = _password(password_file)
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         set_password(cluster, name, password, [MECHANISM_BY_NAME[m] for m in mechanisms], iterations)
     say(f"User {name} can log in with {', '.join(mechanisms)}.", user=name, mechanisms=mechanisms)
 
@@ -100,12 +93,12 @@ def add(
 )
 @asks_first
 @cluster_options
-def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+def delete(name: str, mechanisms: tuple[str, ...]) -> None:
     """Delete a user. Its connections stay until they end or must authenticate again.
 
     On a terminal, it asks first.
     """
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
+    with connect() as cluster:
         chosen = mechanisms or tuple(found.mechanism for found in describe_users(cluster, [name]))
         confirm(f"Delete the login of user {name} with {', '.join(chosen)}?")
         delete_credentials(cluster, name, [MECHANISM_BY_NAME[mechanism] for mechanism in chosen])

@@ -43,7 +43,9 @@ from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
     cluster_options,
+    command_bootstrap,
     command_security,
+    command_timeout_ms,
     sentence_of,
 )
 from tidelog.client.cluster import Cluster
@@ -119,8 +121,6 @@ def command(
     copies: Path | None,
     data_dir: Path | None,
     etcd_addresses: tuple[str, ...],
-    bootstrap_server: str,
-    request_timeout_ms: int,
 ) -> None:
     """Examine a running cluster, and print one line for each check with the next step.
 
@@ -141,12 +141,11 @@ def command(
         if not address.rpartition(":")[2].isdecimal():
             raise ToolError(f"--etcd {address}: expected HOST:PORT")
     local = None if data_dir is None else LocalCluster.open(data_dir)
-    security = command_security()
+    bootstrap, security = command_bootstrap(), command_security()
     if local is not None:
-        bootstrap_server, security = _local_access(local, bootstrap_server, security)
-    with Cluster(
-        bootstrap_server, client_id="tidelog-doctor", timeout_s=request_timeout_ms / 1000, security=security
-    ) as cluster:
+        bootstrap, security = _local_access(local, bootstrap, security)
+    timeout_s = command_timeout_ms() / 1000
+    with Cluster(bootstrap, client_id="tidelog-doctor", timeout_s=timeout_s, security=security) as cluster:
         console = Console(stderr=True)
         with console.status("connecting") as status:
             reader = ClusterReader(
