@@ -25,7 +25,7 @@ from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
-from tidelog.broker.requests.request import EncodedBody, RequestContext
+from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps, all_at_once
@@ -70,6 +70,36 @@ class ScriptedController:
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         return ProducerIdBlock(0)
+
+
+class _Context(SimpleNamespace):
+    """The context of a request, without a connection's order of responses."""
+
+    def park(self, on_abandoned: Callable[[], None] | None = None) -> object:
+        self.on_abandoned = on_abandoned
+        return PARKED
+
+
+def make_context(version: int, **fields: Any) -> Any:
+    """Returns the context of a request for a handler. Responses that come later are added to its `answers`,
+    unless `reply` takes them. Unless `fields` say so, its client has no quotas, and nothing edits responses.
+    """
+    context = _Context(
+        api_version=version,
+        client_id="test",
+        host="127.0.0.1",
+        principal=ANONYMOUS,
+        listener_name=_LISTENER,
+        traceparent="",
+        edit=None,
+        steps=None,
+        charge=None,
+        on_abandoned=None,
+        answers=[],
+    )
+    context.reply = context.answers.append
+    vars(context).update(fields)
+    return context
 
 
 class InMemoryBroker:
@@ -128,10 +158,8 @@ class InMemoryBroker:
         frame = memoryview(bytearray(encoded)) if key == ApiKey.PRODUCE else encoded
         message, end = decode(frame, 0)
         assert end == len(encoded)
-        context = SimpleNamespace(
-            api_version=version,
-            client_id="test",
-            host="127.0.0.1",
+        context = make_context(
+            version,
             principal=principal,
             connection=SimpleNamespace(
                 principal=principal,
@@ -142,14 +170,10 @@ class InMemoryBroker:
                 client_software=("", ""),
                 loop=self.runner.get_loop(),
             ),
-            edit=None,
-            traceparent="",
-            steps=None,
-            charge=None,
             listener_name=listener_name,
             route=SimpleNamespace(api_key=key, encode=codec.response_encoder(key, version)),
         )
-        answer = handling.handle(message, cast(RequestContext, context))
+        answer = handling.handle(message, context)
 
         def edited(answer: Any) -> Steps[Any]:
             if isinstance(answer, EncodedBody):

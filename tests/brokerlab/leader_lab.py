@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker, make_context
 from tidelog.broker.handlers import fetch
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
@@ -52,34 +52,26 @@ class Peer:
         self.is_closed = False
         self.budget_key = "127.0.0.1"
         self._api_key = api_key
-        self.abandon: list[Callable[[], None] | None] = []
+        self.contexts: list[Any] = []
         self.loop = asyncio.get_running_loop()
         self.at_end_of_turn = self.loop.call_soon
 
     def close(self) -> None:
         self.is_closed = True
-        for on_abandoned in self.abandon:
-            if on_abandoned is not None:
-                on_abandoned()
+        for context in self.contexts:
+            if context.on_abandoned is not None:
+                context.on_abandoned()
 
     def context(self) -> RequestContext:
         route = SimpleNamespace(counted_as=lambda name, broker: route)
-        context = SimpleNamespace(
-            api_version=self.version,
+        context = make_context(
+            self.version,
             connection=self,
-            listener_name="PLAINTEXT",
             route=route,
-            steps=None,
-            charge=None,
+            reply=lambda message: self.answers.append(self.sent(message)),
         )
-
-        def park(on_abandoned: Callable[[], None] | None = None) -> object:
-            self.abandon.append(on_abandoned)
-            return PARKED
-
-        context.park = park
-        context.reply = lambda message: self.answers.append(self.sent(message))
-        return cast(RequestContext, context)
+        self.contexts.append(context)
+        return context
 
     def sent(self, message: Any) -> Any:
         """Returns the answer after it was encoded and decoded. Files that sendfile would send are read."""

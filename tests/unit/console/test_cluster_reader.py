@@ -16,18 +16,12 @@ from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
 from tidelog.console.core.isr_history import Health
 from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
-from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.clock import ManualClock
+from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID
 
 
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> MonotonicMs:
-        return MonotonicMs(self.now_ms)
-
-
-def reader_of(cluster: Mock, clock: Clock) -> tuple[ClusterReader, list[tuple[str, ...]]]:
+def reader_of(cluster: Mock, clock: ManualClock) -> tuple[ClusterReader, list[tuple[str, ...]]]:
     """Returns a reader, and the arguments of its attempts to connect."""
     connected: list[tuple[str, ...]] = []
 
@@ -35,7 +29,9 @@ def reader_of(cluster: Mock, clock: Clock) -> tuple[ClusterReader, list[tuple[st
         connected.append(known)
         return cluster
 
-    return ClusterReader(connect, lambda: WallMs(0), clock, SilentBrokers(clock)), connected
+    return ClusterReader(
+        connect, lambda: WallMs(0), clock.monotonic_ms, SilentBrokers(clock.monotonic_ms)
+    ), connected
 
 
 def test_all_pages_wait_for_a_frozen_broker_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,12 +46,12 @@ def test_all_pages_wait_for_a_frozen_broker_only_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cluster_reader, "offsets_of_topics", offsets)
     monkeypatch.setattr(cluster_reader, "describe_log_dirs", lambda *args, **options: [])
     cluster = Mock(Cluster, topics=dict, describe=lambda: ClusterView("x", 1, ()))
-    clock = Clock()
+    clock = ManualClock()
     reader, _ = reader_of(cluster, clock)
     for _ in range(3):
         assert reader.topics().silent == (2,)
     assert waits == [2]
-    clock.now_ms = SILENT_MS
+    clock.advance(SILENT_MS)
     assert reader.topics().silent == (2,)
     assert waits == [2, 2]
 
@@ -71,7 +67,7 @@ def test_settings_are_those_of_the_first_broker_that_answers(monkeypatch: pytest
 
     monkeypatch.setattr(cluster_reader, "describe_configs", describe)
     brokers = tuple(Broker(each, Address("127.0.0.1", each), None) for each in (1, 2, 3))
-    clock = Clock()
+    clock = ManualClock()
     reader, _ = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), clock)
     for _ in range(2):
         found = reader.settings(None)
@@ -80,7 +76,7 @@ def test_settings_are_those_of_the_first_broker_that_answers(monkeypatch: pytest
     with pytest.raises(NoAnswerError, match="no answer from broker 1 lately"):
         reader.settings(1)
     assert asked == ["1", "2", "2"]
-    clock.now_ms = SILENT_MS
+    clock.advance(SILENT_MS)
     with pytest.raises(NoAnswerError, match=r"no answer from 127\.0\.0\.1:1"):
         reader.settings(1)
 
@@ -97,7 +93,7 @@ def test_a_broker_without_a_connection_is_asked_again_with_the_next_addresses(
 
     monkeypatch.setattr(cluster_reader, "describe_configs", describe)
     brokers = (Broker(1, Address("127.0.0.1", 1), None),)
-    reader, connected = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), Clock())
+    reader, connected = reader_of(Mock(Cluster, describe=lambda: ClusterView("x", 1, brokers)), ManualClock())
     reader.open()
     with pytest.raises(UnreachableError, match="connection refused"):
         reader.settings(1)
@@ -123,7 +119,7 @@ def test_a_killed_broker_is_down_and_no_broker_is_the_controller(monkeypatch: py
             (ClusterView("x", 1, (broker(1), broker(2))), replicated(1, (1, 2))),
         ]
     )
-    reader, _ = reader_of(Mock(Cluster, describe_with_topics=lambda: next(answers)), Clock())
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=lambda: next(answers)), ManualClock())
     reader.overview()
     found = reader.overview()
     assert [(load.broker_id, load.broker, load.is_up, load.replica_count) for load in found.brokers] == [
@@ -143,7 +139,7 @@ def test_with_all_brokers_dead_nothing_looks_well(monkeypatch: pytest.MonkeyPatc
             raise UnreachableError("no broker answers: no connection to 127.0.0.1:1: connection refused")
         return alive.pop()
 
-    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), Clock())
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), ManualClock())
     reader.overview()
     found = reader.overview()
     assert found.unreachable.startswith("no broker answers")
@@ -158,14 +154,14 @@ def test_a_first_look_without_brokers_is_an_error() -> None:
     def describe() -> object:
         raise UnreachableError("no connection to 127.0.0.1:1: connection refused")
 
-    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), Clock())
+    reader, _ = reader_of(Mock(Cluster, describe_with_topics=describe), ManualClock())
     with pytest.raises(UnreachableError):
         reader.overview()
 
 
 def test_a_broker_that_does_not_answer_leaves_the_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Mock(Cluster, describe=lambda: ClusterView("x", 1, ()))
-    reader, connected = reader_of(cluster, Clock())
+    reader, connected = reader_of(cluster, ManualClock())
 
     def fail(error: Exception) -> None:
         raise error

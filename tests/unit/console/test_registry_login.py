@@ -19,8 +19,7 @@ from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError
 from tidelog.console.registry_login import parse_registry_login, read_registry_login
 from tidelog.console.schema_registry import RETRY_MS, RegistryError, SchemaRegistry
-from tidelog.kernel.clock import SystemClock
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.clock import ManualClock, SystemClock
 
 SEAT = '{"type": "record", "name": "air.Seat", "fields": [{"name": "row", "type": "int"}]}'
 USER_INFO = "ada:geheim: ü"
@@ -79,13 +78,6 @@ def serve() -> Iterator[Callable[..., GuardedRegistry]]:
         each.close()
 
 
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> MonotonicMs:
-        return MonotonicMs(self.now_ms)
-
-
 @pytest.mark.parametrize(
     ("properties", "sent"),
     [
@@ -103,7 +95,7 @@ def test_a_login_is_sent(
     path = tmp_path / "registry.properties"
     path.write_text("".join(f"{name}={text}\n" for name, text in properties.items()), encoding="utf-8")
     login = read_registry_login(path)
-    schemas = SchemaRegistry(registry.url, Clock(), login)
+    schemas = SchemaRegistry(registry.url, ManualClock().monotonic_ms, login)
     assert isinstance(schemas.reader(1), AvroReader)
     assert registry.asked == [("/schemas/ids/1", sent)]
     assert schemas.sends_login_in_clear == (sent is not None)
@@ -113,7 +105,7 @@ def test_a_login_is_sent(
 def test_a_login_goes_to_no_other_address(serve: Callable[..., GuardedRegistry]) -> None:
     registry = serve()
     with pytest.raises(RegistryError, match="refuses /schemas/ids/3 with status 302"):
-        SchemaRegistry(registry.url, Clock(), parse_registry_login(BEARER)).reader(3)
+        SchemaRegistry(registry.url, ManualClock().monotonic_ms, parse_registry_login(BEARER)).reader(3)
     assert len(registry.asked) == 1
 
 
@@ -128,15 +120,15 @@ def test_a_refused_login_is_not_tried_for_each_schema(
     serve: Callable[..., GuardedRegistry], properties: dict[str, str], problem: str
 ) -> None:
     """Registries lock users out who fail often."""
-    registry, clock = serve(), Clock()
+    registry, clock = serve(), ManualClock()
     registry.wanted = "Basic other"
-    schemas = SchemaRegistry(registry.url, clock, parse_registry_login(properties))
+    schemas = SchemaRegistry(registry.url, clock.monotonic_ms, parse_registry_login(properties))
     for number in range(5):
         with pytest.raises(RegistryError) as refused:
             schemas.reader(number)
         assert str(refused.value) == f"The schema registry {registry.name} {problem}"
     assert len(registry.asked) == 1
-    clock.now_ms += RETRY_MS
+    clock.advance(RETRY_MS)
     registry.wanted = None
     assert isinstance(schemas.reader(1), AvroReader)
 
@@ -150,15 +142,17 @@ def test_the_registrys_authority_is_trusted(serve: Callable[..., GuardedRegistry
         "schema.registry.ssl.truststore.type": "PEM",
         "schema.registry.ssl.truststore.location": str(files.ca),
     }
-    schemas = SchemaRegistry(registry.url, Clock(), parse_registry_login({**BEARER, **trust}))
+    schemas = SchemaRegistry(
+        registry.url, ManualClock().monotonic_ms, parse_registry_login({**BEARER, **trust})
+    )
     assert isinstance(schemas.reader(1), AvroReader)
     assert registry.asked == [("/schemas/ids/1", "Bearer abc.DEF-_~+/=")]
     assert not schemas.sends_login_in_clear
     with pytest.raises(RegistryError, match=r"does not answer: .*certificate verify failed"):
-        SchemaRegistry(registry.url, Clock(), parse_registry_login(BEARER)).reader(1)
+        SchemaRegistry(registry.url, ManualClock().monotonic_ms, parse_registry_login(BEARER)).reader(1)
     assert len(registry.asked) == 1
     with pytest.raises(SchemaError, match="has no TLS"):
-        SchemaRegistry("http://registry", Clock(), parse_registry_login(trust))
+        SchemaRegistry("http://registry", ManualClock().monotonic_ms, parse_registry_login(trust))
 
 
 @pytest.mark.parametrize(

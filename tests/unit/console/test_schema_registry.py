@@ -27,8 +27,7 @@ from tidelog.console.schema_registry import (
     RegistryError,
     SchemaRegistry,
 )
-from tidelog.kernel.clock import SystemClock
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.clock import ManualClock, SystemClock
 
 SEAT = '{"type": "record", "name": "air.Seat", "fields": [{"name": "row", "type": "int"}]}'
 FLIGHT = '{"type": "record", "name": "air.Flight", "fields": [{"name": "seat", "type": "air.Seat"}]}'
@@ -70,14 +69,6 @@ class Registry:
         self._thread.join()
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 0
-
-    def __call__(self) -> MonotonicMs:
-        return MonotonicMs(self.now_ms)
-
-
 @pytest.fixture
 def registry() -> Iterator[Registry]:
     served = Registry()
@@ -86,13 +77,13 @@ def registry() -> Iterator[Registry]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
-def decoding(registry: Registry, clock: Clock, file: FileSchema | None = None) -> Decode:
+def decoding(registry: Registry, clock: ManualClock, file: FileSchema | None = None) -> Decode:
     files = {} if file is None else {"t-value": file}
-    decode = RecordDecoder(files, SchemaRegistry(registry.url, clock)).of_topic("t")
+    decode = RecordDecoder(files, SchemaRegistry(registry.url, clock.monotonic_ms)).of_topic("t")
     assert decode is not None
     return decode
 
@@ -101,7 +92,7 @@ def framed(schema_id: int, body: bytes) -> bytes:
     return b"\0" + schema_id.to_bytes(4) + body
 
 
-def test_avro_is_decoded_and_a_schema_is_fetched_once(registry: Registry, clock: Clock) -> None:
+def test_avro_is_decoded_and_a_schema_is_fetched_once(registry: Registry, clock: ManualClock) -> None:
     registry.answers["/schemas/ids/7"] = {"schema": SEAT}
     decode = decoding(registry, clock)
     for is_key in (True, False):
@@ -113,7 +104,7 @@ def test_avro_is_decoded_and_a_schema_is_fetched_once(registry: Registry, clock:
     assert registry.asked == ["/schemas/ids/7"]
 
 
-def test_references_of_avro_are_fetched(registry: Registry, clock: Clock) -> None:
+def test_references_of_avro_are_fetched(registry: Registry, clock: ManualClock) -> None:
     registry.answers["/schemas/ids/8"] = {
         "schema": FLIGHT,
         "references": [{"name": "air.Seat", "subject": "air/seat", "version": 3}],
@@ -123,7 +114,7 @@ def test_references_of_avro_are_fetched(registry: Registry, clock: Clock) -> Non
     assert found is not None and found.value == {"seat": {"row": 2}}
 
 
-def test_protobuf_and_its_references_are_fetched_serialized(registry: Registry, clock: Clock) -> None:
+def test_protobuf_and_its_references_are_fetched_serialized(registry: Registry, clock: ManualClock) -> None:
     inner = descriptor_pb2.FileDescriptorProto(package="air", syntax="proto3", name="default")
     inner.message_type.add(name="Seat").field.add(name="row", number=1, type=5, label=1)
     outer = descriptor_pb2.FileDescriptorProto(package="air", syntax="proto3", dependency=["seat.proto"])
@@ -149,7 +140,7 @@ def test_protobuf_and_its_references_are_fetched_serialized(registry: Registry, 
     )
 
 
-def test_json_needs_no_decoding(registry: Registry, clock: Clock) -> None:
+def test_json_needs_no_decoding(registry: Registry, clock: ManualClock) -> None:
     registry.answers["/schemas/ids/7"] = {"schema": "{}", "schemaType": "JSON"}
     assert decoding(registry, clock)(False, framed(7, b"{}")) is None
 
@@ -170,7 +161,7 @@ def test_json_needs_no_decoding(registry: Registry, clock: Clock) -> None:
     ],
 )
 def test_refusals_are_sentences_and_are_not_repeated_at_once(
-    registry: Registry, clock: Clock, answer: Any, problem: str
+    registry: Registry, clock: ManualClock, answer: Any, problem: str
 ) -> None:
     registry.answers["/schemas/ids/7"] = answer
     decode = decoding(registry, clock)
@@ -180,19 +171,19 @@ def test_refusals_are_sentences_and_are_not_repeated_at_once(
         assert problem in found.note and registry.name in found.note
     assert registry.asked == ["/schemas/ids/7"]
     registry.answers["/schemas/ids/7"] = {"schema": SEAT}
-    clock.now_ms += RETRY_MS
+    clock.advance(RETRY_MS)
     found = decode(False, framed(7, b"\x04"))
     assert found is not None and found.value == {"row": 2}
 
 
-def test_source_text_of_protobuf_is_refused(registry: Registry, clock: Clock) -> None:
+def test_source_text_of_protobuf_is_refused(registry: Registry, clock: ManualClock) -> None:
     for path in ("/schemas/ids/9", "/schemas/ids/9?format=serialized"):
         registry.answers[path] = {"schema": 'syntax = "proto3";', "schemaType": "PROTOBUF"}
     found = decoding(registry, clock)(False, framed(9, b"\0"))
     assert found is not None and "Give its descriptor set in --schema-dir." in found.note
 
 
-def test_a_circle_of_references_ends(registry: Registry, clock: Clock) -> None:
+def test_a_circle_of_references_ends(registry: Registry, clock: ManualClock) -> None:
     circle = {"schema": SEAT, "references": [{"name": "x", "subject": "x", "version": 1}]}
     registry.answers["/schemas/ids/7"] = circle
     registry.answers["/subjects/x/versions/1"] = circle
@@ -200,7 +191,7 @@ def test_a_circle_of_references_ends(registry: Registry, clock: Clock) -> None:
     assert len(registry.asked) == 2
 
 
-def test_a_schema_with_too_many_references_is_refused(registry: Registry, clock: Clock) -> None:
+def test_a_schema_with_too_many_references_is_refused(registry: Registry, clock: ManualClock) -> None:
     names = [f"n{number}" for number in range(2 * MAX_REQUESTS)]
     references = [{"name": name, "subject": name, "version": 1} for name in names]
     registry.answers["/schemas/ids/7"] = {"schema": SEAT, "references": references}
@@ -210,7 +201,7 @@ def test_a_schema_with_too_many_references_is_refused(registry: Registry, clock:
     assert len(registry.asked) == MAX_REQUESTS
 
 
-def test_one_search_looks_up_only_some_schemas(registry: Registry, clock: Clock) -> None:
+def test_one_search_looks_up_only_some_schemas(registry: Registry, clock: ManualClock) -> None:
     decode = decoding(registry, clock)
     notes = [decode(False, framed(number, b"\x04")) for number in range(5_000)]
     assert len(registry.asked) == MAX_LOOKUPS
@@ -218,8 +209,8 @@ def test_one_search_looks_up_only_some_schemas(registry: Registry, clock: Clock)
     assert last is not None and "a search looks up at most 20 schemas." in last.note
 
 
-def test_only_some_schemas_are_kept(registry: Registry, clock: Clock) -> None:
-    schemas = SchemaRegistry(registry.url, clock)
+def test_only_some_schemas_are_kept(registry: Registry, clock: ManualClock) -> None:
+    schemas = SchemaRegistry(registry.url, clock.monotonic_ms)
     for number in range(MAX_SCHEMAS + 1):
         registry.answers[f"/schemas/ids/{number}"] = {"schema": SEAT}
         schemas.reader(number)
@@ -227,16 +218,18 @@ def test_only_some_schemas_are_kept(registry: Registry, clock: Clock) -> None:
     assert not schemas.knows(0)
 
 
-def test_the_file_of_the_topic_serves_where_the_registry_does_not(registry: Registry, clock: Clock) -> None:
+def test_the_file_of_the_topic_serves_where_the_registry_does_not(
+    registry: Registry, clock: ManualClock
+) -> None:
     decode = decoding(registry, clock, FileSchema("t-value.avsc", AvroReader(SEAT)))
     assert decode(False, framed(7, b"\x04")) == Decoded("avro", {"row": 2}, "The schema is t-value.avsc.")
     assert decode(False, b"\x04") == Decoded("avro", {"row": 2}, "The schema is t-value.avsc.")
 
 
-def test_a_registry_that_does_not_listen_is_asked_once_for_all_schemas(clock: Clock) -> None:
+def test_a_registry_that_does_not_listen_is_asked_once_for_all_schemas(clock: ManualClock) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    schemas = SchemaRegistry(f"http://127.0.0.1:{port}", clock)
+    schemas = SchemaRegistry(f"http://127.0.0.1:{port}", clock.monotonic_ms)
     for number in (1, 2):
         with pytest.raises(RegistryError) as refused:
             schemas.reader(number)
@@ -244,11 +237,11 @@ def test_a_registry_that_does_not_listen_is_asked_once_for_all_schemas(clock: Cl
             f"The schema registry 127.0.0.1:{port} does not answer: Connection refused."
         )
     assert schemas.knows(3)
-    clock.now_ms += RETRY_MS
+    clock.advance(RETRY_MS)
     assert not schemas.knows(3)
 
 
-def test_a_registry_that_sends_one_byte_at_a_time_is_left(clock: Clock) -> None:
+def test_a_registry_that_sends_one_byte_at_a_time_is_left(clock: ManualClock) -> None:
     """A socket's own timeout begins again with each byte."""
     stopping = threading.Event()
 
@@ -285,7 +278,7 @@ def test_a_registry_that_sends_one_byte_at_a_time_is_left(clock: Clock) -> None:
         ("http://host?x=1", "may have neither a login, a query nor a fragment"),
     ],
 )
-def test_other_urls_are_refused(url: str, problem: str, clock: Clock) -> None:
+def test_other_urls_are_refused(url: str, problem: str, clock: ManualClock) -> None:
     with pytest.raises(SchemaError, match=problem) as refused:
-        SchemaRegistry(url, clock)
+        SchemaRegistry(url, clock.monotonic_ms)
     assert "secret" not in str(refused.value)

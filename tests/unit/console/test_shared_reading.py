@@ -10,18 +10,8 @@ import pytest
 
 from tidelog.client.errors import UnreachableError
 from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
-from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.clock import ManualClock
 from tidelog.model.errors import ErrorCode, KafkaError
-
-
-class Clock:
-    now_ms = 0
-
-    def wall(self) -> WallMs:
-        return WallMs(1_000_000 + self.now_ms)
-
-    def monotonic(self) -> MonotonicMs:
-        return MonotonicMs(self.now_ms)
 
 
 async def run_later(call: Callable[[], Any]) -> Any:
@@ -30,12 +20,12 @@ async def run_later(call: Callable[[], Any]) -> Any:
     return call()
 
 
-def shared(clock: Clock) -> SharedReadings:
-    return SharedReadings(5_000, run_later, clock.wall, clock.monotonic)
+def shared(clock: ManualClock) -> SharedReadings:
+    return SharedReadings(5_000, run_later, clock.wall_ms, clock.monotonic_ms)
 
 
 def test_viewers_at_the_same_time_share_one_reading() -> None:
-    readings = shared(Clock())
+    readings = shared(ManualClock())
     calls: list[int] = []
 
     def read() -> int:
@@ -51,7 +41,7 @@ def test_viewers_at_the_same_time_share_one_reading() -> None:
 
 
 def test_a_reading_is_repeated_only_after_the_interval() -> None:
-    clock = Clock()
+    clock = ManualClock()
     readings = shared(clock)
     values = iter(range(10))
 
@@ -60,9 +50,9 @@ def test_a_reading_is_repeated_only_after_the_interval() -> None:
 
     async def play() -> list[int | None]:
         seen = [await look()]
-        clock.now_ms = 4_999
+        clock.advance(4_999)
         seen.append(await look())
-        clock.now_ms = 60_000  # nobody looked for a minute, and nothing was read meanwhile
+        clock.advance(60_000 - 4_999)  # nobody looked for a minute, and nothing was read meanwhile
         seen.append(await look())
         return seen
 
@@ -70,7 +60,8 @@ def test_a_reading_is_repeated_only_after_the_interval() -> None:
 
 
 def test_an_error_keeps_the_last_value_and_is_not_repeated_at_once() -> None:
-    clock = Clock()
+    clock = ManualClock()
+    started_ms = clock.wall_ms()
     readings = shared(clock)
     calls: list[int] = []
 
@@ -82,11 +73,11 @@ def test_an_error_keeps_the_last_value_and_is_not_repeated_at_once() -> None:
 
     async def play() -> None:
         await readings.get("overview", read)
-        clock.now_ms = 5_000
+        clock.advance(5_000)
         for _ in range(3):
             reading = await readings.get("overview", read)
             assert reading.value == "well"
-            assert reading.read_at_ms == 1_000_000
+            assert reading.read_at_ms == started_ms
             assert str(reading.error) == "no connection"
 
     asyncio.run(play())
@@ -103,7 +94,7 @@ def test_an_error_keeps_the_last_value_and_is_not_repeated_at_once() -> None:
     ],
 )
 def test_what_was_deleted_or_is_denied_now_is_not_shown_any_more(code: ErrorCode, kept: str | None) -> None:
-    clock = Clock()
+    clock = ManualClock()
     readings = shared(clock)
     errors = iter([None, KafkaError(code, "it failed")])
 
@@ -114,14 +105,14 @@ def test_what_was_deleted_or_is_denied_now_is_not_shown_any_more(code: ErrorCode
 
     async def play() -> str | None:
         await readings.get("topic", read)
-        clock.now_ms += 5_000
+        clock.advance(5_000)
         return (await readings.get("topic", read)).value
 
     assert asyncio.run(play()) == kept
 
 
 def test_the_number_of_kept_readings_is_bounded() -> None:
-    readings = shared(Clock())
+    readings = shared(ManualClock())
 
     async def play() -> None:
         for number in range(MAX_SUBJECTS + 50):

@@ -8,31 +8,24 @@ from hypothesis import strategies as st
 
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.console.silent_brokers import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
-from tidelog.kernel.instants import MonotonicMs
-
-
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> MonotonicMs:
-        return MonotonicMs(self.now_ms)
+from tidelog.kernel.clock import ManualClock
 
 
 def test_a_silent_broker_is_asked_again_later() -> None:
-    clock = Clock()
-    brokers = SilentBrokers(clock)
+    clock = ManualClock()
+    brokers = SilentBrokers(clock.monotonic_ms)
     with brokers.asking() as silent:
         assert silent == set()
         silent.add(2)
-        clock.now_ms = 5_000  # the time for which the page waited
+        clock.advance(5_000)  # the time for which the page waited
     for at_ms, expected in ((5_000, {2}), (5_000 + SILENT_MS - 1, {2}), (5_000 + SILENT_MS, set())):
-        clock.now_ms = at_ms
+        clock.advance(at_ms - clock.monotonic_ms())
         with brokers.asking() as silent:
             assert silent == expected
 
 
 def test_a_reading_that_fails_remembers_the_broker_too() -> None:
-    brokers = SilentBrokers(Clock())
+    brokers = SilentBrokers(ManualClock().monotonic_ms)
     with pytest.raises(ValueError, match="x"), brokers.asking() as silent:
         silent.add(1)
         raise ValueError("x")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import InMemoryBroker, make_context
 from tidelog.broker.handlers import fetch
 from tidelog.broker.handlers.fetch import Fetch
 from tidelog.broker.hosting.replica import Replica
@@ -47,7 +47,7 @@ class Client:
     def __init__(self) -> None:
         self.answers: list[FetchResponse] = []
         self.is_closed = False
-        self.contexts: list[SimpleNamespace] = []
+        self.contexts: list[Any] = []
         self.version = VERSION
         self.budget_key = "10.0.0.1"
         self.loop: Any = SimpleNamespace(call_soon=lambda call: call())
@@ -59,23 +59,9 @@ class Client:
                 context.on_abandoned()
 
     def context(self) -> RequestContext:
-        context = SimpleNamespace(
-            api_version=self.version,
-            connection=self,
-            listener_name="PLAINTEXT",
-            on_abandoned=None,
-            steps=None,
-            charge=None,
-        )
-
-        def park(on_abandoned: Callable[[], None] | None = None) -> object:
-            context.on_abandoned = on_abandoned
-            return PARKED
-
-        context.park = park
-        context.reply = self.answers.append
+        context = make_context(self.version, connection=self, reply=self.answers.append)
         self.contexts.append(context)
-        return cast(RequestContext, context)
+        return context
 
 
 def ask(

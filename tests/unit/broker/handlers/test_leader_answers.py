@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import InMemoryBroker, make_context
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, parts
 from tidelog.broker.requests.request import RequestContext
 from tidelog.model.errors import ErrorCode
@@ -46,7 +44,7 @@ def lab(make_broker: Callable[..., InMemoryBroker]) -> LeaderLab:
 
 
 def context(version: int) -> RequestContext:
-    return cast(RequestContext, SimpleNamespace(api_version=version, edit=None))
+    return make_context(version)
 
 
 # -- ListOffsets

@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import InMemoryBroker, make_context
 from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
-from tidelog.broker.requests.request import EncodedBody, RequestContext
-from tidelog.model.acl import ANONYMOUS
+from tidelog.broker.requests.request import EncodedBody
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.wire import codec
@@ -29,17 +28,13 @@ def handle(
     topics = [MetadataRequestTopic(name=name) for name in names]
     request = MetadataRequest(topics=topics, **{"allow_auto_topic_creation": False, **fields})
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
-    context = SimpleNamespace(
-        api_version=VERSION,
+    context = make_context(
+        VERSION,
         listener_name=listener_name,
-        principal=ANONYMOUS,
         route=route,
-        client_id="test",
-        host="127.0.0.1",
         edit=edit,
-        charge=None,
     )
-    return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
+    return lab.handle(ApiKey.METADATA, request, context)
 
 
 def decoded(body: EncodedBody) -> MetadataResponse:
@@ -85,15 +80,8 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     asked = [MetadataRequestTopic(name=None, topic_id=named) for named in (topic_id, uuid.UUID(int=7))]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
-    context = SimpleNamespace(
-        api_version=VERSION,
-        listener_name="PLAINTEXT",
-        principal=ANONYMOUS,
-        route=route,
-        edit=None,
-        charge=None,
-    )
-    topics = decoded(lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))).topics
+    context = make_context(VERSION, route=route)
+    topics = decoded(lab.handle(ApiKey.METADATA, request, context)).topics
     assert [(topic.name, topic.error_code) for topic in topics] == [
         ("a", 0),
         (None, ErrorCode.UNKNOWN_TOPIC_ID),

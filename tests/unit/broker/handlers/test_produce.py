@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
 from brokerlab.replicating_brokers import until
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.net.connection import ClosedByProtocolError
-from tidelog.broker.requests.request import NO_REPLY, PARKED, RequestContext
+from tidelog.broker.requests.request import NO_REPLY, PARKED
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
@@ -25,26 +25,13 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
-class Context(SimpleNamespace):
-    """The context of a request, which collects its responses."""
-
-    def __init__(self) -> None:
-        super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[], steps=None, charge=None)
-
-    def park(self, on_abandoned: Any = None) -> object:
-        return PARKED
-
-    def reply(self, message: Any) -> None:
-        self.answers.append(message)
-
-
-def send(lab: InMemoryBroker, acks: int, count: int = 1, timeout_ms: int = 1000) -> tuple[object, Context]:
+def send(lab: InMemoryBroker, acks: int, count: int = 1, timeout_ms: int = 1000) -> tuple[object, Any]:
     now_ms = lab.clock.wall_ms()
     batch = build_batch([Record(number, now_ms, None, b"x") for number in range(count)])
     data = PartitionProduceData(0, memoryview(batch))
     request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=[data])])
-    context = Context()
-    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context)), context
+    context = make_context(9)
+    return lab.handle(ApiKey.PRODUCE, request, context), context
 
 
 async def answer_to(lab: InMemoryBroker, acks: int) -> object:
@@ -201,10 +188,10 @@ def send_large(lab: InMemoryBroker, acks: int, value: bytes, key: bytes | None =
     batch = build_batch([Record(0, now_ms, key, value)], compression=Compression.ZSTD)
     data = PartitionProduceData(0, memoryview(batch))
     request = ProduceRequest(None, acks, 1000, [TopicProduceData("t", partition_data=[data])])
-    context = Context()
+    context = make_context(9)
     context.connection = SimpleNamespace(loop=lab.runner.get_loop())
     context.client_id = "test"
-    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context))
+    return lab.handle(ApiKey.PRODUCE, request, context)
 
 
 def test_a_thread_walks_over_long_records_before_the_append(lab: InMemoryBroker) -> None:
@@ -239,15 +226,15 @@ def test_a_request_without_acks_may_not_need_a_very_long_walk(lab: InMemoryBroke
         send_large(lab, acks=0, value=bytes(2_000_000))
 
 
-def send_many(lab: InMemoryBroker, acks: int, count: int) -> tuple[Any, Context]:
+def send_many(lab: InMemoryBroker, acks: int, count: int) -> tuple[Any, Any]:
     now_ms = lab.clock.wall_ms()
     batch = build_batch([Record(0, now_ms, None, b"x")])
     data = [PartitionProduceData(0, memoryview(batch)) for _ in range(count)]
     request = ProduceRequest(None, acks, 1000, [TopicProduceData("t", partition_data=data)])
-    context = Context()
+    context = make_context(9)
     context.connection = SimpleNamespace(loop=lab.runner.get_loop(), refuse=context.answers.append)
     context.client_id = "test"
-    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context)), context
+    return lab.handle(ApiKey.PRODUCE, request, context), context
 
 
 @pytest.fixture
@@ -307,7 +294,7 @@ def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_
         )
         await lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (role,)))
 
-    async def scenario() -> tuple[int, Context]:
+    async def scenario() -> tuple[int, Any]:
         await take_role(BROKER_ID, state.leader_epoch + 1)
         answer, context = send_many(lab, acks=-1, count=100)
         answering = asyncio.ensure_future(answer)

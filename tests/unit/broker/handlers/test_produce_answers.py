@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gc
 import uuid
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
 from tidelog.broker.handlers import produce
 from tidelog.broker.handlers.produce import OneBatch
 from tidelog.broker.log.errors import LogStorageError
@@ -40,25 +38,17 @@ class Client:
         self.comes_again = comes_again
         self.frame = bytearray()  # of the last request
         self.answers: list[ProduceResponse] = []
-        self.on_abandoned: Callable[[], None] | None = None
+        self.context_of_last: Any = None
         self.is_closed = False
 
     def context(self, version: int, client_id: str = "test") -> RequestContext:
-        def park(on_abandoned: Callable[[], None] | None = None) -> object:
-            self.on_abandoned = on_abandoned
-            return PARKED
-
-        context = SimpleNamespace(
-            api_version=version,
-            steps=None,
-            charge=None,
+        self.context_of_last = make_context(
+            version,
             client_id=client_id,
             connection=self,
-            listener_name="PLAINTEXT",
-            park=park,
             reply=lambda answer: self.answers.append(decoded(answer, version)),
         )
-        return cast(RequestContext, context)
+        return self.context_of_last
 
     def received(self, request: ProduceRequest, version: int) -> ProduceRequest | OneBatch:
         if not self.comes_again:
@@ -71,8 +61,8 @@ class Client:
 
     def close(self) -> None:
         self.is_closed = True
-        if self.on_abandoned is not None:
-            self.on_abandoned()
+        if self.context_of_last.on_abandoned is not None:
+            self.context_of_last.on_abandoned()
 
 
 def send(

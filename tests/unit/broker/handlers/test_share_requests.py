@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import InMemoryBroker, make_context
 from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.handlers import share_fetch as share_fetch_handler
 from tidelog.broker.handlers import share_requests
@@ -62,7 +62,7 @@ class Member:
         self.budget_key = "10.0.0.1"
         self.on_closed: Callable[[Any], None] | None = None
         self.answers: list[Any] = []
-        self.contexts: list[SimpleNamespace] = []
+        self.contexts: list[Any] = []
         self.charge: Callable[[], Charge] | None = None
 
     def close(self) -> None:
@@ -78,19 +78,6 @@ class Member:
         self.lab.broker.runner.run(end())
 
     def context(self) -> RequestContext:
-        context = SimpleNamespace(
-            api_version=VERSION,
-            connection=self,
-            listener_name="PLAINTEXT",
-            on_abandoned=None,
-            steps=None,
-            charge=None if self.charge is None else self.charge(),
-        )
-
-        def park(on_abandoned: Callable[[], None] | None = None) -> object:
-            context.on_abandoned = on_abandoned
-            return PARKED
-
         def reply(answer: Any, body: EncodedBody | None = None) -> None:
             context.on_abandoned = None
             self.answers.append(answer)
@@ -98,11 +85,15 @@ class Member:
         async def encode_in_slices(context: RequestContext, answer: Any) -> None:
             """Leaves the answer as it is."""
 
-        context.route = SimpleNamespace(encode_in_slices=encode_in_slices)
-        context.park = park
-        context.reply = reply
+        context = make_context(
+            VERSION,
+            connection=self,
+            charge=None if self.charge is None else self.charge(),
+            route=SimpleNamespace(encode_in_slices=encode_in_slices),
+            reply=reply,
+        )
         self.contexts.append(context)
-        return cast(RequestContext, context)
+        return context
 
     def send_fetch(self, *acknowledged: Batch, epoch: int | None = None, **fields: Any) -> None:
         """Sends a ShareFetch of partition 0; the response is added to `answers`."""

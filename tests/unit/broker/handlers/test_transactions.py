@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
 from tidelog.broker.handlers import fetch as fetch_module
 from tidelog.broker.handlers.transaction_verification import refusal_for
 from tidelog.broker.partition.events import FollowerFetched
-from tidelog.broker.requests.request import PARKED, RequestContext
+from tidelog.broker.requests.request import PARKED
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import EndTransactionMarker, iterate_headers
@@ -138,23 +137,15 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     )
     data = PartitionProduceData(0, memoryview(batch))
     request = ProduceRequest("x", -1, 1000, [TopicProduceData("t", partition_data=[data])])
-    answers: list[Any] = []
-    context = SimpleNamespace(
-        api_version=11,
-        listener_name="PLAINTEXT",
-        on_abandoned=None,
-        reply=answers.append,
-        steps=None,
-        charge=None,
-    )
-    coroutine = lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context))
+    context = make_context(11)
+    coroutine = lab.handle(ApiKey.PRODUCE, request, context)
     assert asyncio.iscoroutine(coroutine)
     assert lab.runner.run(coroutine) is PARKED
     replica = lab.broker.hosted.leader_replica("t", 0)
-    assert replica.core.log_end_offset == 1 and not answers
+    assert replica.core.log_end_offset == 1 and not context.answers
     fetched = FollowerFetched(OTHER_BROKER_ID, 11, 1, 0, 0)
     replica.follower_fetched(fetched)
-    (answer,) = answers
+    (answer,) = context.answers
     (part,) = answer.responses[0].partition_responses
     assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
     assert context.on_abandoned is not None, "a connection that ends calls it"

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from brokerlab.in_memory_broker import make_context
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.handlers.fetch import FetchHandler
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
@@ -50,7 +51,7 @@ def test_a_leader_accepts_followers_on_both_listeners_and_no_others(listener: st
     followers = SimpleNamespace(handle=lambda request, context: "handled")
     handler = FetchHandler(none, none, none, none, cast(Any, settings), none, none, cast(Any, followers))
     request = FetchRequest(replica_state=ReplicaState(2, 7), topics=[])
-    context = cast(Any, SimpleNamespace(api_version=17, listener_name=listener, charge=None))
+    context = make_context(17, listener_name=listener)
     answer = handler.handle(request, context)
     if is_accepted:
         assert cast(Any, answer) == "handled"
