@@ -12,10 +12,10 @@ from typing import NamedTuple
 from brokerlab.kafka_jars import JAVA_OPTIONS
 from brokerlab.logs import OwnedLog, files
 from tidelog.broker.hosting.log_cleaner import last_records_of
-from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, CleaningDone, CleaningJob, SourceSegment
 from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
+from tidelog.broker.log.cleaning.worker import clean
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import Record, iterate_records
 from tidelog.settings.topic_settings import TopicSettings

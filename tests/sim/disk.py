@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import OpenedLog
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life

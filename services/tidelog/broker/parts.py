@@ -17,11 +17,10 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.hosting import Hosting
 from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.broker.hosting.log_cleaner import LogCleaner
-from tidelog.broker.hosting.recovery_point_checkpoint import RecoveryPointCheckpoint
 from tidelog.broker.hosting.replica import IsrChanges
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.replication.follower.followed_partition import FollowerContext
-from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.follower.replica_fetchers import RecoveryPointCheckpoint, ReplicaFetchers
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey

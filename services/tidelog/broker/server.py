@@ -19,8 +19,7 @@ from tidelog.broker.cluster.current_settings import (
 )
 from tidelog.broker.hosting.life import BrokerLife
 from tidelog.broker.hosting.readiness import BrokerReadiness
-from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.lost_tails import find_lost_tails
+from tidelog.broker.log.log_directory import LogDirectory, find_lost_tails
 from tidelog.broker.metrics import BrokerMetrics, BrokerView
 from tidelog.broker.net.authentication import Authenticator
 from tidelog.broker.net.connection import Dispatch

@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from tidelog.broker.log.directory_files import read_meta_properties
-from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
 from tidelog.cli.output import counted, note, print_table, say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.adopt import metadata_directory

@@ -11,7 +11,7 @@ import structlog
 
 from tidelog.broker.hosting.life import GRACE_MS
 from tidelog.broker.log.directory_files import read_meta_properties
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import LogDirectoryInUseError
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import BrokerServer
 from tidelog.cli.service_options import service_options, settings_from

@@ -17,7 +17,7 @@ import click
 import uvloop
 
 from tidelog.broker.log.directory_files import read_meta_properties
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import LogDirectoryInUseError
 from tidelog.cli.command_line import OutputError
 from tidelog.embedded.adopt import metadata_directory, require_adopted
 from tidelog.embedded.cluster import EmbeddedCluster

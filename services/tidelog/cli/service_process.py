@@ -20,7 +20,7 @@ import click
 import structlog
 import uvloop
 
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import LogDirectoryInUseError
 from tidelog.cli.service_options import etcd_options, fail, is_loopback
 from tidelog.log_format.directory import CorruptFileError
 from tidelog.metadata.cluster_identity import until_store_answers

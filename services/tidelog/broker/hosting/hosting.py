@@ -16,7 +16,7 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.hosting.replica import IsrChanges, Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.core import PartitionCore

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidelog.broker.log.retention import segments_with_unread_times
+from tidelog.broker.log.log_config import segments_with_unread_times
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.log_format.batches import TornLogError
 from tidelog.model.errors import KafkaError

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -18,17 +20,18 @@ import structlog
 
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
+    CleaningAnswer,
     CleaningDone,
     CleaningFailed,
     CleaningJob,
     LastRecord,
     SourceSegment,
+    decode_answer,
 )
 from tidelog.broker.log.cleaning.dirtiness import Dirtiness, closed_dirty_segments, dirtiness
+from tidelog.broker.log.cleaning.segment_files import remove_cleaned_files
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
-from tidelog.broker.log.cleaning.segment_writer import remove_cleaned_files
-from tidelog.broker.log.cleaning.worker_process import WorkerEndedError, WorkerProcess
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import Segment
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
@@ -46,16 +49,17 @@ if TYPE_CHECKING:
 
 LOGS_LOOKED_AT_A_TURN: Final = 50
 MAX_MAP_BYTES: Final = 2**31 - 1
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""An answer has a base offset for each segment that is replaced."""
+_WORKER: Final = "tidelog.broker.log.cleaning.worker"
 _MIN_BUFFER_BYTES: Final = 16 * 1024
-
-_log = structlog.get_logger(__name__)
-
-
 RECENT_CLEANINGS: Final = 20
 
 DONE: Final = "done"
 FAILED: Final = "failed"
 CALLED_OFF: Final = "called off"
+
+_log = structlog.get_logger(__name__)
 
 
 class Cleaning(NamedTuple):
@@ -367,3 +371,60 @@ def _read_first_timestamps(segments: list[Segment]) -> None:
         with segment.own_descriptor() as fd:
             _, header, _ = next(scan_headers(partial(os.pread, fd), 0, segment.size_bytes))
         segment.first_timestamp = known_max_timestamp(header)
+
+
+class WorkerEndedError(RuntimeError):
+    """The worker died during a job; the message gives the reason."""
+
+
+class WorkerProcess:
+    """A worker process for one job at a time.
+
+    It runs in a separate session, so that Ctrl-C in a terminal reaches only the broker.
+    """
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def clean(self, job: CleaningJob) -> AsyncIterator[CleaningAnswer]:
+        """Sends a job and yields the answers. A caller that stops before the last answer calls `stop`.
+
+        Raises WorkerEndedError, OSError.
+        """
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(job.encode())
+            await process.stdin.drain()
+        except ConnectionError as error:
+            raise WorkerEndedError(f"the cleaning worker does not accept a job: {error}") from error
+        while True:
+            line = await process.stdout.readline()
+            if not line:
+                raise WorkerEndedError(f"the cleaning worker ended with {await process.wait()}")
+            yield decode_answer(line)
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            _WORKER,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=MAX_ANSWER_BYTES,
+            start_new_session=True,
+        )
+        return self._process
+
+    async def stop(self) -> None:
+        """Kills the process. Files that it was writing are not part of the log."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()

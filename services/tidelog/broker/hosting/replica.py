@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from tidelog.broker.cluster.current_settings import append_rules, log_config
 from tidelog.broker.hosting.hosting_state import SETTLING, HostingMachine
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.partition.batch_validation import (

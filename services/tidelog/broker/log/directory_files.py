@@ -47,6 +47,7 @@ from tidelog.log_format.directory import (
     file_name,
     offsets_of,
 )
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BROKER_SETTINGS
 from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
@@ -59,6 +60,23 @@ BROKER_SETTINGS_FILE: Final = "broker-settings.json"
 _COPY_VERSION: Final = 1
 
 _log = structlog.get_logger(__name__)
+
+
+class LogStorageError(KafkaError):
+    """The disk is full, read-only or failing, so the operation was not carried out.
+
+    Clients receive KAFKA_STORAGE_ERROR and retry. Only `str` of the error, for this broker's own log, has the
+    reason, because it contains paths.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR, "The broker cannot use its disk. Its log has the reason."
+        )
+        self._reason = reason
+
+    def __str__(self) -> str:
+        return self._reason
 
 
 class PartitionDirectory:

@@ -21,9 +21,10 @@ from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
 
-from tidelog.broker.log import recovery, retention
+from tidelog.broker.log import recovery
 from tidelog.broker.log.directory_files import (
     TOPIC_SETTINGS_FILE,
+    LogStorageError,
     PartitionDirectory,
     SegmentsCheckpoint,
     keep_topic_settings,
@@ -31,8 +32,8 @@ from tidelog.broker.log.directory_files import (
     sync_file,
     write_atomically,
 )
-from tidelog.broker.log.errors import LogStorageError, LostRecordsError
-from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.log_config import LogConfig, segments_to_delete
+from tidelog.broker.log.recovery import LostRecordsError
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.events import LogRestarted, Truncated
@@ -202,14 +203,14 @@ class PartitionLog:
     ) -> int:
         """Applies retention. Returns the number of segments that it removes from the log.
 
-        It removes segments below the log start, over `retention.bytes` or older than `retention.ms`, the
+        It removes segments below the log start, over `log_config.bytes` or older than `log_config.ms`, the
         oldest first, and none at or above the high watermark. `remove_deleted_files` frees the space later.
         If all segments go, the log rolls first, which needs the snapshot of the producers at the log end.
         """
         if self.is_swapping:
             return 0
         log = self.log
-        count = retention.segments_to_delete(
+        count = segments_to_delete(
             log.segments,
             log.config,
             log_size_bytes=log.size_bytes,

@@ -1,14 +1,17 @@
-"""The facts that a broker leaves about its last life, that is, its last run.
+"""The lock of a data directory, and the facts that a broker leaves in it about its last life, its last run.
 
 A start uses them to decide whether logs need recovery and whether the ends of logs may be lost. The
 properties of a `Life` are in `meta.properties`. The clean-shutdown marker is the file `.kafka_cleanshutdown`:
 a broker writes it after it has flushed and closed all its logs. It is JSON in the format of Kafka's
-`CleanShutdownFileHandler` and has the broker epoch of that run.
+`CleanShutdownFileHandler` and has the broker epoch of that run. Only one process at a time, including Apache
+Kafka, can lock the file `.lock`.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -17,6 +20,7 @@ from tidelog.log_format.directory import CLEAN_SHUTDOWN_FILE, MetaProperties
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
 
+LOCK_FILE: Final = ".lock"
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _MARKER_VERSION: Final = 0
 _LEASE: Final = "tidelog.lease.id"
@@ -149,3 +153,34 @@ def _number(text: str | None, otherwise: int) -> int:
         return otherwise if text is None else int(text)
     except ValueError:
         return otherwise
+
+
+class LogDirectoryInUseError(RuntimeError):
+    """Another process has locked the data directory."""
+
+
+class DirectoryLock:
+    """A lock that is held from its construction until `release` or until the process ends.
+
+    It has two parts: the POSIX lock excludes Java processes, and the BSD lock excludes a second holder in
+    this process.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Raises LogDirectoryInUseError, OSError."""
+        self._fd = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            if isinstance(error, BlockingIOError | PermissionError):
+                raise LogDirectoryInUseError(
+                    f"The data directory {directory} is in use by another process ({LOCK_FILE} is locked)"
+                ) from error
+            raise
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,7 +1,10 @@
-"""Opening and truncating a partition's log: makes segments, indexes, producer state and epochs agree again.
+"""Opens and truncates a partition's log: makes segments, indexes, producer state and epochs agree again.
 
 The producer state and the leader epochs that these functions fill are new objects. The partition core takes
-them over when recovery is done. Source: Kafka's `LogLoader`, `LogSegment.recover`, `ProducerStateManager`.
+them over when recovery is done. Records that recovery takes out of a log, because a batch before them is
+damaged or missing, stay in files with the suffix `.stranded`. No program reads or removes them, and Apache
+Kafka ignores them. They are for the operator, who may have no other copy. Source: Kafka's `LogLoader`,
+`LogSegment.recover`, `ProducerStateManager`.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import sys
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -21,12 +24,11 @@ from tidelog.broker.log.directory_files import (
     SegmentsCheckpoint,
     describe_missing,
     missing_names,
+    sync_file,
 )
-from tidelog.broker.log.errors import LostRecordsError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
 from tidelog.broker.log.segment_indexes import aborted_transaction
-from tidelog.broker.log.stranded import strand_end, strand_segment
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.batches import TornLogError, scan_headers
@@ -37,6 +39,7 @@ from tidelog.log_format.directory import (
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    STRANDED_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     CorruptFileError,
@@ -46,7 +49,13 @@ from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
 
+_CHUNK_BYTES: Final = 1024 * 1024
+
 _log = structlog.get_logger(__name__)
+
+
+class LostRecordsError(ValueError):
+    """A log ends below an offset that it has had. The message names both and the next step."""
 
 
 class Cut(NamedTuple):
@@ -483,3 +492,49 @@ def read_leader_epochs(directory: PartitionDirectory) -> LeaderEpochs:
     except CorruptFileError as error:
         _log.warning("leader epochs are taken from the log", path=str(path), reason=str(error))
         return LeaderEpochs()
+
+
+def strand_segment(segment: Segment) -> None:
+    """Takes a whole segment out of its log. Removes its indexes, because they can be built again. Raises
+    OSError.
+    """
+    target = _free_name(segment.path)
+    os.rename(segment.path, target)
+    segment.remove_files()
+    _say(target, segment.size_bytes)
+
+
+def strand_end(segment: Segment, position: int) -> None:
+    """Copies the end of a segment, from `position`, durably. Only zeros, which a crash of the machine can
+    leave, are not worth a copy. Raises OSError.
+    """
+    fd, size = segment.open_file(), segment.size_bytes
+    if _is_zero(fd, position, size):
+        return
+    target = _free_name(f"{segment.path}.from-{position}")
+    with open(target, "xb", buffering=0) as copy:
+        at = position
+        while at < size:
+            at += copy.write(os.pread(fd, min(_CHUNK_BYTES, size - at), at))
+    sync_file(target)
+    segment.directory.sync()
+    _say(target, size - position)
+
+
+def _is_zero(fd: int, position: int, end: int) -> bool:
+    return not any(
+        os.pread(fd, min(_CHUNK_BYTES, end - at), at).strip(b"\0")
+        for at in range(position, end, _CHUNK_BYTES)
+    )
+
+
+def _free_name(path: str) -> str:
+    target, number = path + STRANDED_SUFFIX, 0
+    while os.path.exists(target):
+        number += 1
+        target = f"{path}.{number}{STRANDED_SUFFIX}"
+    return target
+
+
+def _say(path: str, size_bytes: int) -> None:
+    _log.warning("recovery keeps what it takes out of a log", file=path, size_bytes=size_bytes)

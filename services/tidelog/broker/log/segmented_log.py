@@ -16,8 +16,7 @@ from operator import attrgetter
 from typing import Final
 
 from tidelog.broker.log import time_lookup
-from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError, PartitionDirectory, SegmentsCheckpoint
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.segment import (
     MAX_RELATIVE_OFFSET,

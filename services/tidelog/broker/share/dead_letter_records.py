@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.share.deliveries import DeadLetters
 from tidelog.broker.share.log_reader import AbortedByProducer

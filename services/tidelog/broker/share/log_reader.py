@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
 from tidelog.broker.share.partition_core import SharePartitionCore

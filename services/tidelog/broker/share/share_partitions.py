@@ -14,7 +14,7 @@ import structlog
 from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.broker.share.dead_letter_copies import (

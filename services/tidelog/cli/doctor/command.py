@@ -13,8 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
 from tidelog.cli.doctor.cluster_checks import findings_of
 from tidelog.cli.doctor.cluster_facts import ClusterReader
 from tidelog.cli.doctor.directory_check import (

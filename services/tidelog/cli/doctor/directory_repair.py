@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tidelog.broker.log.directory_files import (
+    LogStorageError,
     PartitionDirectory,
     read_meta_properties,
     sync_directory,
@@ -23,7 +24,6 @@ from tidelog.broker.log.directory_files import (
     write_meta_properties,
     write_offsets,
 )
-from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.previous_life import life_of, with_life

@@ -20,8 +20,7 @@ from typing import Final, NamedTuple
 import click
 
 from tidelog.broker.log.directory_files import BrokerSettingsCopy, read_meta_properties
-from tidelog.broker.log.directory_lock import DirectoryLock
-from tidelog.broker.log.errors import LogDirectoryInUseError
+from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say

@@ -16,7 +16,7 @@ from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.hosting.commands import FAILED_RETRY_MS
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.kernel import slices
 from tidelog.kernel.timer import VirtualTimer

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.share.dead_letter_copies import DeadLetterTakeover
 from tidelog.kernel import slices

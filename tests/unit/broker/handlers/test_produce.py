@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
 from brokerlab.replicating_brokers import until
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.net.connection import ClosedByProtocolError
 from tidelog.broker.requests.request import NO_REPLY, PARKED

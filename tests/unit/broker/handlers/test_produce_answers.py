@@ -11,7 +11,7 @@ import pytest
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
 from tidelog.broker.handlers import produce
 from tidelog.broker.handlers.produce import OneBatch
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.net.connection import ClosedByProtocolError

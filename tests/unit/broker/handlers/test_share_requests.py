@@ -18,7 +18,7 @@ from tidelog.broker.handlers import share_fetch as share_fetch_handler
 from tidelog.broker.handlers import share_requests
 from tidelog.broker.handlers.share_fetch import ShareFetch
 from tidelog.broker.handlers.share_requests import session_key
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
 from tidelog.broker.security.quotas.charge import Charge, now_ms

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokerlab.logs import OwnedLog, append, files, make_batch, make_marker, open_log, read_all
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.batch_validation import control_markers, received_headers
 

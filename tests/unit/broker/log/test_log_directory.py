@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from brokerlab.logs import OwnedLog, append_batches, read_all
-from tidelog.broker.log.directory_files import read_meta_properties, write_meta_properties
-from tidelog.broker.log.errors import LogDirectoryInUseError, LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError, read_meta_properties, write_meta_properties
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.previous_life import Life
+from tidelog.broker.log.previous_life import Life, LogDirectoryInUseError
 from tidelog.log_format.directory import (
     CLEAN_SHUTDOWN_FILE,
     CorruptFileError,

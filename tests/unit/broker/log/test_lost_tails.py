@@ -11,8 +11,7 @@ import pytest
 from brokerlab.logs import OwnedLog, append_batches
 from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.log.lost_tails import find_lost_tails
+from tidelog.broker.log.log_directory import LogDirectory, find_lost_tails
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of
 from tidelog.model.topics import TopicPartition
 

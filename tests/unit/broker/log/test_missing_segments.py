@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from brokerlab.logs import append_batches, files, kill, make_batch, open_log, read_all
 from brokerlab.random_logs import RandomLife
-from tidelog.broker.log.directory_files import PartitionDirectory, SegmentsCheckpoint
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError, PartitionDirectory, SegmentsCheckpoint
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import decode_base_offsets, encode_base_offsets
 

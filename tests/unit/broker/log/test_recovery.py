@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.logs import append, append_batches, files, kill, make_batch, open_log, read_all
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.recovery import load_segments
 from tidelog.broker.partition.producer_state import Duplicate

@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.logs import append, append_batches, kill, make_batch, open_log, read_all
 from tidelog.broker.log import segmented_log
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.model.errors import ErrorCode
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.logs import OwnedLog, append, make_batch, open_log
-from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.retention import segments_with_unread_times
+from tidelog.broker.log.log_config import LogConfig, segments_with_unread_times
 from tidelog.records.batch import assemble_batch, parse_header, set_log_append_time
 
 NOW_MS = 1_700_000_000_000

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingBroker, ReplicatingCluster, until
-from tidelog.broker.log.directory_files import read_offsets
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError, read_offsets
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.log_format.directory import RECOVERY_POINT_CHECKPOINT

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from brokerlab.logs import read_all
 from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingCluster, append_to, until
 from brokerlab.tcp_relay import TcpRelay
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.model.topics import TopicPartition

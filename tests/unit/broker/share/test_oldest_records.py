@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.share import share_partitions
 from tidelog.broker.share.share_partitions import OldestOffset, OldestRecords

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 from brokerlab.logs import OwnedLog, read_all
 from brokerlab.random_logs import RandomLife, RandomWriter
 from tidelog.broker.log.directory_files import read_offsets, read_topic_id, write_offsets
-from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log.previous_life import DirectoryLock
 from tidelog.cli.doctor import directory_repair
 from tidelog.cli.doctor.directory_check import (
     CHECKPOINTS,

@@ -27,6 +27,7 @@ from tidelog.broker.log.cleaning.offset_map import (
     key_place,
     short_key,
 )
+from tidelog.broker.log.cleaning.segment_files import KeptBatch
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,
@@ -50,10 +51,6 @@ _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HO
 # base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
 _DECIDING: Final = struct.Struct(">qi4xb4xhi8xqq6xi")
 _CRC: Final = struct.Struct(">I")
-
-
-KeptBatch = tuple[int, int, int]
-"""A kept batch for the indexes: size in the output, last offset, max timestamp."""
 
 
 class _KeptRecord(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final
 
 from tidelog.broker.log.cleaning.aborted_transactions import AbortedTransactions, TransactionProgress
 from tidelog.broker.log.cleaning.cleaning_job import CleaningJob, SourceSegment
-from tidelog.broker.log.cleaning.segment_reader import SegmentReader
+from tidelog.broker.log.cleaning.segment_files import SegmentReader
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment
 from tidelog.broker.log.cleaning.swap_files import announce_swap, call_swap_off, finish_swap, remove_snapshots
-from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import Segment
 from tidelog.kernel.instants import WallMs

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from tidelog.broker.hosting.recovery_point_checkpoint import RecoveryPointCheckpoint
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
 from tidelog.broker.partition.follower_role import FetchState
@@ -32,6 +32,8 @@ from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
+    from tidelog.broker.log.log_directory import LogDirectory
+    from tidelog.model.topics import TopicPartition
     from tidelog.settings.broker_settings import BrokerSettings
 
 _log = structlog.get_logger(__name__)
@@ -333,3 +335,26 @@ class ReplicaFetchers:
 
 def _note_failed_flush(replica: Replica, error: KafkaError) -> None:
     _log.error("partition cannot be flushed", partition=str(replica.topic_partition), reason=str(error))
+
+
+class RecoveryPointCheckpoint:
+    """Writes the checkpoint for logs that were cut. Logs that are cut during a write share the next one."""
+
+    def __init__(self, log_directory: LogDirectory) -> None:
+        self._log_directory = log_directory
+        self._one_write_at_a_time = asyncio.Lock()
+
+    async def log_was_cut(self, topic_partition: TopicPartition) -> None:
+        """Returns when the recovery point on disk is not above that of the log.
+
+        A failure is only logged: the periodic checkpoint repeats the write, and a disk that refuses writes
+        should not stop the partition twice.
+        """
+        async with self._one_write_at_a_time:
+            if self._log_directory.is_recovery_point_lowered(topic_partition):
+                try:
+                    await asyncio.to_thread(self._log_directory.checkpoint_recovery_points)
+                except LogStorageError as error:
+                    _log.error(
+                        "recovery point cannot be lowered", partition=str(topic_partition), reason=str(error)
+                    )

@@ -9,7 +9,6 @@ import pytest
 from brokerlab.log_cleaning import clean_log, cleaning_job, contents, swap_in
 from brokerlab.logs import OwnedLog, append, make_batch, open_log
 from brokerlab.random_logs import RandomWriter
-from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningDone,
@@ -21,6 +20,7 @@ from tidelog.broker.log.cleaning.cleaning_job import (
     encode_answer,
 )
 from tidelog.broker.log.cleaning.offset_map import MAP_ENTRY_BYTES
+from tidelog.broker.log.cleaning.worker import clean
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.entries import AbortedTransaction
 from tidelog.records.builder import build_batch

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from brokerlab.logs import OwnedLog, append, make_batch, make_marker, open_log
-from tidelog.broker.log.cleaning.cleaner import group_segments
 from tidelog.broker.log.cleaning.cleaning_job import SourceSegment
 from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness
+from tidelog.broker.log.cleaning.worker import group_segments
 from tidelog.settings.topic_settings import TopicSettings
 
 NOW_MS = 10_000_000

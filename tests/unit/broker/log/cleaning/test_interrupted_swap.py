@@ -14,9 +14,9 @@ import pytest
 from brokerlab.log_cleaning import clean_log, cleaning_job, contents, transaction_indexes
 from brokerlab.logs import OwnedLog, files, kill, open_log
 from brokerlab.random_logs import ProcessDied, RandomWriter, dies_at
-from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
+from tidelog.broker.log.cleaning.worker import clean
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
