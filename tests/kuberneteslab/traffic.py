@@ -32,7 +32,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tidelog.client.admin.groups import GROUP, coordinator_of
+from tidelog.client.admin.groups import coordinator_of
+from tidelog.client.calls import GROUP
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeVar
 
 from tidelog.client.address import Address
+from tidelog.client.calls import Call
 from tidelog.client.handshake import Reply, VersionRange, choose_version
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.client.shell.connection import AsyncConnection
@@ -19,6 +20,7 @@ from tidelog.wire.schema import Message
 DEFAULT_TIMEOUT_S: Final = 30.0
 
 R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 
 class PendingAnswer(NamedTuple):
@@ -135,6 +137,12 @@ class BrokerConnection:
         message = self._thread.call(work)
         assert isinstance(message, answer)
         return message
+
+
+def answer_of(connection: BrokerConnection, call: Call[T]) -> T:
+    """Sends a request and returns what the response means. Raises KafkaError, ClientError."""
+    answer = connection.call(call.request, call.answer, at_least=call.at_least, at_most=call.at_most)
+    return call.read(answer)
 
 
 @functools.cache

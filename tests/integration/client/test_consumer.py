@@ -14,7 +14,7 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
 from tidelog.aio import Admin, Consumer, DeserializationError, Producer, TopicPartition
 from tidelog.client import Consumer as ThreadConsumer
-from tidelog.client.core.consumer_events import EpochEnd
+from tidelog.client.core.cluster_view import EpochEnd
 from tidelog.client.exceptions import OffsetOutOfRangeError, StaleMemberError
 from tidelog.client.serializers import json_deserializer
 from tidelog.client.shell.consuming.consumer import CLOSE_TIMEOUT_S

@@ -23,7 +23,8 @@ from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import await_view
 from grouplab.group_members import await_true
-from tidelog.client.admin.groups import GROUP, coordinator_id_of, until_loaded
+from tidelog.client.admin.groups import coordinator_id_of, until_loaded
+from tidelog.client.calls import GROUP
 from tidelog.client.cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -6,16 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.admin.leader_epochs import EpochEnd, EpochStart, EpochWalk, OffsetRange
+from tidelog.client.admin.leader_epochs import EpochStart, EpochWalk, OffsetRange
+from tidelog.client.core.cluster_view import EpochEnd
 
 
 def answer(history: list[EpochStart], log_end: int, asked: int) -> EpochEnd:
     """Returns the response of a leader with this history."""
     known = [each for each in history if each.epoch <= asked]
     if not known:
-        return EpochEnd(-1, -1)
+        return EpochEnd(0, -1, -1)
     later = history[len(known) :]
-    return EpochEnd(known[-1].epoch, later[0].start_offset if later else log_end)
+    return EpochEnd(0, known[-1].epoch, later[0].start_offset if later else log_end)
 
 
 def walked(

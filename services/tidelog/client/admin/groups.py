@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.client import calls
+from tidelog.client.calls import GROUP, TRANSACTION, Call
 from tidelog.client.cluster import (
     RETRY_BACKOFF_S,
     Cluster,
@@ -16,7 +18,7 @@ from tidelog.client.cluster import (
     raise_on_error,
     raise_on_group_error,
 )
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.connection import BrokerConnection, answer_of
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.client.handshake import api_key_of
@@ -36,28 +38,16 @@ from tidelog.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
 )
-from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from tidelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
-from tidelog.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
 from tidelog.wire.messages.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
     OffsetDeleteResponse,
 )
-from tidelog.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-)
+from tidelog.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from tidelog.wire.messages.share_group_describe import (
     Assignment as ShareAssignment,
 )
@@ -72,9 +62,6 @@ from tidelog.wire.messages.streams_group_describe import (
 )
 from tidelog.wire.schema import Message
 
-GROUP: Final = 0
-TRANSACTION: Final = 1
-"""The types of coordinators in FindCoordinator."""
 ONGOING: Final = "Ongoing"
 OPEN_STATES: Final = (ONGOING, "PrepareCommit", "PrepareAbort")
 """The states of transactions that have begun and not ended."""
@@ -99,7 +86,6 @@ DEAD: Final = "Dead"
 
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
-_LAST_VERSION_BY_NAME: Final = 9
 R = TypeVar("R")
 Described = TypeVar(
     "Described", ConsumerGroupDescribeResponse, ShareGroupDescribeResponse, StreamsGroupDescribeResponse
@@ -192,7 +178,7 @@ def list_groups(
     """
     least = 5 if types else 4 if states else 0
 
-    def ask(broker_id: int) -> ListGroupsResponse:
+    def of_broker(broker_id: int) -> ListGroupsResponse:
         request = ListGroupsRequest(states, types)
         answer = cluster.broker(broker_id).call(request, ListGroupsResponse, at_least=least)
         raise_on_error(answer.error_code, f"groups of broker {broker_id}")
@@ -200,7 +186,7 @@ def list_groups(
 
     found = {
         row.group_id: ListedGroup(row.group_id, row.group_type, row.protocol_type, row.group_state, broker_id)
-        for broker_id, answer in _of_each_broker(cluster, ask, silent)
+        for broker_id, answer in _of_each_broker(cluster, of_broker, silent)
         for row in answer.groups
     }
     return [found[group_id] for group_id in sorted(found)]
@@ -209,7 +195,7 @@ def list_groups(
 def describe_group(cluster: Cluster, group_id: str) -> Group:
     """Returns a group. Raises KafkaError GROUP_ID_NOT_FOUND."""
 
-    def ask() -> Group:
+    def attempt() -> Group:
         broker_id = coordinator_id_of(cluster, GROUP, group_id)
         coordinator = cluster.broker(broker_id)
         for describe in (_describe_of_kip_848, _describe_share, _describe_streams):
@@ -217,7 +203,7 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
                 return replace(described, coordinator_id=broker_id)
         return replace(_describe_classic(coordinator, group_id), coordinator_id=broker_id)
 
-    return until_loaded(cluster, ask)
+    return until_loaded(cluster, attempt)
 
 
 def _described(
@@ -351,15 +337,13 @@ def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
 def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, int]:
     """Returns all offsets that the group has committed."""
 
-    def ask() -> dict[TopicPartition, int]:
+    def attempt() -> dict[TopicPartition, int]:
         coordinator = coordinator_of(cluster, GROUP, group_id)
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
-        answer = coordinator.call(request, OffsetFetchResponse, at_least=8, at_most=_LAST_VERSION_BY_NAME)
-        found = answer.groups[0]
+        (found,) = answer_of(coordinator, _all_offsets([group_id]))
         raise_on_group_error(found.error_code, group_id)
         return _offsets_of(found)
 
-    return until_loaded(cluster, ask)
+    return until_loaded(cluster, attempt)
 
 
 def committed_offsets_of_groups(
@@ -378,16 +362,17 @@ def committed_offsets_of_groups(
     for broker_id, names in of_coordinator.items():
         if broker_id in silent:
             continue
-        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(name, topics=None) for name in names])
         try:
-            answer = cluster.broker(broker_id).call(
-                request, OffsetFetchResponse, at_least=8, at_most=_LAST_VERSION_BY_NAME
-            )
+            answers = answer_of(cluster.broker(broker_id), _all_offsets(names))
         except (ClientError, KafkaError):
             silent.add(broker_id)
             continue
-        found |= {each.group_id: _offsets_of(each) for each in answer.groups if not each.error_code}
+        found |= {each.group_id: _offsets_of(each) for each in answers if not each.error_code}
     return found
+
+
+def _all_offsets(group_ids: Iterable[str]) -> Call[list[OffsetFetchResponseGroup]]:
+    return calls.fetch_offsets([OffsetFetchRequestGroup(name, topics=None) for name in group_ids])
 
 
 def _offsets_of(found: OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
@@ -402,12 +387,12 @@ def _offsets_of(found: OffsetFetchResponseGroup) -> dict[TopicPartition, int]:
 def delete_group(cluster: Cluster, group_id: str) -> None:
     """Deletes a group and its offsets. Raises KafkaError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
 
-    def ask() -> None:
+    def attempt() -> None:
         coordinator = coordinator_of(cluster, GROUP, group_id)
         answer = coordinator.call(DeleteGroupsRequest([group_id]), DeleteGroupsResponse)
         raise_on_group_error(answer.results[0].error_code, group_id)
 
-    until_loaded(cluster, ask)
+    until_loaded(cluster, attempt)
 
 
 def delete_offsets(
@@ -434,7 +419,7 @@ def _delete_offsets(
         group_id, [OffsetDeleteRequestTopic(name, rows) for name, rows in topics.items()]
     )
 
-    def ask() -> dict[TopicPartition, ErrorCode]:
+    def attempt() -> dict[TopicPartition, ErrorCode]:
         answer = coordinator_of(cluster, GROUP, group_id).call(request, OffsetDeleteResponse)
         raise_on_group_error(answer.error_code, group_id)
         return {
@@ -443,7 +428,7 @@ def _delete_offsets(
             for row in topic.partitions
         }
 
-    return until_loaded(cluster, ask)
+    return until_loaded(cluster, attempt)
 
 
 def list_transactions(
@@ -456,7 +441,7 @@ def list_transactions(
     """
     least = 1 if least_duration_ms >= 0 else 0
 
-    def ask(broker_id: int) -> ListTransactionsResponse:
+    def of_broker(broker_id: int) -> ListTransactionsResponse:
         request = ListTransactionsRequest(states, [], least_duration_ms)
         answer = cluster.broker(broker_id).call(request, ListTransactionsResponse, at_least=least)
         raise_on_error(answer.error_code, f"transactions of broker {broker_id}")
@@ -464,7 +449,7 @@ def list_transactions(
 
     found = [
         ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker_id)
-        for broker_id, answer in _of_each_broker(cluster, ask, silent)
+        for broker_id, answer in _of_each_broker(cluster, of_broker, silent)
         for row in answer.transaction_states
     ]
     return sorted(found, key=lambda row: row.transactional_id)
@@ -473,7 +458,7 @@ def list_transactions(
 def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
     """Returns a transaction. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
 
-    def ask() -> Transaction:
+    def attempt() -> Transaction:
         coordinator = coordinator_of(cluster, TRANSACTION, transactional_id)
         request = DescribeTransactionsRequest([transactional_id])
         row = coordinator.call(request, DescribeTransactionsResponse).transaction_states[0]
@@ -488,7 +473,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
             tuple(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions),
         )
 
-    return until_loaded(cluster, ask)
+    return until_loaded(cluster, attempt)
 
 
 def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
@@ -498,13 +483,13 @@ def fence_producer(cluster: Cluster, transactional_id: str, timeout_ms: int) -> 
     Raises KafkaError, ClientError.
     """
 
-    def ask() -> None:
+    def attempt() -> None:
         coordinator = coordinator_of(cluster, TRANSACTION, transactional_id)
         request = InitProducerIdRequest(transactional_id, timeout_ms)
         answer = coordinator.call(request, InitProducerIdResponse)
         raise_on_error(answer.error_code, f"transactional id '{transactional_id}'")
 
-    until_loaded(cluster, ask)
+    until_loaded(cluster, attempt)
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -530,11 +515,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 def coordinator_id_of(cluster: Cluster, kind: int, key: str) -> int:
     """Returns the broker that FindCoordinator names. Raises KafkaError, ClientError."""
-    request = FindCoordinatorRequest(key, kind, [key])
-    answer = cluster.any_broker().call(request, FindCoordinatorResponse)
-    found = answer.coordinators[0] if answer.coordinators else answer
-    raise_on_error(found.error_code, f"coordinator of '{key}'", found.error_message)
-    return found.node_id
+    return answer_of(cluster.any_broker(), calls.find_coordinator(kind, key)).node_id
 
 
 def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
@@ -598,27 +579,17 @@ def commit_offsets(
 def _commit_offsets(
     cluster: Cluster, group_id: str, offsets: list[tuple[TopicPartition, CommittedOffset]], metadata: str
 ) -> None:
-    topics: dict[str, list[OffsetCommitRequestPartition]] = {}
-    for place, committed in offsets:
-        topics.setdefault(place.topic, []).append(
-            OffsetCommitRequestPartition(place.partition, committed.offset, committed.leader_epoch, metadata)
-        )
-    request = OffsetCommitRequest(
-        group_id, topics=[OffsetCommitRequestTopic(name, partitions=rows) for name, rows in topics.items()]
+    call = calls.commit_offsets(
+        group_id, {place: (*committed, None) for place, committed in offsets}, metadata=metadata
     )
 
-    def ask() -> None:
-        answer = coordinator_of(cluster, GROUP, group_id).call(
-            request, OffsetCommitResponse, at_least=6, at_most=_LAST_VERSION_BY_NAME
-        )
-        for topic in answer.topics:
-            for row in topic.partitions:
-                if row.error_code in _OF_MEMBERS_ONLY:
-                    raise KafkaError(
-                        ErrorCode.NON_EMPTY_GROUP,
-                        f"group '{group_id}' has members that commit its offsets; choose another group",
-                    )
-                subject = f"group '{group_id}', topic '{topic.name}' partition {row.partition_index}"
-                raise_on_error(row.error_code, subject)
+    def attempt() -> None:
+        for place, code in answer_of(coordinator_of(cluster, GROUP, group_id), call).items():
+            if code in _OF_MEMBERS_ONLY:
+                raise KafkaError(
+                    ErrorCode.NON_EMPTY_GROUP,
+                    f"group '{group_id}' has members that commit its offsets; choose another group",
+                )
+            raise_on_error(code, f"group '{group_id}', topic '{place.topic}' partition {place.partition}")
 
-    until_loaded(cluster, ask)
+    until_loaded(cluster, attempt)

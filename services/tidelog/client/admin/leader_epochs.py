@@ -7,19 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from tidelog.client import calls
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition
-from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.connection import answer_of
+from tidelog.client.core.cluster_view import EpochEnd, in_parts
 from tidelog.client.errors import UnknownTopicError, request_error
 from tidelog.model.errors import ErrorCode
-from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, UNKNOWN_EPOCH
+from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.offset_for_leader_epoch import (
-    EpochEndOffset,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
 
 
 class OffsetRange(NamedTuple):
@@ -32,13 +27,6 @@ class OffsetRange(NamedTuple):
 class EpochStart(NamedTuple):
     epoch: int
     start_offset: int
-
-
-class EpochEnd(NamedTuple):
-    """The newest epoch up to the requested one, and its end offset; both are -1 if there is none."""
-
-    epoch: int
-    end_offset: int
 
 
 @dataclass(slots=True)
@@ -108,11 +96,11 @@ def epoch_ends(cluster: Cluster, epochs: Mapping[TopicPartition, int]) -> dict[T
             by_leader.setdefault(leader, {})[place] = epochs[place]
         parts = [(leader, part) for leader, asked in by_leader.items() for part in in_parts(asked.items())]
         for leader, part in parts:
-            for place, row in _ask(cluster, leader, dict(part)):
-                if row.error_code == ErrorCode.NONE:
-                    found[place] = EpochEnd(row.leader_epoch, row.end_offset)
+            for place, end in answer_of(cluster.broker(leader), calls.epoch_ends(dict(part))).items():
+                if end.error_code == ErrorCode.NONE:
+                    found[place] = end
                 else:
-                    failed = (place, row.error_code)
+                    failed = (place, end.error_code)
         if failed is None:
             return found
         error = request_error(failed[1], f"leader epochs of {failed[0]}")
@@ -127,22 +115,3 @@ def _leaders(cluster: Cluster, names: Iterable[str]) -> dict[TopicPartition, Par
         for topic in cluster.topics(sorted(names)).values()
         for partition in topic.partitions
     }
-
-
-def _ask(
-    cluster: Cluster, leader: int, epochs: Mapping[TopicPartition, int]
-) -> list[tuple[TopicPartition, EpochEndOffset]]:
-    topics: dict[str, list[OffsetForLeaderPartition]] = {}
-    for place, epoch in sorted(epochs.items()):
-        topics.setdefault(place.topic, []).append(
-            OffsetForLeaderPartition(place.partition, leader_epoch=epoch)
-        )
-    request = OffsetForLeaderEpochRequest(
-        CONSUMER_REPLICA_ID, [OffsetForLeaderTopic(name, rows) for name, rows in topics.items()]
-    )
-    answer = cluster.broker(leader).call(request, OffsetForLeaderEpochResponse, at_least=2)
-    return [
-        (TopicPartition(topic.topic, row.partition), row)
-        for topic in answer.topics
-        for row in topic.partitions
-    ]

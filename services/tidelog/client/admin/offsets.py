@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
 
+from tidelog.client import calls
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import OffsetAt
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.connection import answer_of
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, NO_LEADER, READ_UNCOMMITTED
+from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 
 
 class ResetMethod(Enum):
@@ -130,11 +125,6 @@ def _in_range(place: TopicPartition, offset: int, known: KnownOffsets) -> NewOff
     return NewOffset(offset)
 
 
-_WITH_TIMESTAMPS: Final = 1
-_WITH_ISOLATION: Final = 2
-"""The first versions whose response has a timestamp, and whose request has an isolation level."""
-
-
 def offsets_at(
     cluster: Cluster,
     timestamps: Mapping[PartitionKey, int],
@@ -153,30 +143,26 @@ def offsets_at(
         if leader != NO_LEADER:
             of_leader.setdefault(leader, []).append(key)
     timeout_ms = int(cluster.timeout_s * 1000)
-    least = _WITH_ISOLATION if isolation_level else _WITH_TIMESTAMPS
     found: dict[PartitionKey, OffsetAt] = {}
     for leader, keys in sorted(of_leader.items()):
         for part in in_parts(keys):
-            topics: dict[str, list[ListOffsetsPartition]] = {}
-            for topic, index in part:
-                row = ListOffsetsPartition(index, timestamp=timestamps[topic, index])
-                topics.setdefault(topic, []).append(row)
-            asked = [ListOffsetsTopic(name, rows) for name, rows in topics.items()]
-            request = ListOffsetsRequest(CONSUMER_REPLICA_ID, isolation_level, asked, timeout_ms)
             if silent is not None and leader in silent:
                 break
+            call = calls.list_offsets(
+                {TopicPartition(*key): timestamps[key] for key in part},
+                isolation_level=isolation_level,
+                timeout_ms=timeout_ms,
+            )
             try:
-                answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=least)
+                rows = answer_of(cluster.broker(leader), call)
             except (ClientError, KafkaError):
                 if silent is None:
                     raise
                 silent.add(leader)
                 break
-            for topic_answer in answer.topics:
-                for got in topic_answer.partitions:
-                    if got.error_code == ErrorCode.NONE:
-                        key = (topic_answer.name, got.partition_index)
-                        found[key] = OffsetAt(got.offset, got.timestamp, got.leader_epoch)
+            for place, row in rows.items():
+                if row.error_code == ErrorCode.NONE:
+                    found[place] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
     return found
 
 

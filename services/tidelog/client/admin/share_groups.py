@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tidelog.client.admin.groups import GROUP, coordinator_of, until_loaded
+from tidelog.client.admin.groups import coordinator_of, until_loaded
+from tidelog.client.calls import GROUP
 from tidelog.client.cluster import Cluster, raise_on_error, raise_on_group_error
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.model.errors import ErrorCode

@@ -7,21 +7,14 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.client import calls
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, raise_on_error, raise_on_topic_error
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.connection import BrokerConnection, answer_of
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import LeaderNotAvailableError, UnknownTopicError, request_error
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
-from tidelog.model.protocol_values import (
-    CONSUMER_REPLICA_ID,
-    EARLIEST_LOCAL_TIMESTAMP,
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP,
-    LATEST_TIERED_TIMESTAMP,
-    MAX_TIMESTAMP,
-    NO_LEADER,
-    READ_UNCOMMITTED,
-)
+from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import NOT_CONFIRMED, SETTINGS_CONFIRMED, TopicPartition
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -54,27 +47,9 @@ from tidelog.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
-from tidelog.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsPartitionResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
+from tidelog.wire.messages.list_offsets import ListOffsetsPartitionResponse
 
 BROKER_DEFAULT: Final = -1
-
-
-_LIST_OFFSETS_SINCE: Final[Mapping[int, int]] = {
-    MAX_TIMESTAMP: 7,  # KIP-734
-    EARLIEST_LOCAL_TIMESTAMP: 8,  # KIP-405
-    LATEST_TIERED_TIMESTAMP: 9,  # KIP-1005
-    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,  # KIP-1023
-}
-"""The first version that supports each special timestamp. Older ones would interpret it as a real time.
-
-Source: Kafka's ListOffsetsRequest.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,19 +154,19 @@ def list_offsets(
     wanted = {p.index for p in topic.partitions} if partitions is None else set(partitions)
     found: dict[int, OffsetAt] = {}
     deadline_s = time.monotonic() + cluster.timeout_s
+    timeout_ms = int(cluster.timeout_s * 1000)
     while True:
         failed: ListOffsetsPartitionResponse | None = None
-        for leader, indexes in _by_leader(topic, wanted - found.keys()).items():
-            rows = (
-                row
-                for part in in_parts(indexes)
-                for row in _ask_offsets(cluster, leader, topic.name, part, timestamp, isolation_level)
-            )
-            for row in rows:
-                if row.error_code == ErrorCode.NONE:
-                    found[row.partition_index] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
-                else:
-                    failed = row
+        for leader, places in _by_leader(topic, wanted - found.keys()).items():
+            for part in in_parts(places):
+                call = calls.list_offsets(
+                    dict.fromkeys(part, timestamp), isolation_level=isolation_level, timeout_ms=timeout_ms
+                )
+                for row in answer_of(cluster.broker(leader), call).values():
+                    if row.error_code == ErrorCode.NONE:
+                        found[row.partition_index] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
+                    else:
+                        failed = row
         if failed is None:
             return dict(sorted(found.items()))
         error = request_error(failed.error_code, f"topic '{topic.name}' partition {failed.partition_index}")
@@ -201,25 +176,12 @@ def list_offsets(
         topic = cluster.topic(topic.name)
 
 
-def _by_leader(topic: Topic, wanted: set[int]) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
+def _by_leader(topic: Topic, wanted: set[int]) -> dict[int, list[TopicPartition]]:
+    groups: dict[int, list[TopicPartition]] = {}
     for partition in topic.partitions:
         if partition.index in wanted:
-            groups.setdefault(partition.leader, []).append(partition.index)
+            groups.setdefault(partition.leader, []).append(TopicPartition(topic.name, partition.index))
     return groups
-
-
-def _ask_offsets(
-    cluster: Cluster, leader: int, topic: str, indexes: list[int], timestamp: int, isolation_level: int
-) -> list[ListOffsetsPartitionResponse]:
-    rows = [ListOffsetsPartition(index, timestamp=timestamp) for index in indexes]
-    timeout_ms = int(cluster.timeout_s * 1000)
-    request = ListOffsetsRequest(
-        CONSUMER_REPLICA_ID, isolation_level, [ListOffsetsTopic(topic, rows)], timeout_ms
-    )
-    since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
-    answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
-    return answer.topics[0].partitions
 
 
 def places_by_leader(cluster: Cluster, places: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 
 from tidelog.client.admin.groups import (
     ANY_DURATION,
-    TRANSACTION,
     Transaction,
     coordinator_of,
     describe_transaction,
@@ -16,6 +15,7 @@ from tidelog.client.admin.groups import (
     until_loaded,
 )
 from tidelog.client.admin.topics import places_by_leader
+from tidelog.client.calls import TRANSACTION
 from tidelog.client.cluster import Cluster, Topic, raise_on_error
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.core.cluster_view import in_parts

@@ -133,6 +133,14 @@ class ClusterView:
             self.topics[place.topic] = topic._replace(partitions=tuple(leaders))
 
 
+class EpochEnd(NamedTuple):
+    """The newest epoch up to the requested one in the leader's log, and its end. Both are -1 without one."""
+
+    error_code: int
+    epoch: int
+    end_offset: int
+
+
 def partitions_by_topic(places: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
     """Groups partitions by topic, as most of Kafka's requests do."""
     grouped: dict[str, list[int]] = {}

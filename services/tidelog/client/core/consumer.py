@@ -21,6 +21,7 @@ from tidelog.client.core.classic_membership import (
 )
 from tidelog.client.core.cluster_view import (
     ClusterView,
+    EpochEnd,
     MetadataReceived,
     MetadataSchedule,
     TopicProblems,
@@ -38,7 +39,6 @@ from tidelog.client.core.consumer_events import (
     CommitConsumed,
     CommittedFound,
     Effect,
-    EpochEnd,
     Event,
     FetchAnswered,
     FetchedPartition,

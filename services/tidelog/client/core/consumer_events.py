@@ -14,7 +14,7 @@ from tidelog.client.core.classic_membership import (
     LeaveGroupRequest,
     SyncAnswered,
 )
-from tidelog.client.core.cluster_view import FETCHED_PARTITIONS, MetadataReceived, PartitionLeader
+from tidelog.client.core.cluster_view import FETCHED_PARTITIONS, EpochEnd, MetadataReceived, PartitionLeader
 from tidelog.client.core.consumed_partition import OffsetToCommit
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.records import ConsumerRecord
@@ -151,14 +151,6 @@ class PositionCheck(NamedTuple):
     epoch: int
     """The epoch of the record before the position."""
     generation: int
-
-
-class EpochEnd(NamedTuple):
-    """The newest epoch up to the requested one in the leader's log, and its end. Both are -1 without one."""
-
-    error_code: int
-    epoch: int
-    end_offset: int
 
 
 class PositionsChecked(NamedTuple):

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tidelog.client.address import Address, explained
+from tidelog.client.calls import Call
 from tidelog.client.errors import (
     ClientError,
     ConnectionLostError,
@@ -352,6 +353,12 @@ class AsyncConnection(asyncio.BufferedProtocol):
             if not waiting.reply.done():
                 waiting.reply.set_exception(error)
         self._answered_all.set()
+
+
+async def answer_of(connection: AsyncConnection, call: Call[T], timeout_s: float) -> T:
+    """Sends a request and returns what the response means. Raises KafkaError, ClientError."""
+    answer = await connection.call(call.request, timeout_s, at_least=call.at_least, at_most=call.at_most)
+    return call.read(answer)
 
 
 async def _connected(address: Address) -> socket.socket:

@@ -20,7 +20,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.cluster_view import EpochEnd, MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
 from tidelog.client.core.consumer import FULL_POLL_EACH_MS, ConsumerCore
 from tidelog.client.core.consumer_events import (
@@ -28,7 +28,6 @@ from tidelog.client.core.consumer_events import (
     CheckPositions,
     CommittedFound,
     Effect,
-    EpochEnd,
     FetchAnswered,
     FetchedPartition,
     LeaveGroup,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.cluster_view import EpochEnd, MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.consumed_partition import PositionState
 from tidelog.client.core.consumer import ConsumerCore
 from tidelog.client.core.consumer_events import (
@@ -17,7 +17,6 @@ from tidelog.client.core.consumer_events import (
     CheckPositions,
     CommittedFound,
     Effect,
-    EpochEnd,
     Event,
     GroupRequestFailed,
     LeaveGroup,

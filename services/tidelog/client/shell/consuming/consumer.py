@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.address import Address
+from tidelog.client.calls import NO_MEMBER_EPOCH
 from tidelog.client.core.classic_membership import (
     ClassicRequest,
     GroupHeartbeat,
@@ -85,7 +86,6 @@ from tidelog.client.shell.consuming.fetch_requests import (
     fetched_partitions,
 )
 from tidelog.client.shell.consuming.group_calls import (
-    NO_MEMBER_EPOCH,
     PERMANENT_ERRORS,
     GroupCalls,
     Member,

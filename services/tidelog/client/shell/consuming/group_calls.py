@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from tidelog.client import calls
+from tidelog.client.calls import GROUP, NO_MEMBER_EPOCH
 from tidelog.client.core.assignors import PROTOCOL_TYPE
 from tidelog.client.core.classic_membership import (
     ClassicAnswer,
@@ -21,9 +23,9 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, in_parts, partitions_by_topic
+from tidelog.client.core.cluster_view import ClusterView, EpochEnd, in_parts, partitions_by_topic
 from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer_events import EpochEnd, PositionCheck
+from tidelog.client.core.consumer_events import PositionCheck
 from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.settings import ConnectionSettings, ConsumerSettings
 from tidelog.client.errors import (
@@ -38,50 +40,23 @@ from tidelog.client.errors import (
     UnsupportedApiError,
     request_error,
 )
-from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.connection import AsyncConnection, answer_of
 from tidelog.client.shell.network import Network
 from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
-from tidelog.model.protocol_values import CONSUMER_REPLICA_ID
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
-from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidelog.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from tidelog.wire.messages.leave_group import LeaveGroupRequest as WireLeaveGroupRequest
 from tidelog.wire.messages.leave_group import MemberIdentity
-from tidelog.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
-from tidelog.wire.messages.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-    OffsetCommitResponse,
-)
-from tidelog.wire.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopics,
-    OffsetFetchResponse,
-)
-from tidelog.wire.messages.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
+from tidelog.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tidelog.wire.messages.share_group_heartbeat import ShareGroupHeartbeatResponse
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
-GROUP: Final = 0
-TRANSACTION: Final = 1
 COORDINATOR_LANE: Final = "coordinator"
 """Requests to a coordinator have a connection of their own, because fetches wait at the broker."""
 REBALANCE_LANE: Final = "rebalance"
@@ -90,9 +65,6 @@ REBALANCE_GRACE_S: Final = 5.0
 """The time that a response to JoinGroup may take after the end of the rebalance, as in Kafka's clients."""
 PERMANENT_ERRORS: Final = (AuthenticationFailedError, NotTrustedError, NotKafkaError, UnsupportedApiError)
 """The failures of a connection that no repetition cures."""
-NO_MEMBER_EPOCH: Final = -1
-_LAST_BY_NAME: Final = 9
-_EPOCHS_FOR_CONSUMERS_SINCE: Final = 3
 COORDINATOR_ERRORS: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _MEMBER_ERRORS: Final = frozenset(
     {
@@ -195,12 +167,9 @@ class Coordinator:
     async def connection(self, lane: str = COORDINATOR_LANE) -> AsyncConnection:
         """Raises KafkaError, ClientError."""
         if self._node_id is None:
-            request = FindCoordinatorRequest(self._key, self._kind, [self._key])
-            answer: FindCoordinatorResponse = await self._network.call_any(request)
-            found = answer.coordinators[0] if answer.coordinators else answer
-            if found.error_code:
-                raise request_error(found.error_code, f"coordinator of '{self._key}'", found.error_message)
-            self._network.learn_node(found.node_id, found.host, found.port)
+            call = calls.find_coordinator(self._kind, self._key)
+            found = call.read(await self._network.call_any(call.request))
+            self._network.learn_node(*found)
             self._node_id = found.node_id
         try:
             return await self._network.broker(self._node_id, lane)
@@ -372,17 +341,15 @@ class GroupCalls:
 
         async def ask() -> None:
             nonlocal refused
-            rows: dict[tuple[str, uuid.UUID], list[OffsetCommitRequestPartition]] = {}
-            for place, (offset, epoch, known_id) in offsets.items():
-                topic_id = known_id or self._view.topic_id(place.topic) or ZERO_TOPIC_ID
-                if known_id is not None and self._view.topic_id(place.topic) not in (None, known_id):
+            rows: dict[TopicPartition, OffsetToCommit] = {}
+            for place, wanted in offsets.items():
+                current_id = self._view.topic_id(place.topic)
+                if wanted.topic_id is not None and current_id not in (None, wanted.topic_id):
                     deleted.add(place)  # another topic has the name
                 if place not in deleted:
-                    asked = OffsetCommitRequestPartition(place.partition, offset, epoch, "")
-                    rows.setdefault((place.topic, topic_id), []).append(asked)
+                    rows[place] = wanted._replace(topic_id=wanted.topic_id or current_id)
             if not rows:
                 return
-            names = {topic_id: name for name, topic_id in rows}
             member = self.member()
             is_member = member.epoch != NO_MEMBER_EPOCH
             if member.departures != owner.departures or is_member != (owner.epoch != NO_MEMBER_EPOCH):
@@ -390,41 +357,33 @@ class GroupCalls:
                     f"commit for group '{self.group_id}': the group removed the consumer, and may have given "
                     "the partitions to another member"
                 )
-            request = OffsetCommitRequest(
+            call = calls.commit_offsets(
                 self.group_id,
-                member.epoch,
-                member.member_id,
-                self._settings.group_instance_id if is_member else None,
-                topics=[OffsetCommitRequestTopic(*topic, found) for topic, found in rows.items()],
+                rows,
+                epoch=member.epoch,
+                member_id=member.member_id,
+                instance_id=self._settings.group_instance_id if is_member else None,
             )
             connection = await self.coordinator.connection()
-            answer: OffsetCommitResponse = await connection.call(
-                request,
-                self._network.timeout_s,
-                at_least=6,
-                at_most=_LAST_BY_NAME if ZERO_TOPIC_ID in names else None,
-            )
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    place = TopicPartition(topic.name or names[topic.topic_id], row.partition_index)
-                    subject = f"commit of {place} for group '{self.group_id}'"
-                    if row.error_code in _DELETED:
-                        await self._learn_topics({place.topic})
-                        if place.topic not in self._view.topics:
-                            deleted.add(place)
-                    if row.error_code == ErrorCode.STALE_MEMBER_EPOCH and member.epoch > 0:
-                        # A heartbeat brings the new epoch, or says that the member is out.
-                        reason = f"{subject}: the coordinator does not accept the member epoch {member.epoch}"
-                        if refused is None or refused.epoch != member.epoch:
-                            refused = member
-                        elif refused.last_answer_ms != member.last_answer_ms:
-                            raise StaleMemberError(f"{reason}, although a heartbeat with it succeeded since")
-                        raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, reason)
-                    if self._waits_for_generation(member, row.error_code):
-                        raise request_error(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject, "the group rebalances")
-                    if row.error_code in _MEMBER_ERRORS or row.error_code == ErrorCode.REBALANCE_IN_PROGRESS:
-                        raise StaleMemberError(f"{subject}: the group gave the partition to another member")
-                    self.coordinator.check(row.error_code, subject)
+            for place, code in (await answer_of(connection, call, self._network.timeout_s)).items():
+                subject = f"commit of {place} for group '{self.group_id}'"
+                if code in _DELETED:
+                    await self._learn_topics({place.topic})
+                    if place.topic not in self._view.topics:
+                        deleted.add(place)
+                if code == ErrorCode.STALE_MEMBER_EPOCH and member.epoch > 0:
+                    # A heartbeat brings the new epoch, or says that the member is out.
+                    reason = f"{subject}: the coordinator does not accept the member epoch {member.epoch}"
+                    if refused is None or refused.epoch != member.epoch:
+                        refused = member
+                    elif refused.last_answer_ms != member.last_answer_ms:
+                        raise StaleMemberError(f"{reason}, although a heartbeat with it succeeded since")
+                    raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, reason)
+                if self._waits_for_generation(member, code):
+                    raise request_error(ErrorCode.UNSTABLE_OFFSET_COMMIT, subject, "the group rebalances")
+                if code in _MEMBER_ERRORS or code == ErrorCode.REBALANCE_IN_PROGRESS:
+                    raise StaleMemberError(f"{subject}: the group gave the partition to another member")
+                self.coordinator.check(code, subject)
 
         await self._until_answered(subject, ask)
         return deleted
@@ -464,15 +423,11 @@ class GroupCalls:
                 group = OffsetFetchRequestGroup(self.group_id, None, NO_MEMBER_EPOCH, topics=topics)
             else:
                 group = OffsetFetchRequestGroup(self.group_id, member.member_id, member.epoch, topics=topics)
-            request = OffsetFetchRequest(groups=[group], require_stable=True)
-            connection = await self.coordinator.connection()
-            answer: OffsetFetchResponse = await connection.call(
-                request,
-                self._network.timeout_s,
-                at_least=8,
-                at_most=_LAST_BY_NAME if ZERO_TOPIC_ID in names else None,
+            call = calls.fetch_offsets(
+                [group], requires_stable=True, has_topic_ids=ZERO_TOPIC_ID not in names
             )
-            found = answer.groups[0]
+            connection = await self.coordinator.connection()
+            (found,) = await answer_of(connection, call, self._network.timeout_s)
             subject = f"committed offsets of group '{self.group_id}'"
             if found.error_code in _MEMBER_ERRORS:
                 meaning = meaning_of(found.error_code)
@@ -528,26 +483,14 @@ class GroupCalls:
         timestamps: Mapping[TopicPartition, int],
         found: dict[TopicPartition, int],
     ) -> None:
-        topics = [
-            ListOffsetsTopic(
-                name,
-                [
-                    ListOffsetsPartition(index, timestamp=timestamps[TopicPartition(name, index)])
-                    for index in indexes
-                ],
-            )
-            for name, indexes in partitions_by_topic(places).items()
-        ]
-        request = ListOffsetsRequest(CONSUMER_REPLICA_ID, self._settings.isolation, topics)
+        asked = {place: timestamps[place] for place in places}
+        call = calls.list_offsets(asked, isolation_level=self._settings.isolation)
         connection = await self._network.broker(node_id, COORDINATOR_LANE)
-        answer: ListOffsetsResponse = await connection.call(request, self._network.timeout_s, at_least=1)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                place = TopicPartition(topic.name, row.partition_index)
-                if row.error_code:
-                    self._view.forget(topic.name)
-                    raise request_error(row.error_code, f"offset of {place}")
-                found[place] = row.offset
+        for place, row in (await answer_of(connection, call, self._network.timeout_s)).items():
+            if row.error_code:
+                self._view.forget(place.topic)
+                raise request_error(row.error_code, f"offset of {place}")
+            found[place] = row.offset
         _check_complete(found, places, "offsets")
 
     async def epoch_ends(
@@ -556,36 +499,14 @@ class GroupCalls:
         """Asks a leader for the ends of epochs in its log. Raises ClientError."""
         found: dict[TopicPartition, EpochEnd] = {}
         for part in in_parts(checks.items()):
-            found |= await self._epoch_ends(node_id, dict(part))
+            call = calls.epoch_ends(
+                {place: check.epoch for place, check in part},
+                {place: check.leader_epoch for place, check in part},
+            )
+            connection = await self._network.broker(node_id, COORDINATOR_LANE)
+            ends = await answer_of(connection, call, self._network.timeout_s)
+            found |= ends
         return found
-
-    async def _epoch_ends(
-        self, node_id: int, checks: Mapping[TopicPartition, PositionCheck]
-    ) -> dict[TopicPartition, EpochEnd]:
-        topics = [
-            OffsetForLeaderTopic(
-                name,
-                [
-                    OffsetForLeaderPartition(index, check.leader_epoch, check.epoch)
-                    for index in indexes
-                    for check in (checks[TopicPartition(name, index)],)
-                ],
-            )
-            for name, indexes in partitions_by_topic(checks).items()
-        ]
-        connection = await self._network.broker(node_id, COORDINATOR_LANE)
-        answer: OffsetForLeaderEpochResponse = await connection.call(
-            OffsetForLeaderEpochRequest(CONSUMER_REPLICA_ID, topics),
-            self._network.timeout_s,
-            at_least=_EPOCHS_FOR_CONSUMERS_SINCE,
-        )
-        return {
-            TopicPartition(topic.topic, row.partition): EpochEnd(
-                row.error_code, row.leader_epoch, row.end_offset
-            )
-            for topic in answer.topics
-            for row in topic.partitions
-        }
 
     async def _until_answered(self, subject: str, ask: Callable[[], Awaitable[T]]) -> T:
         return await until_answered(self._settings, self._settings.default_api_timeout_ms, subject, ask)

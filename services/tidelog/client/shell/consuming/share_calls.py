@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
+from tidelog.client.calls import GROUP
 from tidelog.client.core.cluster_view import ClusterView, PartitionLeader
 from tidelog.client.core.consumer_events import AcknowledgedBatch
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
@@ -16,12 +17,7 @@ from tidelog.client.core.share_consumer import (
     ShareAnswered,
     SharedPartition,
 )
-from tidelog.client.shell.consuming.group_calls import (
-    COORDINATOR_ERRORS,
-    GROUP,
-    Coordinator,
-    heartbeat_answered,
-)
+from tidelog.client.shell.consuming.group_calls import COORDINATOR_ERRORS, Coordinator, heartbeat_answered
 from tidelog.client.shell.network import Network
 from tidelog.model.protocol_values import FINAL_EPOCH
 from tidelog.model.topics import TopicPartition

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from tidelog.client.calls import GROUP, TRANSACTION
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.core.producer_batch import ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import ProducerFencedError, UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection
-from tidelog.client.shell.consuming.group_calls import GROUP, TRANSACTION, Coordinator, until_answered
+from tidelog.client.shell.consuming.group_calls import Coordinator, until_answered
 from tidelog.client.shell.network import Network
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
