@@ -8,7 +8,7 @@ from typing import Any  # Any: requests and responses of several APIs
 from grouplab.consumer_lab import ConsumerLab
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.shard_core import AskEndOffsets, AskShareStates, ShardDecision, ShardRequest
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey

@@ -16,7 +16,7 @@ from grouplab.group_members import await_true
 from grouplab.share_script import ANSWERS_OF_KAFKA, Script
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
-from tidelog.group_coordinator.share_states.share_state_core import MIN_TRIM_RECORDS
+from tidelog.group_coordinator.share_state_core import MIN_TRIM_RECORDS
 from tidelog.model.coordinator_shards import share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages import alter_share_group_offsets as altering

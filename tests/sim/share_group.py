@@ -34,7 +34,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicImage,
 )
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.timer import LoopTimer

@@ -17,14 +17,18 @@ import structlog
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
+from tidelog.group_coordinator.shards.broker_calls import (
+    MarkerSender,
+    OffsetQuestions,
+    ProducerIds,
+    ShareQuestions,
+)
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.lag import LagReporter
-from tidelog.group_coordinator.shards.markers import MarkerSender
-from tidelog.group_coordinator.shards.questions import OffsetQuestions, ProducerIds, ShareQuestions
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.sessions import BrokerSessions, RequestTracing
 from tidelog.group_coordinator.shards.store_copies import ClusterView, FollowedSettings
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.kernel.clock import Clock, SteadyClock, SystemClock
 from tidelog.kernel.timer import LoopTimer

@@ -11,8 +11,8 @@ from grouplab.consumer_lab import ConsumerLab
 from grouplab.shard_lab import GROUP
 from grouplab.streams_lab import APPLICATION, SOURCE, StreamsLab, stateful
 from grouplab.transaction_lab import TransactionLab
-from tidelog.group_coordinator import answer_room
-from tidelog.group_coordinator.answer_room import about_bytes, described_within_bound, freed_in_steps
+from tidelog.group_coordinator import shard_core
+from tidelog.group_coordinator.shard_core import about_bytes, described_within_bound, freed_in_steps
 from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
@@ -38,7 +38,7 @@ GROUPS = [f"g{number}" for number in range(30)]
 @pytest.mark.parametrize("seed", range(20))
 def test_repetitions_describe_everything_in_the_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", 1_000)
+    monkeypatch.setattr(shard_core, "MAX_DESCRIBED_BYTES", 1_000)
     sizes = {f"i{number}": chance.choice((0, 10, 300, 5_000)) for number in range(chance.randint(0, 30))}
     left, rounds = list(sizes), 0
 
@@ -156,7 +156,7 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
     whole = lab.ask(api_key, version, asked(api_key))
     assert {group.error_code for group in whole.groups} == {0}
     limit_bytes = all_at_once(about_bytes(whole.groups)) // 3
-    monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", limit_bytes)
+    monkeypatch.setattr(shard_core, "MAX_DESCRIBED_BYTES", limit_bytes)
     told = lab.ask(api_key, version, asked(api_key))
     errors = [group.error_code for group in told.groups]
     count = errors.index(LOADING)
@@ -168,7 +168,7 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
 
 @pytest.mark.parametrize("api_key", [ApiKey.OFFSET_FETCH, ApiKey.DESCRIBE_GROUPS])
 def test_an_answer_is_freed_in_steps(api_key: ApiKey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_room, "FREED_AT_ONCE", 10)
+    monkeypatch.setattr(shard_core, "FREED_AT_ONCE", 10)
     told = many_groups().ask(api_key, 9 if api_key is ApiKey.OFFSET_FETCH else 5, asked(api_key))
     structs = count_of_structs(told)
     for _ in freed_in_steps(told):
@@ -201,7 +201,7 @@ def test_transactions_without_room_in_the_answer_get_a_retriable_error(
     for name in GROUPS:
         told = lab.init(name)
         lab.add((told.producer_id, told.producer_epoch), {"t": list(range(100))}, name=name)
-    monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", 2_000)
+    monkeypatch.setattr(shard_core, "MAX_DESCRIBED_BYTES", 2_000)
     states = lab.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(GROUPS)).transaction_states
     errors = [state.error_code for state in states]
     assert set(errors[:5]) == {0}

@@ -14,7 +14,7 @@ from grouplab.share_lab import SHARERS, ShareLab
 from grouplab.streams_lab import SOURCE, ModelThread, StreamsLab
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import ShardCore
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.coordinator_settings import CoordinatorSettings

@@ -12,13 +12,12 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
 from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
 from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
+from tidelog.group_coordinator.groups.group_offsets import GroupOffsets
 from tidelog.group_coordinator.groups.modern_groups import ModernGroups
-from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
 from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_groups import ShareGroups, ShareStates
@@ -48,6 +47,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardDecision,
     ShardRequest,
     UnknownRecordError,
+    described_within_bound,
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps

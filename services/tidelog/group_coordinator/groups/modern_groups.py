@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from uuid import UUID
 
-from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.modern_group import (
     JOIN_EPOCH,
     M,
@@ -36,6 +35,7 @@ from tidelog.group_coordinator.shard_core import (
     SetTimer,
     ShardDecision,
     ShardRequest,
+    described_within_bound,
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps

@@ -22,7 +22,7 @@ from tidelog.group_coordinator.metrics import (
     TransactionsSummary,
     UncommittedLag,
 )
-from tidelog.group_coordinator.shards.questions import OffsetQuestions, Position
+from tidelog.group_coordinator.shards.broker_calls import OffsetQuestions, Position
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, ShardState
 from tidelog.group_coordinator.transactions.transaction import PREPARED, TransactionStatus

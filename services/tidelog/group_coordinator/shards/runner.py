@@ -22,9 +22,14 @@ from tidelog.group_coordinator.shard_core import (
     EndTransaction,
     ShardCore,
 )
+from tidelog.group_coordinator.shards.broker_calls import (
+    MarkerSender,
+    OffsetQuestions,
+    Position,
+    ProducerIds,
+    ShareQuestions,
+)
 from tidelog.group_coordinator.shards.claims import Claims
-from tidelog.group_coordinator.shards.markers import MarkerSender
-from tidelog.group_coordinator.shards.questions import OffsetQuestions, Position, ProducerIds, ShareQuestions
 from tidelog.group_coordinator.shards.sessions import (
     BrokerSession,
     BrokerSessions,

@@ -22,7 +22,6 @@ from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from tidelog.group_coordinator.answer_room import freed_in_steps
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     AskEndOffsets,
@@ -42,6 +41,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicsNeeded,
     TrimLog,
+    freed_in_steps,
 )
 from tidelog.group_coordinator.shards.shard_records import (
     CLAIM_KEY,

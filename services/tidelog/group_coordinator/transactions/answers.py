@@ -11,9 +11,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-from tidelog.group_coordinator.answer_room import described_within_bound
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
-from tidelog.group_coordinator.shard_core import CancelTimer, SetTimer, ShardDecision, ShardRequest
+from tidelog.group_coordinator.shard_core import (
+    CancelTimer,
+    SetTimer,
+    ShardDecision,
+    ShardRequest,
+    described_within_bound,
+)
 from tidelog.group_coordinator.transactions.decisions import (
     FIRST_BATCHED_VERSION,
     batched_response,

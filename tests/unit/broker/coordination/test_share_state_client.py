@@ -16,7 +16,7 @@ from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.share_state import ShareStateClient
 from tidelog.group_coordinator.shard_core import ClusterImage, ShardRequest, TopicImage
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.timer import LoopTimer
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for, share_partition_key

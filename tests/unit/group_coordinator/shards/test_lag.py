@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offsets.offset_table import (
+from tidelog.group_coordinator.groups.offset_table import (
     CommittedOffset,
     GroupPartition,
     offset_record,
@@ -19,12 +19,12 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 from tidelog.group_coordinator.metrics import TransactionsSummary
 from tidelog.group_coordinator.shard_core import ClusterImage, ReplayedRecord
 from tidelog.group_coordinator.shards import lag
-from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
-from tidelog.group_coordinator.shards.questions import (
+from tidelog.group_coordinator.shards.broker_calls import (
     MAX_OPEN_CALLS_OF_LAG,
     OffsetQuestions,
     Position,
 )
+from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
 from tidelog.group_coordinator.shards.shard import ShardState
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore

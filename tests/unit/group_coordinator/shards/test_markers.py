@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
-from tidelog.group_coordinator.shards.markers import CALL_TIMEOUT_MS, RETRY_MS, MarkerSender
+from tidelog.group_coordinator.shards.broker_calls import MARKERS_RETRY_MS, MARKERS_TIMEOUT_MS, MarkerSender
 from tidelog.group_coordinator.shards.shard import Cancellable
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
@@ -94,7 +94,7 @@ def test_a_rejected_marker_is_sent_to_the_new_leader() -> None:
     cluster.answer(cluster.sent[0][1], ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert len(cluster.sent) == 1
     cluster.leaders[A0] = 2
-    cluster.pass_time(RETRY_MS)
+    cluster.pass_time(MARKERS_RETRY_MS)
     assert cluster.sent[1][0] == 2
     cluster.answer(cluster.sent[1][1])
     assert cluster.done == ["tx"]
@@ -105,7 +105,7 @@ def test_the_end_of_a_session_repeats_the_call() -> None:
     cluster.end("tx", A0, A1)
     cluster.answer(cluster.sent[1][1])
     cluster.sender.session_ended(1)
-    cluster.pass_time(RETRY_MS)
+    cluster.pass_time(MARKERS_RETRY_MS)
     assert [broker for broker, _ in cluster.sent] == [1, 2, 1]
     cluster.answer(cluster.sent[0][1])  # a late answer to the first call
     assert not cluster.done
@@ -116,8 +116,8 @@ def test_the_end_of_a_session_repeats_the_call() -> None:
 def test_a_call_without_an_answer_is_repeated() -> None:
     cluster = Cluster()
     cluster.end("tx", A0)
-    cluster.pass_time(CALL_TIMEOUT_MS)
-    cluster.pass_time(RETRY_MS)
+    cluster.pass_time(MARKERS_TIMEOUT_MS)
+    cluster.pass_time(MARKERS_RETRY_MS)
     assert len(cluster.sent) == 2
 
 
@@ -130,7 +130,7 @@ def test_a_partition_without_a_leader_waits_unless_its_topic_is_gone() -> None:
     assert topic == "a"
     answer(None)
     assert not cluster.done, "an unavailable store does not confirm that the topic is deleted"
-    cluster.pass_time(RETRY_MS)
+    cluster.pass_time(MARKERS_RETRY_MS)
     _, answer = cluster.asked_topics.pop()
     answer(True)
     assert cluster.done == ["tx"]
@@ -141,7 +141,7 @@ def test_a_newer_owner_or_epoch_ends_the_transaction_without_an_outcome() -> Non
         cluster = Cluster()
         cluster.end("tx", A0)
         cluster.answer(cluster.sent[0][1], error)
-        cluster.pass_time(CALL_TIMEOUT_MS)
+        cluster.pass_time(MARKERS_TIMEOUT_MS)
         assert len(cluster.sent) == 1
         assert not cluster.done
         assert cluster.sender.ending_count == 0

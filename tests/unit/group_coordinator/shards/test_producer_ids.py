@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidelog.group_coordinator.shards.questions import ASK_AGAIN_MS, MAX_WAIT_MS, ProducerIds
+from tidelog.group_coordinator.shards.broker_calls import ASK_AGAIN_MS, MAX_WAIT_MS, ProducerIds
 from tidelog.group_coordinator.shards.shard import Cancellable
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.rpc.coordinator_session import AskProducerIds, Item, ProducerIdsTold

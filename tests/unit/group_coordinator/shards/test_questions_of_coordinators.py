@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidelog.group_coordinator.shard_core import AskShareStates
-from tidelog.group_coordinator.shards import questions
-from tidelog.group_coordinator.shards.questions import OffsetQuestions, ShareQuestions
+from tidelog.group_coordinator.shards import broker_calls
+from tidelog.group_coordinator.shards.broker_calls import OffsetQuestions, ShareQuestions
 from tidelog.kernel.timer import LoopTimer
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
@@ -49,7 +49,7 @@ def response() -> bytes:
 
 
 def test_questions_about_states_are_bounded_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "MAX_OPEN_SHARE_QUESTIONS", 2)
+    monkeypatch.setattr(broker_calls, "MAX_OPEN_SHARE_QUESTIONS", 2)
 
     async def run() -> None:
         timer, line = LoopTimer(asyncio.get_running_loop()), Line()
@@ -85,7 +85,7 @@ def test_a_question_without_a_session_is_answered_with_none() -> None:
 
 
 def test_questions_about_offsets_overlap_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "MAX_OPEN_CALLS", 2)
+    monkeypatch.setattr(broker_calls, "MAX_OPEN_CALLS", 2)
     told = PartitionOffsets(0, 9, 9, -1)
     first, second = (TopicPartition("t", 0), -1), (TopicPartition("t", 1), -1)
 

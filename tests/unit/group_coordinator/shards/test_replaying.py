@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offsets.offset_table import (
+from tidelog.group_coordinator.groups.offset_table import (
     CommittedOffset,
     GroupPartition,
     offset_record,
@@ -24,14 +24,14 @@ from tidelog.group_coordinator.shards.shard_records import (
     ShardClaim,
     encode_claim,
 )
-from tidelog.group_coordinator.share_states.share_log import (
+from tidelog.group_coordinator.share_log import (
     SharePartitionState,
     ShareUpdate,
     StateBatch,
     snapshot_record,
     update_record,
 )
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.kernel.instants import WallMs
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.topics import SharePartitionKey

@@ -10,7 +10,6 @@ from collections.abc import Callable, Generator
 from typing import Final
 from uuid import UUID
 
-from tidelog.group_coordinator.answer_room import NO_ROOM, AnswerRoom
 from tidelog.group_coordinator.groups.modern_groups import find_group
 from tidelog.group_coordinator.groups.share.share_group import ShareChanges, ShareGroup
 from tidelog.group_coordinator.groups.share.share_groups import (
@@ -21,7 +20,7 @@ from tidelog.group_coordinator.groups.share.share_groups import (
     error_of,
 )
 from tidelog.group_coordinator.groups.shared import Groups, answer
-from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
+from tidelog.group_coordinator.shard_core import NO_ROOM, AnswerRoom, Reply, ShardDecision, ShardRequest
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ import pytest
 from brokerlab.counted_work import calls_of
 from grouplab import shard_lab
 from grouplab.share_lab import ShareLab
-from tidelog.group_coordinator import answer_room
+from tidelog.group_coordinator import shard_core
 from tidelog.group_coordinator.groups.share import share_admin
 from tidelog.group_coordinator.groups.share.share_admin import PARTITION_BYTES
 from tidelog.group_coordinator.shard_core import AskShareStates
@@ -72,7 +72,7 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
 ) -> None:
     whole = described(lab, *GROUPS)
     assert {group.error_code for group in whole.groups} == {ErrorCode.NONE}
-    monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", 2 * PARTITIONS * PARTITION_BYTES + 1)
+    monkeypatch.setattr(shard_core, "MAX_DESCRIBED_BYTES", 2 * PARTITIONS * PARTITION_BYTES + 1)
     number = describe(lab, *GROUPS)
     assert len(lab.questions) == 3, "nothing is asked about groups without room"
     lab.settle()
@@ -83,7 +83,7 @@ def test_groups_without_room_in_the_answer_get_a_retriable_error(
 
 
 def test_a_first_group_without_room_is_described(lab: ShareLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer_room, "MAX_DESCRIBED_BYTES", 1)
+    monkeypatch.setattr(shard_core, "MAX_DESCRIBED_BYTES", 1)
     errors = [group.error_code for group in described(lab, *GROUPS[:3]).groups]
     assert errors == [ErrorCode.NONE, *[ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2]
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.group_coordinator.share_states.share_log import (
+from tidelog.group_coordinator.share_log import (
     SharePartitionState,
     ShareUpdate,
     StateBatch,

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from tidelog.group_coordinator.answer_room import described_within_bound, freed_in_steps
-from tidelog.group_coordinator.groups.offsets.offset_table import (
+from tidelog.group_coordinator.groups.offset_table import (
     NO_EXPIRY,
     CommittedOffset,
     Deletions,
@@ -37,6 +36,8 @@ from tidelog.group_coordinator.shard_core import (
     Reply,
     ShardDecision,
     ShardRequest,
+    described_within_bound,
+    freed_in_steps,
 )
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps

@@ -25,7 +25,7 @@ from tidelog.group_coordinator.shard_core import (
     TrimLog,
     UnknownRecordError,
 )
-from tidelog.group_coordinator.share_states.share_log import (
+from tidelog.group_coordinator.share_log import (
     FIRST_EPOCH,
     NO_COUNT,
     SharePartitionState,

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from grouplab.offsets_lab import Logged, OffsetsLab, image_of
-from tidelog.group_coordinator.groups.offsets import offset_table
-from tidelog.group_coordinator.groups.offsets.offset_table import (
+from tidelog.group_coordinator.groups import offset_table
+from tidelog.group_coordinator.groups.offset_table import (
     DELETIONS_PAUSE_MS,
     DELETIONS_TIMER,
     MAX_DELETED_AT_ONCE,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.group_coordinator import share_state_core
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
@@ -19,8 +20,7 @@ from tidelog.group_coordinator.shard_core import (
     TrimLog,
     UnknownRecordError,
 )
-from tidelog.group_coordinator.share_states import share_state_core
-from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_state_core import ShareStateCore
 from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import SharePartitionKey

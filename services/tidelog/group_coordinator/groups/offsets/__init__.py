@@ -1,1 +1,0 @@
-"""Committed offsets of the groups of a shard."""
