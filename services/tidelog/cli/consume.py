@@ -213,8 +213,6 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
 )
 @cluster_options
 def command(
-    topic_name: str | None,
-    topic_option: str | None,
     from_beginning: bool,
     partition: int | None,
     offset: str | None,
@@ -230,7 +228,7 @@ def command(
     **prints: Any,  # the flags of RecordFormat
 ) -> None:
     """Print a topic's records as they arrive. Press Ctrl-C to stop."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     record_format = with_properties(RecordFormat(key_separator=key_separator, **prints), properties)
     if template is not None and output_format != "plain":
         raise click.UsageError("Give either -f or --format.")

@@ -107,13 +107,7 @@ def list_them(states: tuple[str, ...], types: tuple[str, ...]) -> None:
     help="Show the lag of readers with this level. By default, both are shown if they differ.",
 )
 @cluster_options
-def describe(
-    names: tuple[str, ...],
-    more_names: tuple[str, ...],
-    all_groups: bool,
-    members: bool,
-    isolation_level: str | None,
-) -> None:
+def describe(all_groups: bool, members: bool, isolation_level: str | None) -> None:
     """Show the committed offsets and lag of groups, or their members.
 
     The lag is the number of records up to the high watermark. The "stable lag" of readers with
@@ -124,7 +118,7 @@ def describe(
     A share group has start offsets instead: those of the first records whose delivery is not complete. Its
     lag is the number of records whose delivery is not complete, for all isolation levels.
     """
-    chosen = chosen_groups(names, more_names, all_groups=all_groups)
+    chosen = chosen_groups(all_groups=all_groups)
     with connect() as cluster:
         for name in chosen or _all_groups(cluster):
             group = describe_group(cluster, name)
@@ -266,12 +260,12 @@ def _committed_offsets(cluster: Cluster, group: Group, isolation_level: str | No
 @_ALL_GROUPS
 @asks_first
 @cluster_options
-def delete(names: tuple[str, ...], more_names: tuple[str, ...], all_groups: bool) -> None:
+def delete(all_groups: bool) -> None:
     """Delete groups and their offsets. The groups must have no members.
 
     On a terminal, it asks first.
     """
-    chosen = chosen_groups(names, more_names, all_groups=all_groups)
+    chosen = chosen_groups(all_groups=all_groups)
     with connect() as cluster:
         found = chosen or _all_groups(cluster)
         if found:

@@ -134,8 +134,6 @@ def _method_options(function: F) -> F:
 @cluster_options
 # `Any`: the options of _method_options are of different types.
 def reset_offsets(
-    names: tuple[str, ...],
-    more_names: tuple[str, ...],
     all_groups: bool,
     topics: tuple[str, ...],
     all_topics: bool,
@@ -151,7 +149,7 @@ def reset_offsets(
     """
     if execute and dry_run:
         raise click.UsageError("Give either --execute or --dry-run.")
-    groups = chosen_groups(names, more_names, all_groups=all_groups)
+    groups = chosen_groups(all_groups=all_groups)
     method = _chosen_method(methods)
     parameter = methods[method.value.replace("-", "_")]
     is_from_file = method is ResetMethod.FROM_FILE
@@ -207,15 +205,13 @@ def reset_offsets(
 @_TOPICS
 @asks_first
 @cluster_options
-def delete_group_offsets(
-    names: tuple[str, ...], more_names: tuple[str, ...], topics: tuple[str, ...]
-) -> None:
+def delete_group_offsets(topics: tuple[str, ...]) -> None:
     """Delete the committed offsets of topics to which no member of the group subscribes.
 
     The start offsets of a share group are deleted for whole topics, while it has no members.
     On a terminal, it asks first.
     """
-    groups = chosen_groups(names, more_names)
+    groups = chosen_groups()
     if not topics:
         raise click.UsageError("Give --topic TOPIC[:N,...].")
     chosen = [parse_choice(text) for text in topics]

@@ -23,6 +23,7 @@ from tidelog.cli.tool_command import (
     cluster_options,
     confirm,
     connect,
+    given_topic,
     parse_partition_rows,
     read_text_file,
     topic_option,
@@ -203,12 +204,7 @@ def parse_partitions(text: str) -> list[range]:
 @asks_first
 @cluster_options
 def delete_records_command(
-    topic_name: str | None,
-    topic_option: str | None,
-    partition: int | None,
-    offset: int | None,
-    to_datetime: str | None,
-    file: Path | None,
+    partition: int | None, offset: int | None, to_datetime: str | None, file: Path | None
 ) -> None:
     """Delete all records before an offset or a time. They can't be restored.
 
@@ -216,7 +212,7 @@ def delete_records_command(
     """
     offsets: dict[TopicPartition, int] = {}
     if file is not None:
-        if topic_name or topic_option or any(each is not None for each in (partition, offset, to_datetime)):
+        if given_topic() or any(each is not None for each in (partition, offset, to_datetime)):
             raise click.UsageError(
                 "Give either --offset-json-file, or a topic and --to-datetime, or a topic, --partition and "
                 "--offset."
@@ -225,7 +221,7 @@ def delete_records_command(
         rows = parse_partition_rows(read_text_file("--offset-json-file", file), source, ("offset",))
         offsets = {place: row["offset"] for place, row in rows.items()}
     else:
-        name = chosen_topic(topic_name, topic_option)
+        name = chosen_topic()
         if (offset is None) == (to_datetime is None) or (partition is None and offset is not None):
             raise click.UsageError("Give either --partition and --offset, or --to-datetime.")
         if partition is not None and offset is not None:

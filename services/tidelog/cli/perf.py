@@ -102,17 +102,10 @@ def command() -> None:
 @click.option("--compression-codec", "codec", type=click.Choice(CODECS), default="none")
 @cluster_options
 def perf_produce(
-    topic_name: str | None,
-    topic_option: str | None,
-    num_records: int,
-    record_size: int,
-    throughput: int,
-    batch_size: int,
-    acks: str,
-    codec: str,
+    num_records: int, record_size: int, throughput: int, batch_size: int, acks: str, codec: str
 ) -> None:
     """Send batches of random values to the partitions in turn, with one request in flight."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     batch_records = min(num_records, records_of_a_batch(batch_size, record_size))
     different = max(1, min(batch_records, MAX_VALUES, MAX_VALUES_BYTES // record_size))
     values = [os.urandom(record_size) for _ in range(different)]
@@ -161,15 +154,9 @@ def perf_produce(
     help="Maximum bytes of a partition in a fetch.",
 )
 @cluster_options
-def perf_consume(
-    topic_name: str | None,
-    topic_option: str | None,
-    num_records: int | None,
-    timeout_ms: int,
-    fetch_size: int,
-) -> None:
+def perf_consume(num_records: int | None, timeout_ms: int, fetch_size: int) -> None:
     """Read all partitions from the beginning."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     measured = _Measurement()
     with _told_at_the_end(measured), connect() as cluster:
         topic = cluster.topic(name)

@@ -90,8 +90,6 @@ CODECS: Final = tuple(codec.name.lower() for codec in Compression)
 )
 @cluster_options
 def command(
-    topic_name: str | None,
-    topic_option: str | None,
     parse_key: bool,
     key_separator: str | None,
     parse_headers: bool,
@@ -103,7 +101,7 @@ def command(
     batch_size: int,
 ) -> None:
     """Send each line of standard input as a record. Batches are sent when no more input is waiting."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     if key_separator == "":
         raise ToolError("--key-separator: expected at least one character")
     if key_separator is not None and not parse_key:

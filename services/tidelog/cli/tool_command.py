@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -47,6 +47,10 @@ BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
 _BOOTSTRAP_KEY: Final = "tidelog.bootstrap.server"
 _TIMEOUT_KEY: Final = "tidelog.request.timeout.ms"
 _COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
+_TOPIC_KEY: Final = "tidelog.topic"
+_TOPIC_OPTION_KEY: Final = "tidelog.topic.option"
+_GROUPS_KEY: Final = "tidelog.groups"
+_GROUP_OPTIONS_KEY: Final = "tidelog.group.options"
 _WATCH_KEY: Final = "tidelog.watch"
 LEAST_WATCH_INTERVAL_S: Final = 0.5
 DEFAULT_TIMEOUT_MS: Final = 30_000
@@ -169,14 +173,18 @@ def _watch_option() -> click.Option:
         type=LimitedFloat(min=LEAST_WATCH_INTERVAL_S),
         metavar="SECONDS",
         expose_value=False,
-        callback=_note_watch,
+        callback=_noted(_WATCH_KEY),
         help="Repeat the command every so many seconds, until Ctrl-C.",
     )
 
 
-def _note_watch(context: click.Context, parameter: click.Parameter, interval_s: float | None) -> None:
-    if interval_s is not None:
-        context.meta[_WATCH_KEY] = interval_s
+def _noted(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
+    """Returns a callback of click that keeps the value of an option for the running command."""
+
+    def note_value(context: click.Context, _: click.Parameter, value: object) -> None:
+        context.meta[key] = value
+
+    return note_value
 
 
 def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:
@@ -265,13 +273,6 @@ def cluster_options(command: F) -> F:
     )(command)
 
 
-def _noted(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
-    def note_value(context: click.Context, _: click.Parameter, value: object) -> None:
-        context.meta[key] = value
-
-    return note_value
-
-
 def connect() -> Cluster:
     """Connects to the cluster that the running command's options name. Raises ClientError, ToolError."""
     return Cluster(
@@ -312,49 +313,59 @@ def command_security() -> ClientSecurity:
 
 
 def topic_option(command: F) -> F:
-    """Adds the topic as an argument and as --topic, as in Kafka's tools.
-
-    The parameters are `topic_name` and `topic_option`.
-    """
+    """Adds the topic as an argument and as --topic, as in Kafka's tools, which `chosen_topic` reads."""
     command = click.option(
-        "--topic", "topic_option", metavar="TOPIC", help="The topic, instead of the argument."
+        "--topic",
+        metavar="TOPIC",
+        expose_value=False,
+        callback=_noted(_TOPIC_OPTION_KEY),
+        help="The topic, instead of the argument.",
     )(command)
-    return click.argument("topic_name", metavar="[TOPIC]", required=False)(command)
+    return click.argument(
+        "topic_name", metavar="[TOPIC]", required=False, expose_value=False, callback=_noted(_TOPIC_KEY)
+    )(command)
 
 
-def chosen_topic(topic_name: str | None, topic_option: str | None) -> str:
+def chosen_topic() -> str:
     """Returns the topic that was given in one of the two ways. Raises click.UsageError."""
-    if topic_name and topic_option and topic_name != topic_option:
-        raise click.UsageError(f"Give only one topic: '{topic_name}' or '{topic_option}'.")
-    chosen = topic_name or topic_option
+    chosen = given_topic()
     if not chosen:
         raise click.UsageError("Give the topic's name, or --topic TOPIC.")
     return chosen
 
 
-def group_options(command: F) -> F:
-    """Adds groups as arguments and as --group, as in Kafka's tools.
+def given_topic() -> str | None:
+    """Returns the topic or None. Raises click.UsageError if two are given."""
+    meta = click.get_current_context().meta
+    argument: str | None = meta[_TOPIC_KEY]
+    option: str | None = meta[_TOPIC_OPTION_KEY]
+    if argument and option and argument != option:
+        raise click.UsageError(f"Give only one topic: '{argument}' or '{option}'.")
+    return argument or option
 
-    The parameters are `names` and `more_names`.
-    """
+
+def group_options(command: F) -> F:
+    """Adds groups as arguments and as --group, as in Kafka's tools, which `chosen_groups` reads."""
     command = click.option(
         "--group",
-        "more_names",
         multiple=True,
         metavar="GROUP",
+        expose_value=False,
+        callback=_noted(_GROUP_OPTIONS_KEY),
         help="A group, instead of the arguments. Repeatable.",
     )(command)
-    return click.argument("names", metavar="[GROUP]...", nargs=-1)(command)
+    return click.argument(
+        "names", metavar="[GROUP]...", nargs=-1, expose_value=False, callback=_noted(_GROUPS_KEY)
+    )(command)
 
 
-def chosen_groups(
-    names: Sequence[str], more_names: Sequence[str], *, all_groups: bool | None = None
-) -> list[str]:
+def chosen_groups(*, all_groups: bool | None = None) -> list[str]:
     """Returns the groups that were named, which are none with --all-groups. Raises click.UsageError.
 
     `all_groups` is None if the command has no option --all-groups.
     """
-    chosen = list(dict.fromkeys((*names, *more_names)))
+    meta = click.get_current_context().meta
+    chosen = list(dict.fromkeys((*meta[_GROUPS_KEY], *meta[_GROUP_OPTIONS_KEY])))
     if all_groups and chosen:
         raise click.UsageError("Give either groups or --all-groups.")
     if not all_groups and not chosen:
@@ -404,7 +415,7 @@ def asks_first(command: F) -> F:
         "--yes",
         is_flag=True,
         expose_value=False,
-        callback=_note_yes,
+        callback=_noted(_YES_KEY),
         help="Do not ask first. Without a terminal, nothing is asked.",
     )(command)
 
@@ -428,11 +439,6 @@ def confirm(question: str, *, refusal: str = "") -> None:
 def is_interactive() -> bool:
     """Returns whether somebody can be asked: input and messages go to a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _note_yes(context: click.Context, _: click.Parameter, is_given: bool) -> None:
-    if is_given:
-        context.meta[_YES_KEY] = True
 
 
 def read_text_file(option: str, path: Path) -> str:

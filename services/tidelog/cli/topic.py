@@ -127,8 +127,6 @@ def list_topics(exclude_internal: bool, sizes: bool) -> None:
 @click.option("--validate-only", is_flag=True, help="Only check whether the topic can be created.")
 @cluster_options
 def create(
-    topic_name: str | None,
-    topic_option: str | None,
     partitions: int | None,
     replication_factor: int | None,
     replica_assignment: str | None,
@@ -137,7 +135,7 @@ def create(
     validate_only: bool,
 ) -> None:
     """Create a topic."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     if replica_assignment and (partitions or replication_factor):
         raise click.UsageError(
             "--replica-assignment can't be combined with --partitions or --replication-factor."
@@ -304,9 +302,9 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
     help="The new total number of partitions.",
 )
 @cluster_options
-def alter(topic_name: str | None, topic_option: str | None, partitions: int) -> None:
+def alter(partitions: int) -> None:
     """Add partitions to a topic. To change settings, use `tidelog config alter`."""
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     with connect() as cluster:
         create_partitions(cluster, name, partitions)
     say(
@@ -384,12 +382,12 @@ def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
 @asks_first
 @cluster_options
-def delete(topic_name: str | None, topic_option: str | None, if_exists: bool) -> None:
+def delete(if_exists: bool) -> None:
     """Delete a topic and all its data.
 
     On a terminal, it asks first. Without one, --yes is needed only for an internal topic.
     """
-    name = chosen_topic(topic_name, topic_option)
+    name = chosen_topic()
     if name in INTERNAL_TOPICS:
         holds = f"{name} is internal and holds the state of groups or transactions"
         confirm(f"{holds}. Delete it and all its data?", refusal=holds)

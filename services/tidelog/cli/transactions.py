@@ -172,9 +172,9 @@ def force_terminate(name: str | None, other_name: str | None) -> None:
 @topic_option
 @click.option("--partition", type=ProtocolInt(INT_MAX, min=0), required=True, help="The partition.")
 @cluster_options
-def describe_them(topic_name: str | None, topic_option: str | None, partition: int) -> None:
+def describe_them(partition: int) -> None:
     """Show the producers that the leader of a partition remembers."""
-    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    place = TopicPartition(chosen_topic(), partition)
     with connect() as cluster:
         producers = describe_producers(cluster, [place])
     print_table(
@@ -312,8 +312,6 @@ def _places(
 @asks_first
 @cluster_options
 def abort(
-    topic_name: str | None,
-    topic_option: str | None,
     partition: int,
     start_offset: int | None,
     producer_id: int | None,
@@ -326,7 +324,7 @@ def abort(
     broker refuses clients without a login, unless it has no authorizer and listens only on this machine.
     On a terminal, it asks first.
     """
-    place = TopicPartition(chosen_topic(topic_name, topic_option), partition)
+    place = TopicPartition(chosen_topic(), partition)
     names = (producer_id, producer_epoch, coordinator_epoch)
     if start_offset is None and None in names:
         raise click.UsageError(
