@@ -320,10 +320,8 @@ def console_server(
 def _decoder(options: SchemaOptions) -> RecordDecoder:
     """Loads the schemas. Raises ToolError."""
     from tidelog.console.core.decoded import SchemaError
-    from tidelog.console.record_decoder import RecordDecoder
-    from tidelog.console.registry_login import NO_LOGIN, read_registry_login
-    from tidelog.console.schema_files import load_schemas
-    from tidelog.console.schema_registry import SchemaRegistry
+    from tidelog.console.record_decoder import RecordDecoder, load_schemas
+    from tidelog.console.schema_registry import NO_LOGIN, SchemaRegistry, read_registry_login
 
     try:
         files = {} if options.directory is None else load_schemas(options.directory, options.assignments)

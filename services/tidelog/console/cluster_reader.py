@@ -13,17 +13,18 @@ from tidelog.client.admin.topics import ConfigEntry, ConfigResource, describe_co
 from tidelog.client.cluster import Broker, Cluster, ClusterView, Topic, holders
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
 from tidelog.console.core.isr_history import IsrHistory, IsrSample
-from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (
     BrokerLoad,
     Overview,
     PartitionRow,
     SettingsReading,
+    SilentBrokers,
     TopicList,
     TopicReading,
     TopicRow,
+    ask_one,
+    unless_denied,
 )
-from tidelog.console.silent_brokers import SilentBrokers, ask_one
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -28,16 +28,16 @@ from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.console.cluster_reader import leader_sizes
-from tidelog.console.core.permissions import unless_denied
 from tidelog.console.readings import (
     GroupList,
     GroupPartition,
     GroupReading,
     GroupRow,
     OpenTransaction,
+    SilentBrokers,
     TransactionList,
+    unless_denied,
 )
-from tidelog.console.silent_brokers import SilentBrokers
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -25,9 +25,7 @@ from tidelog.client.errors import AuthenticationFailedError, ClientError, Mechan
 from tidelog.client.security import TokenLogin
 from tidelog.console.cluster_access import ClusterAccess
 from tidelog.console.cluster_reader import Connect
-from tidelog.console.core.failed_logins import FailedLogins
-from tidelog.console.core.sessions import LIFETIME_MS, Sessions, TooManySessionsError
-from tidelog.console.events import ENDED
+from tidelog.console.core.sessions import LIFETIME_MS, FailedLogins, Sessions, TooManySessionsError
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse
@@ -54,7 +52,6 @@ LOGIN_PATH: Final = "/login"
 LOGOUT_PATH: Final = "/logout"
 OPEN_PATHS: Final = frozenset({LOGIN_PATH, "/livez", "/metrics"})
 """The paths that need no session, besides those of the script and the style sheet."""
-
 _WRONG: Final = "The cluster does not accept this user name and password."
 _WRONG_TOKEN: Final = "The cluster does not accept this token."
 _FOREIGN: Final = (
@@ -63,12 +60,20 @@ _FOREIGN: Final = (
 )
 _SENT: Final = "sent "
 """The beginning of the name of a session whose requests each have a bearer token."""
-
 Render = Callable[[str, Mapping[str, Any], int], Response]
 ConnectAs = Callable[[ClientLogin], Connect]
 """Returns how to connect with this login."""
 OpenAccess = Callable[[Connect, str, bool], ClusterAccess]
 """Returns an access that has not connected yet, for a user with this name who can log out or not."""
+
+
+def event(name: str, data: str) -> str:
+    """Returns an event as text/event-stream."""
+    return f"event: {name}\n" + "".join(f"data: {line}\n" for line in data.splitlines()) + "\n"
+
+
+ENDED: Final = event("ended", "The session has ended.")
+"""Tells a page to load itself again, which leads to the login."""
 
 
 @dataclass(frozen=True, slots=True)

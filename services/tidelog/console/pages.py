@@ -21,20 +21,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.console.cluster_access import ClusterAccess
+from tidelog.console.cluster_access import MAX_SUBJECTS, ClusterAccess, Reading
 from tidelog.console.cluster_reader import Connect
-from tidelog.console.core.budget import Budget
 from tidelog.console.core.isr_history import SAMPLE_INTERVAL_MS
-from tidelog.console.core.permissions import denial_text, is_denial, is_not_found
-from tidelog.console.core.record_filter import FilterError
-from tidelog.console.core.record_query import LIMITS, STARTS, RecordQuery, cursor_text
+from tidelog.console.core.record_query import LIMITS, STARTS, FilterError, RecordQuery, cursor_text
+from tidelog.console.core.record_scan import Budget
 from tidelog.console.core.record_text import ShownRecord
-from tidelog.console.events import ENDED, event
-from tidelog.console.login import Login, LoginOptions, SessionGate
+from tidelog.console.login import ENDED, Login, LoginOptions, SessionGate, event
+from tidelog.console.readings import denial_text, is_denial, is_not_found
 from tidelog.console.record_decoder import NO_SCHEMAS, RecordDecoder
 from tidelog.console.record_search import RecordsFound, find_record, find_records
 from tidelog.console.rendering import HERE, Renderer
-from tidelog.console.shared_reading import MAX_SUBJECTS, Reading
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import KafkaError
 from tidelog.model.fair_budget import BudgetUse, FairBudget, Holding

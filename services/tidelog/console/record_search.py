@@ -11,10 +11,9 @@ from tidelog.client.admin.raw_batches import fetch_batches
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import CorruptFetchError, NoAnswerError
 from tidelog.console.cluster_reader import existing_topic
-from tidelog.console.core.budget import MIB, Budget, Spent
 from tidelog.console.core.decoded import Decode
 from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery
-from tidelog.console.core.record_scan import RecordScan, record_order
+from tidelog.console.core.record_scan import MIB, Budget, RecordScan, Spent, record_order
 from tidelog.console.core.record_text import ShownRecord
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from tidelog.client.admin.topics import CONFIG_SOURCES
-from tidelog.console.core.visible_text import visible
+from tidelog.console.core.record_text import visible
 from tidelog.model.text import counted
 from tidelog.observe.number_texts import count_text, duration_text, rate_text, size_text, time_text
 

@@ -17,9 +17,8 @@ import fastavro
 import pytest
 from confluent_kafka import Producer
 
-from tidelog.console.core.budget import Budget
-from tidelog.console.record_decoder import RecordDecoder
-from tidelog.console.schema_files import load_schemas
+from tidelog.console.core.record_scan import Budget
+from tidelog.console.record_decoder import RecordDecoder, load_schemas
 from tidelog.testing import Cluster
 
 pytestmark = pytest.mark.integration

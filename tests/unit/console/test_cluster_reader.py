@@ -15,7 +15,7 @@ from tidelog.client.errors import ConnectionLostError, NoAnswerError, Unreachabl
 from tidelog.console import cluster_reader
 from tidelog.console.cluster_reader import ClusterReader
 from tidelog.console.core.isr_history import Health
-from tidelog.console.silent_brokers import SILENT_MS, SilentBrokers
+from tidelog.console.readings import SILENT_MS, SilentBrokers
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.instants import WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.failed_logins import (
+from tidelog.console.core.sessions import (
     INTERVAL_OF_A_SOURCE_MS,
     INTERVAL_OF_ALL_MS,
     MAX_OF_A_SOURCE,

@@ -12,7 +12,7 @@ from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.console import group_reader
 from tidelog.console.group_reader import GroupReader
-from tidelog.console.silent_brokers import SilentBrokers
+from tidelog.console.readings import SilentBrokers
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 

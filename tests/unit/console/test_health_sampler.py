@@ -6,7 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from tidelog.client.errors import UnreachableError
-from tidelog.console.health_sampler import HealthSampler
+from tidelog.console.cluster_access import HealthSampler
 
 TIMEOUT_S = 30.0
 

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.client.cluster import group_error_of
 from tidelog.client.errors import request_error
-from tidelog.console.core.permissions import denial_text, is_denial, unless_denied
+from tidelog.console.readings import denial_text, is_denial, unless_denied
 from tidelog.model.errors import ErrorCode, KafkaError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.record_filter import FilterError, JsonCondition, RecordFilter
+from tidelog.console.core.record_query import FilterError, JsonCondition, RecordFilter
 from tidelog.console.core.record_text import PREVIEW_BYTES, show
 from tidelog.records.record import Record
 

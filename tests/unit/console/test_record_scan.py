@@ -9,10 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.budget import MIB, Budget, Spent
-from tidelog.console.core.record_filter import EVERY_RECORD, FilterError, RecordFilter
-from tidelog.console.core.record_query import NEWEST_SEARCHED, RecordQuery, cursor_text
-from tidelog.console.core.record_scan import RecordScan
+from tidelog.console.core.record_query import (
+    EVERY_RECORD,
+    NEWEST_SEARCHED,
+    FilterError,
+    RecordFilter,
+    RecordQuery,
+    cursor_text,
+)
+from tidelog.console.core.record_scan import MIB, Budget, RecordScan, Spent
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression

@@ -17,8 +17,13 @@ from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
 from tidelog.client.security import SecurityConfigError
 from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import SchemaError
-from tidelog.console.registry_login import parse_registry_login, read_registry_login
-from tidelog.console.schema_registry import RETRY_MS, RegistryError, SchemaRegistry
+from tidelog.console.schema_registry import (
+    RETRY_MS,
+    RegistryError,
+    SchemaRegistry,
+    parse_registry_login,
+    read_registry_login,
+)
 from tidelog.kernel.clock import ManualClock, SystemClock
 
 SEAT = '{"type": "record", "name": "air.Seat", "fields": [{"name": "row", "type": "int"}]}'

@@ -10,8 +10,7 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from tidelog.console.core.decoded import Decoded, SchemaError
-from tidelog.console.record_decoder import RecordDecoder
-from tidelog.console.schema_files import MAX_SCHEMA_BYTES, load_schemas
+from tidelog.console.record_decoder import MAX_SCHEMA_BYTES, RecordDecoder, load_schemas
 
 SEAT = '{"type": "record", "name": "Seat", "fields": [{"name": "row", "type": "int"}]}'
 

@@ -16,8 +16,7 @@ from google.protobuf import descriptor_pb2
 
 from tidelog.console.core.avro_reader import AvroReader
 from tidelog.console.core.decoded import Decode, Decoded, SchemaError
-from tidelog.console.record_decoder import MAX_LOOKUPS, RecordDecoder
-from tidelog.console.schema_files import FileSchema
+from tidelog.console.record_decoder import MAX_LOOKUPS, FileSchema, RecordDecoder
 from tidelog.console.schema_registry import (
     LOOKUP_TIMEOUT_MS,
     MAX_REQUESTS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tidelog.client.errors import UnreachableError
-from tidelog.console.shared_reading import MAX_SUBJECTS, SharedReadings
+from tidelog.console.cluster_access import MAX_SUBJECTS, SharedReadings
 from tidelog.kernel.clock import ManualClock
 from tidelog.model.errors import ErrorCode, KafkaError
 

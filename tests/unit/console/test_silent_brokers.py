@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.errors import ClientError, NoAnswerError, UnreachableError
-from tidelog.console.silent_brokers import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
+from tidelog.console.readings import MAX_ASKED, SILENT_MS, SilentBrokers, ask_one
 from tidelog.kernel.clock import ManualClock
 
 

@@ -7,7 +7,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.console.core.visible_text import visible
+from tidelog.console.core.record_text import visible
 from tidelog.console.rendering import Renderer
 
 

@@ -1,23 +1,60 @@
-"""A search for records in partitions, in turns and within a budget. The caller fetches the batches."""
+"""A search for records in partitions, in turns and within a budget of bytes, records and time. The caller
+fetches the batches.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from tidelog.client.core.records import iterate_visible
-from tidelog.console.core.budget import Budget, Spent
 from tidelog.console.core.decoded import Decode, DecodedRecord
-from tidelog.console.core.record_filter import RecordFilter
+from tidelog.console.core.record_query import RecordFilter
 from tidelog.console.core.record_text import ShownRecord, show_record
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.records.record import Record, iterate_records
 
+MIB: Final = 1024 * 1024
 MAX_HEADERS: Final = 1_000
 """The headers of a record that the search looks at."""
 _RECORDS_BETWEEN_CHECKS: Final = 64
 _HEADER_BYTES: Final = 16
+
+
+class Budget(NamedTuple):
+    """The most that a request may read. `max_bytes` limits both the bytes that brokers send and the bytes of
+    the records after decompression.
+    """
+
+    max_bytes: int = 64 * MIB
+    max_records: int = 500_000
+    max_ms: int = 5_000
+
+
+@dataclass(slots=True)
+class Spent:
+    """The work that a request has done."""
+
+    began_ms: MonotonicMs
+    fetched_bytes: int = 0
+    record_bytes: int = 0
+    records: int = 0
+
+    @property
+    def read_bytes(self) -> int:
+        return max(self.fetched_bytes, self.record_bytes)
+
+    def limit_reached(self, budget: Budget, now_ms: MonotonicMs) -> str | None:
+        """Returns the limit that is used up, such as `64.0 MiB`, or None if the request may go on."""
+        if self.read_bytes >= budget.max_bytes:
+            return f"{budget.max_bytes / MIB:.1f} MiB"
+        if self.records >= budget.max_records:
+            return f"{budget.max_records:,} records"
+        if now_ms - self.began_ms >= budget.max_ms:
+            return f"{budget.max_ms / 1000:.1f} s"
+        return None
 
 
 def record_order(record: ShownRecord) -> tuple[int, int, int]:
