@@ -10,11 +10,10 @@ import pytest
 
 from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
 from tidelog.group_coordinator.groups.modern_group import Assignment
-from tidelog.group_coordinator.groups.share import share_group, share_groups
+from tidelog.group_coordinator.groups.share import share_group
 from tidelog.group_coordinator.groups.share.share_assignor import SharedTopic, ShareMemberSpec, assign
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import SharePartitionKey, TopicPartition
-from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequest,
@@ -147,14 +146,6 @@ def test_an_invalid_heartbeat_is_refused(lab: ShareLab, fields: dict[str, object
     assert SHARERS not in lab.core.groups.by_id
 
 
-def test_a_group_has_a_limited_size() -> None:
-    lab = ShareLab(settings=BrokerSettings.parse({"group.share.max.size": "1"}))
-    lab.set_topic(T, 4)
-    member = joined(lab)
-    assert ModelSharer(lab, "b", [T]).beat().error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert member.beat().error_code == ErrorCode.NONE
-
-
 def test_the_previous_epoch_is_valid_and_others_are_fenced(lab: ShareLab) -> None:
     member = joined(lab)
     epoch = member.epoch
@@ -163,17 +154,6 @@ def test_the_previous_epoch_is_valid_and_others_are_fenced(lab: ShareLab) -> Non
     assert member.epoch > epoch
     assert member.beat(epoch).error_code == ErrorCode.NONE  # the response was lost
     assert raw(lab, member_epoch=epoch - 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert raw(lab, member_epoch=member.epoch + 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert raw(lab, member_id="x", member_epoch=epoch).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_a_silent_member_is_removed(lab: ShareLab) -> None:
-    silent, member = joined(lab), joined(lab, "b")
-    for _ in range(10):
-        lab.pass_time(5_000)
-        member.beat()
-    assert len(member.partitions) == 4
-    assert silent.beat().error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_other_protocols_cannot_use_the_group(lab: ShareLab) -> None:
@@ -363,42 +343,3 @@ def test_random_histories_end_with_everything_shared(seed: int) -> None:
     for name in ("epoch", "metadata_hash", "assignment_epoch", "members", "targets", "partitions"):
         assert getattr(again, name) == getattr(group, name), name
     assert group.partitions.initializing == {} == group.partitions.deleting
-
-
-def test_a_member_with_too_large_a_subscription_is_refused(
-    lab: ShareLab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = [f"{number:02}" + "x" * 32_000 for number in range(33)]
-    with monkeypatch.context() as patch:
-        patch.setattr(share_groups, "_with_request", None)  # the names are not hashed or encoded
-        answer = raw(lab, subscribed_topic_names=names)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert SHARERS not in lab.core.groups.by_id
-    member = joined(lab)
-    answer = raw(lab, member_epoch=member.epoch, subscribed_topic_names=names)
-    assert answer.error_code == ErrorCode.INVALID_REQUEST
-    assert lab.share_group().members["a"].topic_names == {T}
-
-
-def test_a_member_may_subscribe_to_as_many_topics_as_a_request_names(lab: ShareLab) -> None:
-    names = [f"{number:04}" + "x" * 245 for number in range(3_990)]
-    assert raw(lab, subscribed_topic_names=names).error_code == ErrorCode.NONE
-
-
-def test_assignments_of_share_groups_keep_their_interval() -> None:
-    lab = ShareLab(settings=BrokerSettings(group_share_assignment_interval_ms=5_000))
-    lab.set_topic(T, 4)
-    one = joined(lab)
-    assert lab.share_group().assignment_epoch < lab.share_group().epoch, "the states came within the interval"
-    lab.pass_time(5_000)
-    one.beat()
-    assert lab.share_group().targets["a"]
-    two = ModelSharer(lab, "b", [T])
-    two.beat()
-    assert "b" not in lab.share_group().targets
-    lab.fail_over()
-    two.beat()
-    assert "b" not in lab.share_group().targets
-    lab.pass_time(5_000)
-    one.beat()
-    assert lab.share_group().targets["b"]

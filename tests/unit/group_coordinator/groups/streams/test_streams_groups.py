@@ -316,35 +316,10 @@ def test_an_invalid_topology_is_refused(lab: StreamsLab, topology: Topology, cod
     assert APPLICATION not in lab.core.groups.by_id
 
 
-def test_unknown_groups_and_members_are_refused(lab: StreamsLab) -> None:
-    unknown = lab.beat_streams(member_epoch=3)
-    assert (unknown.error_code, unknown.error_message) == (
-        ErrorCode.GROUP_ID_NOT_FOUND,
-        f"Streams group {APPLICATION} not found.",
-    )
-    assert lab.beat_streams(member_epoch=-1).error_code == ErrorCode.GROUP_ID_NOT_FOUND
-    joined(lab)
-    assert lab.beat_streams(member_id="x", member_epoch=3).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert lab.beat_streams(member_id="x", member_epoch=-1).error_code == ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_tasks_that_the_topology_does_not_have_are_refused(lab: StreamsLab) -> None:
     thread = joined(lab)
     for tasks in ([TaskIds("1", [0])], [TaskIds("0", [PARTITIONS])], [TaskIds("0", [-1])]):
         assert thread.step(active_tasks=tasks, standby_tasks=[], warmup_tasks=[]) == ErrorCode.INVALID_REQUEST
-
-
-def test_a_group_has_a_limited_size() -> None:
-    lab = StreamsLab(**{"group.streams.max.size": "1"})
-    lab.set_topic(SOURCE, PARTITIONS)
-    thread = joined(lab)
-    assert ModelThread(lab, "b", "p").step() == ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert thread.step() == ErrorCode.NONE
-
-
-def test_the_protocol_can_be_switched_off() -> None:
-    lab = StreamsLab(**{"group.coordinator.rebalance.protocols": "classic,consumer"})
-    assert lab.beat_streams(**first()).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
 # -- epochs and reconciliation
@@ -378,7 +353,6 @@ def test_the_previous_epoch_is_valid_and_others_are_fenced(lab: StreamsLab) -> N
     assert lab.beat_streams(member_epoch=before).error_code == ErrorCode.FENCED_MEMBER_EPOCH
     everything = tasks | {"active_tasks": [TaskIds("0", list(range(PARTITIONS)))]}
     assert lab.beat_streams(member_epoch=before, **everything).error_code == ErrorCode.FENCED_MEMBER_EPOCH
-    assert lab.beat_streams(member_epoch=one.epoch + 1).error_code == ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_a_member_that_missed_a_response_gets_its_tasks_again(lab: StreamsLab) -> None:
@@ -400,17 +374,6 @@ def test_a_member_that_does_not_give_up_its_tasks_is_removed(lab: StreamsLab) ->
         two.step()
     assert one.epoch == 0
     lab.beat_threads([two], 3)
-    assert two.partitions() == set(range(PARTITIONS))
-
-
-def test_a_silent_member_is_removed(lab: StreamsLab) -> None:
-    joined(lab)
-    two = joined(lab, "b", "q")
-    for _ in range(10):
-        lab.pass_time(5_000)
-        two.step()
-    lab.beat_threads([two], 2)
-    assert lab.streams_group().members.keys() == {"b"}
     assert two.partitions() == set(range(PARTITIONS))
 
 
