@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import struct
 from typing import Any
 
+from brokerlab.raw_client import PayloadClient
 from tidelog.wire import codec
 from tidelog.wire.headers import decode_response_header, encode_request_header
 
@@ -20,10 +18,7 @@ class Client:
     """Connects from one address of this machine, again after each connection that the broker closes."""
 
     def __init__(self, bootstrap: str, host: str) -> None:
-        address, port = bootstrap.rsplit(":", 1)
-        self._address = (address, int(port))
-        self._host = host
-        self._socket: socket.socket | None = None
+        self._payloads = PayloadClient(bootstrap, TIMEOUT_S, host)
 
     def call(self, request: Any, version: int) -> Any:
         """Returns the response. Raises ConnectionError and TimeoutError."""
@@ -37,28 +32,7 @@ class Client:
         """Sends a request whose body is given, and returns the response with its header."""
         if header is None:
             header = encode_request_header(api_key, version, 1, CLIENT_ID)
-        frame = header + body
-        try:
-            if self._socket is None:
-                self._socket = socket.create_connection(self._address, TIMEOUT_S, (self._host, 0))
-            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-            return self._read(*struct.unpack(">i", self._read(4)))
-        except OSError:
-            self.close()
-            raise
-
-    def _read(self, size: int) -> bytes:
-        assert self._socket is not None
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
-                raise ConnectionError("closed by the broker")
-            data += part
-        return bytes(data)
+        return self._payloads.ask(header + body)
 
     def close(self) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(OSError):
-                self._socket.close()
-        self._socket = None
+        self._payloads.close()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from brokerlab.batches import build_batch
+from brokerlab.raw_client import PayloadClient
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection, PendingAnswer
 from tidelog.metrics.generated.metrics_pb2 import MetricsData
@@ -80,43 +80,17 @@ def fetch_request(topic: str) -> bytes:
     )
 
 
-class RawConnection:
+class RawConnection(PayloadClient):
     """A connection that sends payloads. It is opened again if the broker closes it."""
 
     def __init__(self, bootstrap: str) -> None:
-        host, port = bootstrap.rsplit(":", 1)
-        self._address = host, int(port)
-        self._socket: socket.socket | None = None
-
-    def ask(self, payload: bytes) -> bytes:
-        try:
-            if self._socket is None:
-                self._socket = socket.create_connection(self._address, TIMEOUT_S)
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.sendall(struct.pack(">i", len(payload)) + payload)
-            (size,) = struct.unpack(">i", self._read(4))
-            return self._read(size)
-        except OSError:
-            if self._socket is not None:
-                self._socket.close()
-            self._socket = None
-            raise
+        super().__init__(bootstrap, TIMEOUT_S)
 
     def produce(self, topic: str, partition: int) -> int | None:
         """Produces one record. Returns its offset, None if it is refused."""
         answer = self.ask(produce_request(topic, partition=partition))
         code, offset = struct.unpack_from(">hq", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
         return None if code else int(offset)
-
-    def _read(self, size: int) -> bytes:
-        assert self._socket is not None
-        data = bytearray()
-        while len(data) < size:
-            part = self._socket.recv(size - len(data))
-            if not part:
-                raise ConnectionError("the broker closed the connection")
-            data += part
-        return bytes(data)
 
 
 def small_requests(bootstrap: str, topic: str) -> tuple[Job, ...]:

@@ -137,6 +137,57 @@ def decode_response(api: str, version: int, payload: bytes) -> tuple[int, Any]:
     return correlation_id, message
 
 
+def read_frame(connection: socket.socket) -> bytes:
+    """Returns the payload of a response. Raises ConnectionClosedError."""
+    (size,) = struct.unpack(">i", _read_exactly(connection, 4))
+    if not 0 <= size <= MAX_FRAME_BYTES:
+        raise ValueError(f"response frame of {size} bytes")
+    return _read_exactly(connection, size)
+
+
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        try:
+            part = connection.recv(min(size - len(parts), 1 << 20))
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise ConnectionClosedError(str(error)) from error
+        if not part:
+            raise ConnectionClosedError(f"closed after {len(parts)} of {size} bytes")
+        parts += part
+    return bytes(parts)
+
+
+class PayloadClient:
+    """Sends the payloads of requests, whatever they contain, from the address `source` of this machine. It
+    connects again after the broker has closed its connection.
+    """
+
+    def __init__(self, bootstrap: str, timeout_s: float, source: str = "") -> None:
+        host, port = bootstrap.rsplit(":", 1)
+        self._address = host, int(port)
+        self._timeout_s = timeout_s
+        self._source = (source, 0) if source else None
+        self._socket: socket.socket | None = None
+
+    def ask(self, payload: bytes) -> bytes:
+        """Returns the payload of the response. Raises OSError."""
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(self._address, self._timeout_s, self._source)
+                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.sendall(frame(payload))
+            return read_frame(self._socket)
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+
 class RawClient:
     """One connection."""
 
@@ -159,23 +210,8 @@ class RawClient:
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 
-    def _read_exactly(self, size: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < size:
-            try:
-                part = self.socket.recv(min(size - len(parts), 1 << 20))
-            except (ConnectionResetError, BrokenPipeError) as error:
-                raise ConnectionClosedError(str(error)) from error
-            if not part:
-                raise ConnectionClosedError(f"closed after {len(parts)} of {size} bytes")
-            parts += part
-        return bytes(parts)
-
     def read_frame(self) -> bytes:
-        (size,) = struct.unpack(">i", self._read_exactly(4))
-        if not 0 <= size <= MAX_FRAME_BYTES:
-            raise ValueError(f"response frame of {size} bytes")
-        return self._read_exactly(size)
+        return read_frame(self.socket)
 
     def send(self, api: str, version: int, **values: Any) -> int:
         """Sends without waiting and returns the correlation id."""
