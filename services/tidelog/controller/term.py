@@ -34,7 +34,7 @@ from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
 from tidelog.kernel.clock import Clock
-from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.slices import TaskSet, run_in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.metadata.entries import (
     ALL_KEYS_PREFIX,
@@ -166,7 +166,7 @@ class Term:
         self._advance_delays = 0
         self._revision = 0
         self._background: list[asyncio.Task[None]] = []
-        self._answers: set[asyncio.Task[None]] = set()
+        self._answers: TaskSet[None] = TaskSet()
         self._in_work: _Request | None = None
         self._written_before_it = 0
         self._is_over = False
@@ -340,9 +340,7 @@ class Term:
         self._in_work = None
         waited_for = [done for broker_id, done in delivered if broker_id != request.not_waited_for]
         if waited_for:
-            answer = asyncio.create_task(_answer_when_delivered(request, reply, waited_for))
-            self._answers.add(answer)
-            answer.add_done_callback(self._answers.discard)
+            self._answers.start(_answer_when_delivered(request, reply, waited_for))
         elif not request.answered.done():
             request.answered.set_result(reply)
 

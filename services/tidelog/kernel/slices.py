@@ -1,8 +1,9 @@
-"""Turns of the event loop: how work that takes long or comes in masses lets other clients have theirs.
+"""Work on the event loop that lets other clients have their turns.
 
 One piece of long work runs in slices, and other clients wait for no more than one slice. Most work ends
 within its first slice and costs little. A `TurnBudget` is for thousands of short pieces that may become ready
-in the same turn: it lets as many through in each turn as it can pay for.
+in the same turn: it lets as many through in each turn as it can pay for. A `TaskSet` has tasks that nobody
+awaits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from tidelog.kernel.steps import Steps, T
@@ -114,3 +115,30 @@ class TurnBudget:
         self._is_renewed_soon = self._left < self._units
         if self._is_renewed_soon:
             asyncio.get_running_loop().call_soon(self._renew)
+
+
+class TaskSet(set[asyncio.Task[T]]):
+    """Tasks that nobody awaits, each until it ends. The event loop alone would not keep them from being
+    collected as garbage.
+    """
+
+    def start(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> asyncio.Task[T]:
+        """Begins a task on `loop`, which is the running loop by default, and keeps it."""
+        return self.keep((loop or asyncio.get_running_loop()).create_task(work, name=name))
+
+    def keep(self, task: asyncio.Task[T]) -> asyncio.Task[T]:
+        """Keeps a task until it ends, and returns it."""
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+    def cancel(self) -> None:
+        """Cancels all tasks. They end later."""
+        for task in tuple(self):
+            task.cancel()

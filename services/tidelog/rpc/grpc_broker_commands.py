@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.slices import TaskSet, run_in_slices
 from tidelog.metadata.entries import InvalidEntryError
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.brokers import BrokerRegistration
@@ -68,7 +68,7 @@ class GrpcBrokerChannels:
         self._lives: dict[int, _LifeChannel] = {}
         self._numbers = count(1)
         self._encoded = _LastEncoded()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: TaskSet[None] = TaskSet()
 
     def channel(self, broker: BrokerRegistration) -> BrokerCommands:
         """Raises ConnectionError if the broker has no gRPC address."""
@@ -78,9 +78,7 @@ class GrpcBrokerChannels:
         if known is not None and known.leads_to(broker):
             return known
         if known is not None:
-            closing = asyncio.create_task(known.close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(known.close())
         made = self._lives[broker.broker_id] = _LifeChannel(broker, self._numbers, self._encoded, self._tls)
         return made
 
@@ -293,7 +291,7 @@ class BrokerCommandsService:
         self._epoch_changed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._last_carried_out = (-1, -1)  # (controller_epoch, id)
-        self._in_work: set[asyncio.Task[pb.CommandAnswer]] = set()
+        self._in_work: TaskSet[pb.CommandAnswer] = TaskSet()
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
         """Sets the broker epoch after each registration. Before the first registration, commands wait."""
@@ -315,9 +313,7 @@ class BrokerCommandsService:
         self, requests: AsyncIterator[pb.Command], _context: object
     ) -> AsyncIterator[pb.CommandAnswer]:
         async for message in requests:
-            task = asyncio.create_task(self._answer(message))
-            self._in_work.add(task)
-            task.add_done_callback(self._in_work.discard)
+            task = self._in_work.start(self._answer(message))
             yield await asyncio.shield(task)
 
     async def _answer(self, message: pb.Command) -> pb.CommandAnswer:

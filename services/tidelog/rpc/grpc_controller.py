@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from tidelog.kernel.slices import TaskSet
 from tidelog.metadata.entries import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
@@ -194,7 +195,7 @@ class RemoteController:
         self._tls = tls
         self._location = ControllerLocation(store)
         self._connection: _Connection | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: TaskSet[None] = TaskSet()
         self._is_stopped = False
 
     def start(self) -> None:
@@ -329,9 +330,7 @@ class RemoteController:
         """Closes the connection. Calls in progress may finish within LAST_ANSWER_MS."""
         known, self._connection = self._connection, None
         if known is not None:
-            closing = asyncio.create_task(known.channel.close(LAST_ANSWER_MS / 1000))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(known.channel.close(LAST_ANSWER_MS / 1000))
 
     async def _ask(self, ask: _Ask[_Answer], connection: _Connection, deadline: float) -> _Answer:
         remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from tidelog.kernel.slices import TaskSet
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import KafkaError
 from tidelog.rpc.coordinator_session import (
@@ -61,7 +62,7 @@ class CoordinatorSessionsService:
 
     def __init__(self, acceptor: SessionAcceptor) -> None:
         self._acceptor = acceptor
-        self._sessions: set[asyncio.Task[None]] = set()
+        self._sessions: TaskSet[None] = TaskSet()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         # The generated servicer would decode each message a second time; a generic handler receives bytes.
@@ -78,8 +79,7 @@ class CoordinatorSessionsService:
     ) -> None:
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
-        self._sessions.add(task)
-        task.add_done_callback(self._sessions.discard)
+        self._sessions.keep(task)
         line = _Line(context.peer(), broker_message, _checked_items())
         line.end = self._acceptor.accept(line)
         await line.carry(context.read, context.write)

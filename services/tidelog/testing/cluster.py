@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from tidelog.embedded.cluster import EmbeddedCluster
+from tidelog.kernel.slices import TaskSet
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.testing.blocking import loop_advice
@@ -73,7 +74,7 @@ class Cluster:
         self._clock = MovableClock()
         self._faults = Faults()
         self._requests = Requests()
-        self._rebalances: set[asyncio.Task[None]] = set()
+        self._rebalances: TaskSet[None] = TaskSet()
         self._loop: MovableLoop | None = None
         self._thread: threading.Thread | None = None
         self._workers = _new_workers()
@@ -307,8 +308,7 @@ class Cluster:
         cluster, self._cluster = self._cluster, None
         self._requests.brokers = ()
         self._faults.heal()
-        for task in self._rebalances:
-            task.cancel()
+        self._rebalances.cancel()
         if self._rebalances:
             await asyncio.wait(self._rebalances)
         try:
@@ -391,15 +391,13 @@ class Cluster:
         done: Future[None] = Future()
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._rebalances.discard(task)
             error = RuntimeError("the cluster was closed") if task.cancelled() else task.exception()
             if error is None:
                 done.set_result(None)
             else:
                 done.set_exception(error)
 
-        self._rebalances.add(task)
-        task.add_done_callback(ended)
+        self._rebalances.keep(task).add_done_callback(ended)
         return done
 
     async def _advance(self, elapsed_ms: int) -> None:

@@ -18,6 +18,7 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.requests.request import RequestContext
 from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.slices import TaskSet
 from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -358,7 +359,7 @@ class ShardReads:
         self._session = session
         self._waiting: deque[tuple[Attachment, ReadShard]] = deque()
         self._untaken_bytes = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: TaskSet[None] = TaskSet()
 
     def ask(self, attachment: Attachment, item: ReadShard) -> None:
         """Answers later, because the pages may be on the disk only. Raises KafkaError if too many wait."""
@@ -385,11 +386,9 @@ class ShardReads:
                 continue
             reserved = max(1, min(item.max_bytes, MAX_READ_BYTES))
             self._count(attachment, attachment.untaken_bytes + reserved)
-            task = asyncio.get_running_loop().create_task(
+            self._tasks.start(
                 self._read(attachment, item.from_offset, reserved), name=f"read-{attachment.shard}"
             )
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
 
     async def _read(self, attachment: Attachment, from_offset: int, max_bytes: int) -> None:
         try:

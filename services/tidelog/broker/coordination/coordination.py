@@ -32,7 +32,7 @@ from tidelog.broker.requests.request import PARKED, Answer, EncodedBody, Request
 from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
-from tidelog.kernel.slices import finish, in_slices
+from tidelog.kernel.slices import TaskSet, finish, in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind, ShareShards, shard_for
@@ -131,7 +131,7 @@ class CoordinatorSession:
         self.names_budget = FairBudget(MAX_TOLD_NAMES)
         self._next_request_id = 0
         self._reads = ShardReads(self)
-        self._questions: set[asyncio.Task[None]] = set()
+        self._questions: TaskSet[None] = TaskSet()
         self._marker_writes = 0
 
     def received(self, items: Sequence[Item]) -> None:
@@ -346,12 +346,9 @@ class CoordinatorSession:
         if len(self._questions) >= MAX_QUESTIONS:
             question.close()
             raise _ProtocolError(f"more than {MAX_QUESTIONS} questions at a time")
-        task = asyncio.get_running_loop().create_task(question)
-        self._questions.add(task)
-        task.add_done_callback(self._answered)
+        self._questions.start(question).add_done_callback(self._answered)
 
     def _answered(self, task: asyncio.Task[None]) -> None:
-        self._questions.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:  # a bug: the coordinator would wait for an answer forever
             _log.error(
@@ -379,8 +376,7 @@ class CoordinatorSession:
             self._end_attachment(attachment)
         for request_id in tuple(self.calls):
             self.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        for question in self._questions:
-            question.cancel()
+        self._questions.cancel()
 
 
 class Coordination:
@@ -415,7 +411,7 @@ class Coordination:
         self._attached: dict[ShardId, Attachment] = {}
         self._highest_epochs: dict[ShardId, int] = {}
         self._serving: dict[ShardId, CoordinatorSession] = {}
-        self._searches: set[asyncio.Task[None]] = set()
+        self._searches: TaskSet[None] = TaskSet()
         self._is_stopped = False
         self._serving_changed = asyncio.Event()
         self._timer = timer

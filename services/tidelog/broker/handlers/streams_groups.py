@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from tidelog.broker.coordination.batched import WholeRequest, ask_shard_for_bytes
 from tidelog.broker.requests.error_responses import error_response
 from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import TaskSet
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -78,7 +78,7 @@ class StreamsGroupHeartbeatHandler:
         self._clock = clock
         self._failures: dict[str, _Failure] = {}
         self._in_creation: set[str] = set()
-        self._creations: set[asyncio.Task[None]] = set()
+        self._creations: TaskSet[None] = TaskSet()
 
     async def handle(self, request: WholeRequest, context: RequestContext) -> StreamsGroupHeartbeatResponse:
         message: StreamsGroupHeartbeatRequest = request.message
@@ -129,9 +129,7 @@ class StreamsGroupHeartbeatHandler:
             due.append(topic)
         if due:
             work = self._create_in_background(creation, due, timeout_ms, context)
-            task = context.connection.loop.create_task(work)
-            self._creations.add(task)
-            task.add_done_callback(self._creations.discard)
+            self._creations.start(work, loop=context.connection.loop)
         failed = [topic.name for topic in creation.topics if topic.name in self._failures]
         if failed and any(known.status_code == MISSING_INTERNAL_TOPICS for known in response.status or ()):
             told = _told(failed, lambda name: f"{name} ({self._failures[name].reason})")

@@ -22,6 +22,7 @@ from tidelog.broker.requests.request import (
     RequestSteps,
     Route,
 )
+from tidelog.kernel.slices import TaskSet
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, decode_request_header
@@ -119,7 +120,7 @@ class Dispatcher:
         self._observer = observer
         self._telemetry = telemetry
         self._routes: dict[tuple[int, int], Route] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: TaskSet[None] = TaskSet()
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         """Starts the request in `frame`. Raises MalformedMessageError or ClosedByProtocolError to close the
@@ -177,9 +178,7 @@ class Dispatcher:
             connection.start_barrier()
             if charge is not None:
                 answer = charge.timed(answer)
-            task = connection.loop.create_task(self._run(answer, connection, context))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._run(answer, connection, context), loop=connection.loop)
             return
         if steps is not None:
             steps.answered(answer)

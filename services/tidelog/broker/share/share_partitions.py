@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
@@ -27,7 +26,7 @@ from tidelog.broker.share.pauses import BreakerState
 from tidelog.broker.share.share_partition import AcknowledgementsOf, SharePartition, ShareParts
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
 from tidelog.kernel.clock import Clock
-from tidelog.kernel.slices import in_slices
+from tidelog.kernel.slices import TaskSet, in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import SharePartitionKey, TopicPartition
@@ -107,7 +106,7 @@ class SharePartitions:
         self._forgotten: dict[str, DeliveryCounts] = {}
         """The counts of share partitions that are forgotten, by group with others."""
         self._oldest = OldestRecords()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: TaskSet[None] = TaskSet()
         self.sessions = ShareSessions(max_sessions, end=lambda member: self.end_sessions([member]))
         self.dead_letters = DeadLetterCopies(
             dead_letter_topics, dead_letter_writer, clock, record_walks, self._spawn
@@ -162,8 +161,7 @@ class SharePartitions:
 
     async def stop(self) -> None:
         """Ends what runs in the background, because the broker stops."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         await self.dead_letters.close()
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
@@ -275,9 +273,7 @@ class SharePartitions:
         )
 
     def _spawn(self, work: Coroutine[object, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     def _partition_changed(self, topic_partition: TopicPartition) -> None:
         """Completes waiting requests, because records were appended or there may be another leader."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, NoReturn
 
 from tidelog.client.errors import ClosedError
+from tidelog.kernel.slices import TaskSet
 
 logger: Final = logging.getLogger("tidelog.client")
 CALLED_IN_CALLBACK: Final = (
@@ -35,7 +36,7 @@ class CoreTasks:
         self._subject = subject
         self._wake = wake
         self._is_stopped = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: TaskSet[None] = TaskSet()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -47,17 +48,13 @@ class CoreTasks:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs a request as a task. Its failure is logged, because nobody awaits it."""
         assert self.loop is not None
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        self._tasks.start(work, loop=self.loop).add_done_callback(self._ended)
 
     def wake_in(self, wait_ms: int | None) -> None:
         """Wakes the core in `wait_ms` milliseconds, or not at all.
@@ -79,7 +76,6 @@ class CoreTasks:
         self._wake()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("a request of the %s failed", self._subject, exc_info=task.exception())
 

@@ -40,7 +40,7 @@ from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardStat
 from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff, MonotonicMs, WallMs
-from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, in_slices
+from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, TaskSet, in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.entries import parse_partition_state_key
@@ -144,8 +144,8 @@ class CoordinatorRuntime:
         """The shards that do not have the newest image yet."""
         self._is_stopping = False
         self._drained = asyncio.Event()
-        self._releases: set[asyncio.Task[None]] = set()
-        self._works: set[asyncio.Task[None]] = set()
+        self._releases: TaskSet[None] = TaskSet()
+        self._works: TaskSet[None] = TaskSet()
         """The large answers that are being made."""
 
     async def start(self) -> None:
@@ -184,8 +184,8 @@ class CoordinatorRuntime:
         await self.claims.stop()
         await self._view.stop()
         self.sessions.close()
-        for task in (*self._releases, *self._works):
-            task.cancel()
+        self._releases.cancel()
+        self._works.cancel()
 
     async def _until_drained(self, shards: Sequence[Shard]) -> None:
         try:
@@ -339,9 +339,7 @@ class CoordinatorRuntime:
 
     def _given_up(self, shard: Shard) -> None:
         self._serving_changed()
-        task = asyncio.create_task(self._release(shard))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._releases.start(self._release(shard))
 
     async def _release(self, shard: Shard) -> None:
         """Releases the claim of a closed shard, again and again while the store does not answer.
@@ -533,9 +531,7 @@ class CoordinatorRuntime:
     def work_on(self, steps: Steps[None]) -> None:
         rest = in_slices(steps)
         if isinstance(rest, Coroutine):
-            task = asyncio.create_task(rest)
-            self._works.add(task)
-            task.add_done_callback(self._works.discard)
+            self._works.start(rest)
 
     def has_pending(self, shard: Shard) -> None:
         self._pending.append(shard)

@@ -14,6 +14,7 @@ from uuid import UUID
 import structlog
 
 from tidelog.group_coordinator.shard_core import ClusterImage, TopicImage
+from tidelog.kernel.slices import TaskSet
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
@@ -144,7 +145,7 @@ class ClusterView:
         self._follower = StoreFollower(
             store, BROKERS_AND_TOPICS_PREFIX, on_listing=self._listed, on_batch=self._changed
         )
-        self._lookups: set[asyncio.Task[None]] = set()
+        self._lookups: TaskSet[None] = TaskSet()
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicEntry] = {}
         self.leaders: dict[TopicPartition, Leader] = {}
@@ -181,9 +182,7 @@ class ClusterView:
         if topic in self.topics:
             answer(False)
         else:
-            task = asyncio.create_task(self._look_up_topic(topic, answer))
-            self._lookups.add(task)
-            task.add_done_callback(self._lookups.discard)
+            self._lookups.start(self._look_up_topic(topic, answer))
 
     async def _look_up_topic(self, topic: str, answer: Callable[[bool | None], None]) -> None:
         try:

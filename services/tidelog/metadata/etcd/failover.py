@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 import structlog
 
 from tidelog.kernel.instants import Backoff
+from tidelog.kernel.slices import TaskSet
 from tidelog.metadata.etcd.connection import EtcdConnection, EtcdOptions, Metadata, call_metadata
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.store import StoreUnavailableError
@@ -41,7 +42,7 @@ class EtcdConnections:
         self.token: str | None = None
         self._needs_token = bool(options.username)
         self._connector: asyncio.Task[None] | None = None
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: TaskSet[None] = TaskSet()
         self._failure = "no endpoint was tried yet"
         self._is_closed = False
 
@@ -160,9 +161,7 @@ class EtcdConnections:
             await self._current.close()
 
     def _close_after(self, connection: EtcdConnection, grace_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(connection.close(grace_s), name="etcd-close")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.start(connection.close(grace_s), name="etcd-close")
 
     def _connector_ended(self, task: asyncio.Task[None]) -> None:
         self._connector = None

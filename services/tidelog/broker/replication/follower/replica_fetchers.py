@@ -27,6 +27,7 @@ from tidelog.broker.replication.follower.followed_partition import (
 from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
 from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.slices import TaskSet
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -62,7 +63,7 @@ class ReplicaFetchers:
         self._fetchers: dict[FetcherKey, LeaderFetcher] = {}
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._work: set[tuple[TopicPartition, asyncio.Task[None]]] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing: TaskSet[None] = TaskSet()
         self._flushing: set[Replica] = set()
         self._is_stopped = False
         self._fetchers_per_leader = context.settings.broker.num_replica_fetchers
@@ -160,9 +161,7 @@ class ReplicaFetchers:
         del self._followed[topic_partition]
         if fetcher.is_idle:
             del self._fetchers[followed.fetcher_key]
-            closing = asyncio.create_task(fetcher.stop())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._closing.start(fetcher.stop())
 
     def _fetcher_of(self, replica: Replica) -> tuple[FetcherKey, LeaderFetcher]:
         """Returns the fetcher for the replica's current leader, a new one if necessary."""
