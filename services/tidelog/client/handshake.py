@@ -1,14 +1,11 @@
-"""The beginning of a connection: the versions of the broker's APIs, then the login.
-
-The steps are generators without I/O. A step yields a request and is sent the frame of its response.
-"""
+"""The beginning of a connection: the versions of the broker's APIs, then the login."""
 
 from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Generator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from tidelog import __version__
 from tidelog.client.address import Address
@@ -37,9 +34,6 @@ RENEWED_AT: Final = 0.85
 _ERROR_CODE: Final = struct.Struct(">h")
 _CORRELATION_ID_BYTES: Final = 4
 
-R = TypeVar("R", bound=Message)
-T = TypeVar("T")
-
 
 class VersionRange(NamedTuple):
     min_version: int
@@ -53,11 +47,6 @@ class Served(NamedTuple):
     features: Mapping[str, int]
 
 
-class Exchange(NamedTuple):
-    request: Message
-    version: int
-
-
 class Reply(NamedTuple):
     """The frame of a response without its length, and the correlation id of the request."""
 
@@ -65,7 +54,8 @@ class Reply(NamedTuple):
     frame: memoryview
 
 
-Steps: TypeAlias = Generator[Exchange, Reply, T]
+Send: TypeAlias = Callable[[Message, int], Awaitable[Reply]]
+"""Sends a request in a version. The result is the frame of its response."""
 
 
 def api_key_of(request: Message) -> int:
@@ -109,7 +99,7 @@ def decode_answer(
     return message
 
 
-def ask_versions(address: Address) -> Steps[Served]:
+async def ask_versions(address: Address, send: Send) -> Served:
     """Requests the broker's versions.
 
     A broker that does not know our version of ApiVersions answers in version 0 (KIP-511). Raises
@@ -118,7 +108,7 @@ def ask_versions(address: Address) -> Steps[Served]:
     request = ApiVersionsRequest(CLIENT_SOFTWARE_NAME, CLIENT_SOFTWARE_VERSION)
     version = api_spec(ApiKey.API_VERSIONS).max_version
     while True:
-        reply = yield Exchange(request, version)
+        reply = await send(request, version)
         if len(reply.frame) < _CORRELATION_ID_BYTES + _ERROR_CODE.size:
             raise NotKafkaError(f"the answer of {address} is too short for a Kafka broker")
         (code,) = _ERROR_CODE.unpack_from(reply.frame, _CORRELATION_ID_BYTES)
@@ -150,15 +140,19 @@ def begin_login(address: Address, login: ClientLogin) -> ClientTokens:
         raise AuthenticationFailedError(f"the login at {address} failed: {error}") from error
 
 
-def log_in(
-    address: Address, served: Mapping[int, VersionRange], login: ClientLogin, tokens: ClientTokens
-) -> Steps[int]:
+async def log_in(
+    address: Address, served: Mapping[int, VersionRange], login: ClientLogin, tokens: ClientTokens, send: Send
+) -> int:
     """Logs in and returns the lifetime of the session in milliseconds, 0 if it is unlimited. Raises
     AuthenticationFailedError.
     """
-    chosen: SaslHandshakeResponse = yield from _ask(
-        address, served, SaslHandshakeRequest(login.mechanism), at_least=1
-    )
+
+    async def ask(request: Message, at_least: int) -> Any:
+        api_key = api_key_of(request)
+        version = choose_version(served, address, api_key, at_least=at_least)
+        return decode_answer(address, api_key, version, await send(request, version))
+
+    chosen: SaslHandshakeResponse = await ask(SaslHandshakeRequest(login.mechanism), 1)
     if chosen.error_code:
         raise MechanismRefusedError(
             f"{address} does not accept the SASL mechanism {login.mechanism}; "
@@ -168,9 +162,7 @@ def log_in(
     try:
         token: bytes | None = tokens.first()
         while token is not None:
-            answer: SaslAuthenticateResponse = yield from _ask(
-                address, served, SaslAuthenticateRequest(token), at_least=0
-            )
+            answer: SaslAuthenticateResponse = await ask(SaslAuthenticateRequest(token), 0)
             if answer.error_code:
                 reason = answer.error_message or f"error {answer.error_code}"
                 raise AuthenticationFailedError(f"{address} refuses the login of {login.user}: {reason}")
@@ -179,12 +171,3 @@ def log_in(
     except AuthenticationError as error:
         raise AuthenticationFailedError(f"the login at {address} failed: {error}") from error
     return lifetime_ms
-
-
-def _ask(
-    address: Address, served: Mapping[int, VersionRange], request: Message, *, at_least: int
-) -> Steps[Any]:
-    api_key = api_key_of(request)
-    version = choose_version(served, address, api_key, at_least=at_least)
-    reply = yield Exchange(request, version)
-    return decode_answer(address, api_key, version, reply)

@@ -12,6 +12,7 @@ import socket
 import ssl
 import struct
 from collections import deque
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from tidelog.client.address import Address, explained
@@ -28,7 +29,6 @@ from tidelog.client.handshake import (
     RENEWED_AT,
     Reply,
     Served,
-    Steps,
     api_key_of,
     ask_versions,
     begin_login,
@@ -93,7 +93,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             try:
                 await made._connect(deadline_s)
                 async with asyncio.timeout_at(deadline_s):
-                    made.served = await made._run(ask_versions(address), timeout_s)
+                    made.served = await ask_versions(address, partial(made.send, timeout_s=timeout_s))
             except ClientError as error:
                 has_tls = security.tls is not None
                 raise await asyncio.to_thread(explained, error, address, has_tls=has_tls) from error
@@ -239,19 +239,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
         if login is None:
             return
         tokens = await asyncio.to_thread(begin_login, self.address, login)
-        lifetime_ms = await self._run(log_in(self.address, self.served.versions, login, tokens), timeout_s)
+        send = partial(self.send, timeout_s=timeout_s)
+        lifetime_ms = await log_in(self.address, self.served.versions, login, tokens, send)
         if lifetime_ms > 0:
             self._renew_at_s = self._loop.time() + RENEWED_AT * lifetime_ms / 1000
-
-    async def _run(self, steps: Steps[T], timeout_s: float) -> T:
-        try:
-            exchange = next(steps)
-            while True:
-                reply = await self.send(exchange.request, exchange.version, timeout_s)
-                exchange = steps.send(reply)
-        except StopIteration as finished:
-            result: T = finished.value
-            return result
 
     # -- bytes
 
