@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from tidelog.client import Admin, ShareConsumer
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, coordinator_of
-from tidelog.client.admin.share_groups import describe_share_offsets
+from tidelog.client.admin.offsets import describe_share_offsets
 from tidelog.client.calls import GROUP
 from tidelog.client.cluster import Cluster as Client
 from tidelog.model.errors import ErrorCode

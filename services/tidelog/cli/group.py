@@ -33,8 +33,7 @@ from tidelog.client.admin.groups import (
     describe_group,
     list_groups,
 )
-from tidelog.client.admin.offsets import offsets_of_topics
-from tidelog.client.admin.share_groups import describe_share_offsets
+from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics
 from tidelog.client.cluster import Cluster
 from tidelog.model.protocol_values import LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.observe.cluster_reader import uncommitted_count

@@ -46,12 +46,10 @@ from tidelog.client.admin.offsets import (
     Reset,
     ResetError,
     ResetMethod,
-    plan_reset,
-)
-from tidelog.client.admin.share_groups import (
     alter_share_offsets,
     delete_share_offsets,
     describe_share_offsets,
+    plan_reset,
     start_offsets,
 )
 from tidelog.client.admin.topics import list_offsets

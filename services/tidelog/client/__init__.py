@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from tidelog.client.shell.consuming.callbacks import ConsumerHealth
     from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
-    from tidelog.client.threads.consumer import Consumer
+    from tidelog.client.threads.consumer import Consumer, ShareConsumer
     from tidelog.client.threads.producer import Producer
-    from tidelog.client.threads.share_consumer import ShareConsumer
     from tidelog.model.topics import TopicPartition
 
 __all__ = [
@@ -51,7 +50,7 @@ _MODULES: Final = {
     "DeserializationError": "tidelog.client.core.records",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.producing.delivery",
-    "ShareConsumer": "tidelog.client.threads.share_consumer",
+    "ShareConsumer": "tidelog.client.threads.consumer",
     "SharedRecord": "tidelog.client.core.records",
     "TopicPartition": "tidelog.model.topics",
 }

@@ -21,9 +21,8 @@ from tidelog.client.admin.groups import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.admin.offsets import offsets_of_topics
-from tidelog.client.admin.raw_batches import fetch_batches
-from tidelog.client.admin.share_groups import ShareOffset, describe_share_offsets, start_offsets
+from tidelog.client.admin.logs import fetch_batches
+from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, offsets_of_topics, start_offsets
 from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError

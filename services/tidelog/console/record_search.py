@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from tidelog.client.admin.logs import fetch_batches
 from tidelog.client.admin.offsets import offsets_of_topics
-from tidelog.client.admin.raw_batches import fetch_batches
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import CorruptFetchError, NoAnswerError
 from tidelog.console.cluster_reader import existing_topic

@@ -8,8 +8,7 @@ from typing import Final
 
 from tidelog.client.admin.brokers import describe_log_dirs, describe_quorum
 from tidelog.client.admin.groups import SHARE, ListedGroup, committed_offsets, list_groups
-from tidelog.client.admin.offsets import offsets_of_topics
-from tidelog.client.admin.share_groups import describe_share_offsets
+from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.admin.leader_epochs import EpochStart, EpochWalk, OffsetRange
+from tidelog.client.admin.logs import EpochStart, EpochWalk, OffsetRange
 from tidelog.client.core.cluster_view import EpochEnd
 
 

@@ -16,10 +16,9 @@ from brokerlab.client_parts import ClientParts
 from tidelog.client.admin.access import AclBinding, create_acls
 from tidelog.client.admin.brokers import describe_log_dirs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, delete_offsets
-from tidelog.client.admin.leader_epochs import epoch_ends
-from tidelog.client.admin.offsets import offsets_of_topics
+from tidelog.client.admin.logs import epoch_ends
+from tidelog.client.admin.offsets import alter_share_offsets, delete_share_offsets, offsets_of_topics
 from tidelog.client.admin.reassignments import alter_reassignments, elect_leaders
-from tidelog.client.admin.share_groups import alter_share_offsets, delete_share_offsets
 from tidelog.client.admin.topics import delete_records, describe_topics_setting, list_offsets
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView, in_parts
@@ -111,7 +110,7 @@ CALLS: dict[str, Callable[[Cluster], object]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_calls_of_the_tools(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("groups", "share_groups"):
+    for module in ("groups", "offsets"):
         monkeypatch.setattr(f"tidelog.client.admin.{module}.coordinator_of", lambda *asked: Broker())
     with pytest.raises(SentError):
         CALLS[name](ManyTopics())

@@ -10,7 +10,7 @@ import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker, served_apis
 from tidelog.client.admin.groups import describe_group
-from tidelog.client.admin.share_groups import (
+from tidelog.client.admin.offsets import (
     ShareOffset,
     alter_share_offsets,
     delete_share_offsets,

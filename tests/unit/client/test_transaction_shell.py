@@ -10,7 +10,6 @@ import pytest
 from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
 from tidelog.client.core.producer_batch import ProducerIdReceived
-from tidelog.client.core.transaction import TransactionState
 from tidelog.client.errors import (
     ConnectionLostError,
     InvalidTransactionStateError,
@@ -18,7 +17,7 @@ from tidelog.client.errors import (
     TransactionAbortableError,
 )
 from tidelog.client.shell.producing.producer import Producer
-from tidelog.client.shell.producing.transactions import GroupMetadata
+from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionState
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 
 IDENTITY = ProducerIdReceived(7, 0)

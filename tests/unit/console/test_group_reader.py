@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from tidelog.client.admin.groups import ListedGroup
-from tidelog.client.admin.share_groups import ShareOffset
+from tidelog.client.admin.offsets import ShareOffset
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.console import group_reader

@@ -9,7 +9,7 @@ import pytest
 
 from tidelog.client.admin.brokers import Quorum
 from tidelog.client.admin.groups import ListedGroup
-from tidelog.client.admin.share_groups import ShareOffset
+from tidelog.client.admin.offsets import ShareOffset
 from tidelog.client.cluster import Partition, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs

@@ -39,9 +39,8 @@ from tidelog.client.admin.groups import (
     list_groups,
     list_transactions,
 )
-from tidelog.client.admin.offsets import offsets_at
+from tidelog.client.admin.offsets import describe_share_offsets, offsets_at, start_offsets
 from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
-from tidelog.client.admin.share_groups import describe_share_offsets, start_offsets
 from tidelog.client.admin.topics import (
     ConfigResource,
     OffsetAt,

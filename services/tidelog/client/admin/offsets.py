@@ -1,21 +1,102 @@
-"""Offsets by time, and the offsets to which the reset of a group leads."""
+"""Offsets of times, the offsets to which the reset of a group leads, and start offsets of share groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.client import calls
+from tidelog.client.admin.groups import coordinator_of, until_loaded
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import OffsetAt
-from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.calls import GROUP
+from tidelog.client.cluster import Cluster, Topic, raise_on_error, raise_on_group_error
 from tidelog.client.connection import answer_of
 from tidelog.client.core.cluster_view import in_parts
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+    AlterShareGroupOffsetsResponse,
+)
+from tidelog.wire.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+    DeleteShareGroupOffsetsResponse,
+)
+from tidelog.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
+
+
+def offsets_at(
+    cluster: Cluster,
+    timestamps: Mapping[PartitionKey, int],
+    leaders: Mapping[PartitionKey, int],
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
+) -> dict[PartitionKey, OffsetAt]:
+    """Returns the first offset at or after a timestamp, which may be a special one, for each partition.
+
+    Raises, without `silent`, ClientError if a leader does not answer and KafkaError if it is not registered.
+    """
+    of_leader: dict[int, list[PartitionKey]] = {}
+    for key in sorted(timestamps):
+        leader = leaders.get(key, NO_LEADER)
+        if leader != NO_LEADER:
+            of_leader.setdefault(leader, []).append(key)
+    timeout_ms = int(cluster.timeout_s * 1000)
+    found: dict[PartitionKey, OffsetAt] = {}
+    for leader, keys in sorted(of_leader.items()):
+        for part in in_parts(keys):
+            if silent is not None and leader in silent:
+                break
+            call = calls.list_offsets(
+                {TopicPartition(*key): timestamps[key] for key in part},
+                isolation_level=isolation_level,
+                timeout_ms=timeout_ms,
+            )
+            try:
+                rows = answer_of(cluster.broker(leader), call)
+            except (ClientError, KafkaError):
+                if silent is None:
+                    raise
+                silent.add(leader)
+                break
+            for place, row in rows.items():
+                if row.error_code == ErrorCode.NONE:
+                    found[place] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
+    return found
+
+
+def offsets_of_topics(
+    cluster: Cluster,
+    topics: Iterable[Topic],
+    timestamp: int,
+    *,
+    isolation_level: int = READ_UNCOMMITTED,
+    silent: set[int] | None = None,
+) -> dict[TopicPartition, int]:
+    """Returns the first offset at or after a timestamp for all partitions of `topics`, as `offsets_at` does.
+    An offset is -1 if no record is that late.
+    """
+    leaders: dict[PartitionKey, int] = {
+        TopicPartition(topic.name, partition.index): partition.leader
+        for topic in topics
+        for partition in topic.partitions
+    }
+    found = offsets_at(
+        cluster, dict.fromkeys(leaders, timestamp), leaders, isolation_level=isolation_level, silent=silent
+    )
+    return {TopicPartition(*key): at.offset for key, at in found.items()}
 
 
 class ResetMethod(Enum):
@@ -125,64 +206,119 @@ def _in_range(place: TopicPartition, offset: int, known: KnownOffsets) -> NewOff
     return NewOffset(offset)
 
 
-def offsets_at(
-    cluster: Cluster,
-    timestamps: Mapping[PartitionKey, int],
-    leaders: Mapping[PartitionKey, int],
-    *,
-    isolation_level: int = READ_UNCOMMITTED,
-    silent: set[int] | None = None,
-) -> dict[PartitionKey, OffsetAt]:
-    """Returns the first offset at or after a timestamp, which may be a special one, for each partition.
+_ASK_AGAIN = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+"""The errors of a topic that pass. An unknown topic, which counts as retriable elsewhere, is an outcome."""
 
-    Raises, without `silent`, ClientError if a leader does not answer and KafkaError if it is not registered.
+
+@dataclass(frozen=True, slots=True)
+class ShareOffset:
+    """The progress of a share group in a partition.
+
+    `start_offset` is that of the first record whose delivery is not complete, None if the group has not begun
+    to read. `lag` is the number of records whose delivery is not complete, None if the broker does not know
+    it: Kafka states it since 4.2 (KIP-1226).
     """
-    of_leader: dict[int, list[PartitionKey]] = {}
-    for key in sorted(timestamps):
-        leader = leaders.get(key, NO_LEADER)
-        if leader != NO_LEADER:
-            of_leader.setdefault(leader, []).append(key)
-    timeout_ms = int(cluster.timeout_s * 1000)
-    found: dict[PartitionKey, OffsetAt] = {}
-    for leader, keys in sorted(of_leader.items()):
-        for part in in_parts(keys):
-            if silent is not None and leader in silent:
-                break
-            call = calls.list_offsets(
-                {TopicPartition(*key): timestamps[key] for key in part},
-                isolation_level=isolation_level,
-                timeout_ms=timeout_ms,
-            )
-            try:
-                rows = answer_of(cluster.broker(leader), call)
-            except (ClientError, KafkaError):
-                if silent is None:
-                    raise
-                silent.add(leader)
-                break
-            for place, row in rows.items():
-                if row.error_code == ErrorCode.NONE:
-                    found[place] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
-    return found
+
+    start_offset: int | None
+    lag: int | None
 
 
-def offsets_of_topics(
-    cluster: Cluster,
-    topics: Iterable[Topic],
-    timestamp: int,
-    *,
-    isolation_level: int = READ_UNCOMMITTED,
-    silent: set[int] | None = None,
-) -> dict[TopicPartition, int]:
-    """Returns the first offset at or after a timestamp for all partitions of `topics`, as `offsets_at` does.
-    An offset is -1 if no record is that late.
+def describe_share_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, ShareOffset]:
+    """Returns the progress of a share group in all partitions that it reads or has read.
+
+    A group that does not exist has none. Raises KafkaError, ClientError.
     """
-    leaders: dict[PartitionKey, int] = {
-        TopicPartition(topic.name, partition.index): partition.leader
-        for topic in topics
-        for partition in topic.partitions
+    request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group_id, topics=None)])
+
+    def ask() -> dict[TopicPartition, ShareOffset]:
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        found = coordinator.call(request, DescribeShareGroupOffsetsResponse).groups[0]
+        raise_on_group_error(found.error_code, group_id, found.error_message)
+        offsets: dict[TopicPartition, ShareOffset] = {}
+        for topic in found.topics:
+            for row in topic.partitions:
+                place = TopicPartition(topic.topic_name, row.partition_index)
+                subject = f"group '{group_id}', topic '{place.topic}' partition {place.partition}"
+                raise_on_error(row.error_code, subject, row.error_message)
+                offsets[place] = ShareOffset(_unless_negative(row.start_offset), _unless_negative(row.lag))
+        return offsets
+
+    return until_loaded(cluster, ask)
+
+
+def start_offsets(offsets: Mapping[TopicPartition, ShareOffset]) -> dict[TopicPartition, int]:
+    """Returns the start offsets of the partitions that the group has begun to read."""
+    return {
+        place: offset.start_offset for place, offset in offsets.items() if offset.start_offset is not None
     }
-    found = offsets_at(
-        cluster, dict.fromkeys(leaders, timestamp), leaders, isolation_level=isolation_level, silent=silent
+
+
+def alter_share_offsets(cluster: Cluster, group_id: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Sets start offsets of a share group without members. The group is created if it does not exist.
+
+    Raises KafkaError (NON_EMPTY_GROUP if the group has members), ClientError.
+    """
+    for part in in_parts(sorted(offsets.items())):
+        _alter_share_offsets(cluster, group_id, part)
+
+
+def _alter_share_offsets(cluster: Cluster, group_id: str, offsets: list[tuple[TopicPartition, int]]) -> None:
+    topics: dict[str, list[AlterShareGroupOffsetsRequestPartition]] = {}
+    for place, offset in offsets:
+        topics.setdefault(place.topic, []).append(
+            AlterShareGroupOffsetsRequestPartition(place.partition, offset)
+        )
+    request = AlterShareGroupOffsetsRequest(
+        group_id, [AlterShareGroupOffsetsRequestTopic(name, rows) for name, rows in topics.items()]
     )
-    return {TopicPartition(*key): at.offset for key, at in found.items()}
+
+    def ask() -> None:
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        answer = coordinator.call(request, AlterShareGroupOffsetsResponse)
+        raise_on_group_error(answer.error_code, group_id, answer.error_message)
+        for topic in answer.responses:
+            for row in topic.partitions:
+                place = TopicPartition(topic.topic_name, row.partition_index)
+                subject = f"group '{group_id}', topic '{place.topic}' partition {place.partition}"
+                raise_on_error(row.error_code, subject, row.error_message)
+
+    until_loaded(cluster, ask)
+
+
+def delete_share_offsets(cluster: Cluster, group_id: str, topics: Collection[str]) -> dict[str, ErrorCode]:
+    """Deletes the start offsets of topics of a share group without members, and returns each topic's result.
+
+    The result of a topic that the group does not read is UNKNOWN_TOPIC_OR_PARTITION. Raises KafkaError
+    (NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND), ClientError.
+    """
+    done: dict[str, ErrorCode] = {}
+
+    def ask() -> None:
+        for part in in_parts(sorted(set(topics) - done.keys())):
+            ask_for(part)
+
+    def ask_for(left: list[str]) -> None:
+        request = DeleteShareGroupOffsetsRequest(
+            group_id, [DeleteShareGroupOffsetsRequestTopic(name) for name in left]
+        )
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        answer = coordinator.call(request, DeleteShareGroupOffsetsResponse)
+        raise_on_group_error(answer.error_code, group_id, answer.error_message)
+        for row in answer.responses:
+            if row.error_code not in _ASK_AGAIN:
+                done[row.topic_name] = ErrorCode(row.error_code)
+        for row in answer.responses:
+            if row.error_code in _ASK_AGAIN:
+                subject = f"group '{group_id}', topic '{row.topic_name}'"
+                raise_on_error(row.error_code, subject, row.error_message)
+
+    until_loaded(cluster, ask)
+    return done
+
+
+def _unless_negative(number: int) -> int | None:
+    return number if number >= 0 else None

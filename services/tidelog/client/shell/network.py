@@ -16,9 +16,9 @@ from tidelog.client.core.cluster_view import (
     TopicView,
     in_parts,
 )
-from tidelog.client.core.settings import ConnectionSettings
+from tidelog.client.core.settings import BOOTSTRAP, ConnectionSettings, Properties, security_texts
 from tidelog.client.errors import ClientError, ClosedError, UnreachableError
-from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.tasks import HomeProcess
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -52,6 +52,23 @@ class Network:
         self._keeper: asyncio.Task[None] | None = None
         self._is_closed = False
         self.timeout_s: float = settings.request_timeout_ms / 1000
+
+    @classmethod
+    def of(
+        cls,
+        bootstrap: str,
+        properties: Properties,
+        settings: ConnectionSettings,
+        security: ClientSecurity | None = None,
+    ) -> Network:
+        """Returns the network of a client with these properties. `bootstrap` and `security` precede them.
+        Raises BadAddressError, SecurityConfigError.
+        """
+        return cls(
+            bootstrap or str(properties.get(BOOTSTRAP, "")),
+            settings,
+            parse_security(security_texts(properties)) if security is None else security,
+        )
 
     async def start(self) -> None:
         """Connects to the first address that answers. Raises ClientError; in a forked child, ClosedError."""

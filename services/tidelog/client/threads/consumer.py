@@ -1,4 +1,4 @@
-"""The consumer for threads."""
+"""The consumers for threads. Each runs the consumer on asyncio in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,22 +6,127 @@ import re
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.consumer_events import AcknowledgeType
+from tidelog.client.core.records import ConsumerRecord, SharedRecord
 from tidelog.client.core.settings import Properties
+from tidelog.client.errors import ClosedError
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming import consumer as asynchronous
+from tidelog.client.shell.consuming import share_consumer as asynchronous_share
 from tidelog.client.shell.consuming.callbacks import ConsumerHealth, RebalanceCallback
 from tidelog.client.shell.producing.transactions import GroupMetadata
-from tidelog.client.threads.loop_thread import ThreadedConsumer
+from tidelog.client.threads.loop_thread import LoopThread
+from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
+C = TypeVar("C", bound="asynchronous.Consumer[Any, Any] | asynchronous_share.ShareConsumer[Any, Any]")
+
+
+class ThreadedConsumer(Generic[C]):
+    """A consumer on asyncio that works in a thread of its own. Use it from one thread at a time."""
+
+    def __init__(self, subject: str, make: Callable[[], C]) -> None:
+        """`make` makes the consumer in its thread; `subject` names it in errors."""
+        self._subject = subject
+        self._make = make
+        self._consumer: C | None = None
+        self._thread: LoopThread | None = None
+        self._is_ending = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end(lambda consumer: consumer.__aexit__(kind, error, trace))
+
+    def start(self) -> None:
+        """Connects to a broker. Raises ClientError, SettingsError."""
+        self._thread = LoopThread(f"tidelog-{self._subject.replace(' ', '-')}")
+        try:
+            self._consumer = self._thread.call(self._started())
+        except BaseException:
+            self.close(commits=False)
+            raise
+
+    async def _started(self) -> C:
+        made = self._make()
+        await made.start()
+        return made
+
+    def close(self, *, commits: bool = True) -> None:
+        """Commits and leaves the group, as `close` of the consumer on asyncio does."""
+        self._end(lambda consumer: consumer.close(commits=commits))
+
+    def _end(self, close: Callable[[C], Coroutine[Any, Any, None]]) -> None:
+        thread = self._thread
+        if thread is None or not thread.home.is_current:
+            return
+        thread.check_caller(runs_callbacks=True)
+        if self._is_ending:
+            return
+        self._is_ending = True
+        try:
+            if self._consumer is not None:
+                thread.call(close(self._consumer), runs_callbacks=True)
+        finally:
+            self._thread = None
+            self._is_ending = False
+            thread.stop()
+
+    def _running(self) -> C:
+        if self._thread is None or self._consumer is None:
+            raise ClosedError(
+                f"the {self._subject} is closed or was not started: use `with`, or call `start`"
+            )
+        return self._consumer
+
+    def _call(self, work: Coroutine[Any, Any, T], *, runs_callbacks: bool = False) -> T:
+        assert self._thread is not None
+        return self._thread.call(work, runs_callbacks=runs_callbacks)
+
+    def _poll(self, poll: Callable[[C], Coroutine[Any, Any, T]], give_back: Callable[[C, T], None]) -> T:
+        """Returns what a poll of the consumer returns. If an exception interrupts the wait for it, as Ctrl-C
+        does, `give_back` gets what the poll has found, because the application does not.
+        """
+        consumer = self._running()
+        assert self._thread is not None
+        self._thread.check_caller(runs_callbacks=True)
+        found: list[T] = []
+
+        async def work() -> T:
+            found.append(await poll(consumer))
+            return found[0]
+
+        async def undo() -> None:
+            for each in found:
+                give_back(consumer, each)
+
+        try:
+            return self._call(work(), runs_callbacks=True)
+        except BaseException:
+            if self._thread is not None:
+                self._call(undo())  # an interrupted poll has been cancelled, and ends first
+            raise
+
+    def _in_loop(self, function: Callable[[C], T]) -> T:
+        """Calls a method that does not wait, in the thread of the loop."""
+        consumer = self._running()
+
+        async def work() -> T:
+            return function(consumer)
+
+        return self._call(work())
 
 
 class Consumer(ThreadedConsumer[asynchronous.Consumer[K, V]], Generic[K, V]):
@@ -264,3 +369,71 @@ def _first_offsets(records: Sequence[ConsumerRecord[Any, Any]]) -> dict[TopicPar
 def _give_back_batch(consumer: asynchronous.Consumer[K, V], batch: ConsumerBatch[K, V] | None) -> None:
     if batch is not None:
         consumer.read_again({batch.place: batch.start_offset})
+
+
+class ShareConsumer(ThreadedConsumer[asynchronous_share.ShareConsumer[K, V]], Generic[K, V]):
+    """A consumer of a share group. Use it from one thread at a time.
+
+        with ShareConsumer("127.0.0.1:9092", {"group.id": "billing"}) as consumer:
+            consumer.subscribe(["flights"])
+            for record in consumer:
+                print(record.value)
+
+    It has the settings and guarantees of `tidelog.aio.ShareConsumer`, and the same methods without `await`. A
+    thread of the consumer sends the heartbeats, and calls `on_acknowledged`.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str = "",
+        settings: Properties | None = None,
+        *,
+        key_deserializer: Deserializer[K] | None = None,
+        value_deserializer: Deserializer[V] | None = None,
+        on_acknowledged: asynchronous_share.AcknowledgementCallback | None = None,
+    ) -> None:
+        """The parameters are those of `tidelog.aio.ShareConsumer`."""
+        super().__init__(
+            "share consumer",
+            lambda: asynchronous_share.ShareConsumer(
+                bootstrap,
+                settings,
+                key_deserializer=key_deserializer,
+                value_deserializer=value_deserializer,
+                on_acknowledged=on_acknowledged,
+            ),
+        )
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Joins the group. See `tidelog.aio.ShareConsumer.subscribe`."""
+        self._in_loop(lambda consumer: consumer.subscribe(topics))
+
+    def subscription(self) -> list[str]:
+        return self._in_loop(lambda consumer: consumer.subscription())
+
+    def unsubscribe(self) -> None:
+        """Sends the acknowledgements that the application has given, and leaves the group."""
+        self._call(self._running().unsubscribe())
+
+    def assignment(self) -> list[TopicPartition]:
+        return self._in_loop(lambda consumer: consumer.assignment())
+
+    def poll(self, timeout_s: float = 1.0, *, max_records: int | None = None) -> list[SharedRecord[K, V]]:
+        """Returns records, and waits up to `timeout_s` for the first. See `tidelog.aio.ShareConsumer`."""
+        return self._poll(
+            lambda consumer: consumer.poll(timeout_s, max_records=max_records),
+            lambda consumer, records: consumer.release(records),
+        )
+
+    def __iter__(self) -> Iterator[SharedRecord[K, V]]:
+        """Yields records for ever. In the implicit mode a record is accepted when the next is asked for."""
+        while self._thread is not None:
+            yield from self.poll(max_records=1)
+
+    def acknowledge(self, record: SharedRecord[K, V], kind: AcknowledgeType = AcknowledgeType.ACCEPT) -> None:
+        """Says what became of a record. The next poll or commit sends it. Raises RuntimeError."""
+        self._in_loop(lambda consumer: consumer.acknowledge(record, kind))
+
+    def commit(self) -> dict[TopicPartition, KafkaError | None]:
+        """Sends all acknowledgements and waits. See `tidelog.aio.ShareConsumer.commit`."""
+        return self._call(self._running().commit())

@@ -8,8 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 from tidelog.client.errors import ClosedError
 from tidelog.client.shell.tasks import CALLED_IN_CALLBACK, HomeProcess
@@ -18,20 +17,7 @@ CANCEL_TIMEOUT_S: Final = 1.0
 """The time in which tasks end that were cancelled."""
 
 
-class AsyncConsumer(Protocol):
-    """A consumer on asyncio."""
-
-    async def start(self) -> None: ...
-
-    async def close(self, *, commits: bool) -> None: ...
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
 T = TypeVar("T")
-C = TypeVar("C", bound=AsyncConsumer)
 
 
 class LoopThread:
@@ -160,102 +146,3 @@ class LoopThread:
             self._is_stopped = True
             self.loop.call_soon_threadsafe(self.loop.stop)
         self.join()
-
-
-class ThreadedConsumer(Generic[C]):
-    """A consumer on asyncio that works in a thread of its own. Use it from one thread at a time."""
-
-    def __init__(self, subject: str, make: Callable[[], C]) -> None:
-        """`make` makes the consumer in its thread; `subject` names it in errors."""
-        self._subject = subject
-        self._make = make
-        self._consumer: C | None = None
-        self._thread: LoopThread | None = None
-        self._is_ending = False
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end(lambda consumer: consumer.__aexit__(kind, error, trace))
-
-    def start(self) -> None:
-        """Connects to a broker. Raises ClientError, SettingsError."""
-        self._thread = LoopThread(f"tidelog-{self._subject.replace(' ', '-')}")
-        try:
-            self._consumer = self._thread.call(self._started())
-        except BaseException:
-            self.close(commits=False)
-            raise
-
-    async def _started(self) -> C:
-        made = self._make()
-        await made.start()
-        return made
-
-    def close(self, *, commits: bool = True) -> None:
-        """Commits and leaves the group, as `close` of the consumer on asyncio does."""
-        self._end(lambda consumer: consumer.close(commits=commits))
-
-    def _end(self, close: Callable[[C], Coroutine[Any, Any, None]]) -> None:
-        thread = self._thread
-        if thread is None or not thread.home.is_current:
-            return
-        thread.check_caller(runs_callbacks=True)
-        if self._is_ending:
-            return
-        self._is_ending = True
-        try:
-            if self._consumer is not None:
-                thread.call(close(self._consumer), runs_callbacks=True)
-        finally:
-            self._thread = None
-            self._is_ending = False
-            thread.stop()
-
-    def _running(self) -> C:
-        if self._thread is None or self._consumer is None:
-            raise ClosedError(
-                f"the {self._subject} is closed or was not started: use `with`, or call `start`"
-            )
-        return self._consumer
-
-    def _call(self, work: Coroutine[Any, Any, T], *, runs_callbacks: bool = False) -> T:
-        assert self._thread is not None
-        return self._thread.call(work, runs_callbacks=runs_callbacks)
-
-    def _poll(self, poll: Callable[[C], Coroutine[Any, Any, T]], give_back: Callable[[C, T], None]) -> T:
-        """Returns what a poll of the consumer returns. If an exception interrupts the wait for it, as Ctrl-C
-        does, `give_back` gets what the poll has found, because the application does not.
-        """
-        consumer = self._running()
-        assert self._thread is not None
-        self._thread.check_caller(runs_callbacks=True)
-        found: list[T] = []
-
-        async def work() -> T:
-            found.append(await poll(consumer))
-            return found[0]
-
-        async def undo() -> None:
-            for each in found:
-                give_back(consumer, each)
-
-        try:
-            return self._call(work(), runs_callbacks=True)
-        except BaseException:
-            if self._thread is not None:
-                self._call(undo())  # an interrupted poll has been cancelled, and ends first
-            raise
-
-    def _in_loop(self, function: Callable[[C], T]) -> T:
-        """Calls a method that does not wait, in the thread of the loop."""
-        consumer = self._running()
-
-        async def work() -> T:
-            return function(consumer)
-
-        return self._call(work())

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql import types as t
 
-from tidelog.client.admin.leader_epochs import EpochStart, OffsetRange
+from tidelog.client.admin.logs import EpochStart, OffsetRange
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import READ_COMMITTED, READ_UNCOMMITTED

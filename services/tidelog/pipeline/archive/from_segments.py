@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
-from tidelog.client.admin.leader_epochs import EpochStart
+from tidelog.client.admin.logs import EpochStart
 from tidelog.model.topics import TopicPartition, parse_topic_id
 from tidelog.pipeline.archive.batch import BatchArchiver, first_schema
 from tidelog.pipeline.archive.checkpoint import (

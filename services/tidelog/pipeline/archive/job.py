@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from pyspark.errors import PySparkException
 
-from tidelog.client.admin.leader_epochs import OffsetRange
+from tidelog.client.admin.logs import OffsetRange
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.model.text import JsonObject

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from tidelog.client.admin.leader_epochs import OffsetRange
+from tidelog.client.admin.logs import OffsetRange
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.value_format import RAW, ValueFormat, ValueKind

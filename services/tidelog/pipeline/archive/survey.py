@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
-from tidelog.client.admin.leader_epochs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
+from tidelog.client.admin.logs import EpochStart, OffsetRange, epoch_ends, epochs_of_ranges
 from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError

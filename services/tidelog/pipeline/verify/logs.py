@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.client.admin.leader_epochs import OffsetRange, epochs_of_ranges
-from tidelog.client.admin.raw_batches import fetch_batches
+from tidelog.client.admin.logs import OffsetRange, epochs_of_ranges, fetch_batches
 from tidelog.client.admin.topics import describe_topics_setting, list_offsets
 from tidelog.client.cluster import Cluster
 from tidelog.client.security import parse_security

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from tidelog.client.core.records import ConsumerRecord
-from tidelog.client.threads.consumer import Consumer
+from tidelog.client.threads.consumer import Consumer, ShareConsumer
 from tidelog.client.threads.loop_thread import LoopThread
-from tidelog.client.threads.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 
 PLACES = [TopicPartition("t", 0), TopicPartition("t", 1)]

@@ -10,7 +10,7 @@ import pytest
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import new_consumer, poll_messages, produce_values
 from tidelog.client.admin.groups import CommittedOffset, committed_offsets
-from tidelog.client.admin.leader_epochs import OffsetRange
+from tidelog.client.admin.logs import OffsetRange
 from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tidelog.client.admin.leader_epochs import OffsetRange
+from tidelog.client.admin.logs import OffsetRange
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.spec import (
     cut_back,

@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import end_offset, new_producer
-from tidelog.client.admin.raw_batches import fetch_batches
+from tidelog.client.admin.logs import fetch_batches
 from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.segments.storage import Storage

@@ -56,12 +56,10 @@ from tidelog.client.core.consumer_events import (
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
 from tidelog.client.core.records import ConsumerRecord, deserialize
 from tidelog.client.core.settings import (
-    BOOTSTRAP,
     ConsumerSettings,
     Properties,
     most_records,
     parse_consumer_settings,
-    security_texts,
 )
 from tidelog.client.errors import (
     ClientError,
@@ -71,7 +69,7 @@ from tidelog.client.errors import (
     UnknownTopicError,
     request_error,
 )
-from tidelog.client.security import ClientSecurity, parse_security
+from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming.callbacks import (
     ConsumerHealth,
@@ -141,11 +139,7 @@ class Consumer(Generic[K, V]):
         """
         properties = settings or {}
         self.settings: ConsumerSettings = parse_consumer_settings(properties)
-        self._network = Network(
-            bootstrap or str(properties.get(BOOTSTRAP, "")),
-            self.settings,
-            parse_security(security_texts(properties)) if security is None else security,
-        )
+        self._network = Network.of(bootstrap, properties, self.settings, security)
         self._core = ConsumerCore(self.settings, jitter=random.random)
         self._calls = GroupCalls(self._network, self.settings, self._core.view)
         self._read_key, self._read_value = key_deserializer, value_deserializer

@@ -22,12 +22,10 @@ from tidelog.client.core.consumer_events import (
 from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
 from tidelog.client.core.records import SharedRecord, deserialize
 from tidelog.client.core.settings import (
-    BOOTSTRAP,
     Properties,
     ShareConsumerSettings,
     most_records,
     parse_settings,
-    security_texts,
 )
 from tidelog.client.core.share_consumer import (
     AcknowledgementDone,
@@ -39,7 +37,6 @@ from tidelog.client.core.share_consumer import (
     ShareRequestFailed,
 )
 from tidelog.client.errors import ClientError, ClosedError, NetworkError, RequestTimeoutError
-from tidelog.client.security import parse_security
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code
 from tidelog.client.shell.consuming.share_calls import ShareCalls
@@ -84,11 +81,7 @@ class ShareConsumer(Generic[K, V]):
         """
         properties = settings or {}
         self.settings: ShareConsumerSettings = parse_settings(ShareConsumerSettings, properties)
-        self._network = Network(
-            bootstrap or str(properties.get(BOOTSTRAP, "")),
-            self.settings,
-            parse_security(security_texts(properties)),
-        )
+        self._network = Network.of(bootstrap, properties, self.settings)
         self._core = ShareConsumerCore(self.settings, jitter=random.random)
         self._calls = ShareCalls(self._network, self.settings, self._core.view)
         self._read_key, self._read_value = key_deserializer, value_deserializer

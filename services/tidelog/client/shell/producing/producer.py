@@ -34,13 +34,10 @@ from tidelog.client.core.producer_batch import (
     SendProduce,
 )
 from tidelog.client.core.settings import (
-    BOOTSTRAP,
     ProducerSettings,
     Properties,
     parse_settings,
-    security_texts,
 )
-from tidelog.client.core.transaction import Transaction, TransactionState
 from tidelog.client.errors import (
     BufferFullError,
     ClientError,
@@ -53,14 +50,19 @@ from tidelog.client.errors import (
 )
 from tidelog.client.handshake import Reply
 from tidelog.client.partitioners import Partitioner, by_key
-from tidelog.client.security import ClientSecurity, parse_security
+from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Serializer, bytes_of
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS
 from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata
 from tidelog.client.shell.producing.produce_requests import produce_answers, produce_request
-from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
+from tidelog.client.shell.producing.transactions import (
+    GroupMetadata,
+    Transaction,
+    TransactionCalls,
+    TransactionState,
+)
 from tidelog.client.shell.tasks import CoreTasks, HomeProcess, now_ms
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET
@@ -136,11 +138,7 @@ class Producer(Generic[K, V]):
         """
         properties = settings or {}
         self.settings: ProducerSettings = parse_settings(ProducerSettings, properties)
-        self._network = Network(
-            bootstrap or str(properties.get(BOOTSTRAP, "")),
-            self.settings,
-            parse_security(security_texts(properties)) if security is None else security,
-        )
+        self._network = Network.of(bootstrap, properties, self.settings, security)
         self._core = ProducerCore(self.settings, choose=random.randrange, jitter=random.random)
         self._key_serializer = key_serializer
         self._value_serializer = value_serializer

@@ -1,18 +1,20 @@
-"""The requests of a transactional producer to its coordinator (KIP-890, transaction.version 2)."""
+"""The states of a transactional producer, and its requests to its coordinator (transaction.version 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.client.calls import GROUP, TRANSACTION
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
 from tidelog.client.core.producer_batch import ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings
-from tidelog.client.errors import ProducerFencedError, UnsupportedApiError
+from tidelog.client.errors import InvalidTransactionStateError, ProducerFencedError, UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming.group_calls import Coordinator, until_answered
 from tidelog.client.shell.network import Network
+from tidelog.kernel.machine import StateTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
@@ -30,6 +32,64 @@ _END_SINCE: Final = 5
 _TXN_OFFSET_COMMIT_OF_V2: Final = 5
 _LAST_INIT_OF_V2: Final = 5
 _FENCED: Final = frozenset({ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH})
+
+
+class TransactionState(Enum):
+    UNINITIALISED = "uninitialised"
+    """Without a producer id."""
+    READY = "ready"
+    """Between two transactions."""
+    OPEN = "open"
+    ENDING = "ending"
+    """Records are still sent, or the coordinator has not answered the commit or abort."""
+    FENCED = "fenced"
+    """A newer producer has the transactional id, or the outcome is unknown. The producer must be closed: the
+    coordinator may still end the transaction, and would take the records of another one into it."""
+
+
+STATES: Final = StateTable(
+    "the transaction",
+    {
+        TransactionState.UNINITIALISED: {TransactionState.READY, TransactionState.FENCED},
+        TransactionState.READY: {TransactionState.OPEN, TransactionState.FENCED},
+        TransactionState.OPEN: {TransactionState.ENDING, TransactionState.FENCED},
+        TransactionState.ENDING: {TransactionState.READY, TransactionState.OPEN, TransactionState.FENCED},
+        TransactionState.FENCED: set(),
+    },
+)
+
+
+class Transaction:
+    """The present transaction of a producer."""
+
+    def __init__(self) -> None:
+        self.state: TransactionState = TransactionState.UNINITIALISED
+        self.has_content: bool = False
+        """Whether a record or an offset was sent, so that the coordinator knows the transaction."""
+
+    def move_to(self, state: TransactionState) -> None:
+        """Raises InvalidTransactionStateError."""
+        if not STATES.allows(self.state, state):
+            raise InvalidTransactionStateError(
+                f"the transaction is {self.state.value}, so it cannot become {state.value}"
+            )
+        self.state = state
+
+    def begin(self) -> None:
+        """Raises InvalidTransactionStateError, also while the previous transaction ends."""
+        if self.state is not TransactionState.READY:
+            raise InvalidTransactionStateError(
+                f"no transaction can begin, because the transaction is {self.state.value}"
+            )
+        self.move_to(TransactionState.OPEN)
+        self.has_content = False
+
+    def check_open(self) -> None:
+        """Raises InvalidTransactionStateError unless a transaction is open."""
+        if self.state is not TransactionState.OPEN:
+            raise InvalidTransactionStateError(
+                f"this needs an open transaction, and the transaction is {self.state.value}"
+            )
 
 
 class GroupMetadata(NamedTuple):
