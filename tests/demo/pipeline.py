@@ -259,8 +259,7 @@ def carriers(delays: DataFrame) -> Table:
 def run(options: argparse.Namespace, console: Console) -> bool:
     from delays import extract_weather
 
-    from tidelog.pipeline.jars import check_java
-    from tidelog.pipeline.session import spark_session
+    from tidelog.pipeline.session import check_java, spark_session
 
     check_java()
     directory: Path = options.directory

@@ -17,7 +17,7 @@ import pytest
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jars import check_java, session_jars
+from tidelog.pipeline.session import check_java, session_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,9 +22,9 @@ from brokerlab.clients import produce_values
 from tidelog.pipeline.archive.job import run_archive
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.formats.value_format import load_value_format
-from tidelog.pipeline.jars import JavaMissingError, check_java
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.pipeline.session import JavaMissingError, check_java
 from tidelog.pipeline.tables.archive_table import ledger_of, read_table
 
 pytestmark = [pytest.mark.integration, pytest.mark.spark]

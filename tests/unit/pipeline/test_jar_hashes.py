@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jars import DELTA_VERSION, JAR_SHA256, SCALA_VERSION, SPARK_VERSION, check_hashes
+from tidelog.pipeline.session import DELTA_VERSION, JAR_SHA256, SCALA_VERSION, SPARK_VERSION, check_hashes
 
 EXPECTED = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a.jar", "b.jar")}
 

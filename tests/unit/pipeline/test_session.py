@@ -13,10 +13,16 @@ from confluent_kafka import Producer
 
 from brokerlab.broker_process import BrokerProcess, free_port
 from tidelog.cli.main import main
-from tidelog.pipeline import jars
+from tidelog.pipeline import session
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jars import JARS_VARIABLE, PROVIDED, JavaMissingError, check_java, session_jars
-from tidelog.pipeline.session import spark_session
+from tidelog.pipeline.session import (
+    JARS_VARIABLE,
+    PROVIDED,
+    JavaMissingError,
+    check_java,
+    session_jars,
+    spark_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +46,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
     old.chmod(0o755)
-    monkeypatch.setattr(jars, "java_command", lambda: str(old))
+    monkeypatch.setattr(session, "java_command", lambda: str(old))
     with pytest.raises(JavaMissingError, match=f"{old} is Java 8"):
         check_java()
 

@@ -9,7 +9,7 @@ from tidelog.pipeline.errors import sentence_of
 PAGE = """[PYTHON_DATA_SOURCE_ERROR] Failed to generate Python data source read partitions: Traceback:
   File "source.py", line 62, in partitions
     raise OffsetsMissingError(
-tidelog.pipeline.segments.layout.OffsetsMissingError: flights-1: offsets 3 to 5 cannot be read: gone
+tidelog.pipeline.segments.log_files.OffsetsMissingError: flights-1: offsets 3 to 5 cannot be read: gone
  SQLSTATE: 38000
 \tat org.apache.spark.Something(Some.scala)
 """

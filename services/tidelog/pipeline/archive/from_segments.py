@@ -34,7 +34,7 @@ from tidelog.pipeline.archive.spec import STOP, ArchiveSpec, Offsets, Ranges, pa
 from tidelog.pipeline.archive.survey import Survey, next_offsets, survey
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments import register
-from tidelog.pipeline.segments.layout import PartitionLog
+from tidelog.pipeline.segments.log_files import PartitionLog
 from tidelog.pipeline.segments.options import STORAGE_PREFIX, to_json
 from tidelog.pipeline.segments.options import next_offsets as next_ends
 from tidelog.pipeline.segments.storage import Storage

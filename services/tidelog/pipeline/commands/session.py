@@ -14,7 +14,7 @@ from tidelog.model.brokers import host_and_port
 from tidelog.pipeline import session
 from tidelog.pipeline.commands.options import F, Options, pairs
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.jars import session_jars
+from tidelog.pipeline.session import session_jars
 from tidelog.process.command_help import DescribedCommand, OutputFormat, output_format, with_format
 
 if TYPE_CHECKING:

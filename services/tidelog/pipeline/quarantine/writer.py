@@ -16,7 +16,7 @@ from tidelog.client.admin.topics import create_topic, describe_topics_setting
 from tidelog.client.cluster import Cluster
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.pipeline.formats.decoder import ERROR_REASON
-from tidelog.pipeline.quarantine.headers import (
+from tidelog.pipeline.quarantine.replay import (
     ARCHIVE,
     LEFT_OUT_BYTES,
     OFFSET,

@@ -32,8 +32,14 @@ from tidelog.log_format.directory import (
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import READ_UNCOMMITTED, OffsetsMissingError, PartitionLog, SegmentFile
-from tidelog.pipeline.segments.log_files import LogDirectoryListing, checkpoint
+from tidelog.pipeline.segments.log_files import (
+    READ_UNCOMMITTED,
+    LogDirectoryListing,
+    OffsetsMissingError,
+    PartitionLog,
+    SegmentFile,
+    checkpoint,
+)
 from tidelog.pipeline.segments.storage import FileEntry, Storage, WritableStorage
 from tidelog.pipeline.segments.visible import visible_logs
 

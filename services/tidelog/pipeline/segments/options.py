@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import (
+from tidelog.pipeline.segments.log_files import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     OffsetsMissingError,

@@ -12,14 +12,17 @@ import pyarrow as pa
 
 from tidelog.log_format.batches import header_problem
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import (
+from tidelog.pipeline.segments.log_files import (
     AbortedBatches,
     AbortedRange,
+    Longs,
     OffsetsMissingError,
     PartitionLog,
     SegmentFile,
+    offset_entries,
+    position_below,
+    time_entries,
 )
-from tidelog.pipeline.segments.log_files import Longs, offset_entries, position_below, time_entries
 from tidelog.pipeline.segments.storage import Storage, is_local
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,

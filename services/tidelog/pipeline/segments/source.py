@@ -50,7 +50,7 @@ from pyspark.sql.types import (
 
 from tidelog.model.text import JsonObject
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
+from tidelog.pipeline.segments.log_files import OffsetsMissingError, PartitionLog
 from tidelog.pipeline.segments.options import (
     Offsets,
     SegmentOptions,

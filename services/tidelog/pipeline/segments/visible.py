@@ -27,6 +27,7 @@ from tidelog.log_format.directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
+    decode_topic_id,
     file_name,
     offsets_of,
 )
@@ -37,18 +38,16 @@ from tidelog.log_format.entries import (
     decode_snapshot,
 )
 from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
+from tidelog.model.topics import topic_id_text
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import (
+from tidelog.pipeline.segments.log_files import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     UNKNOWN_HIGH_WATERMARK,
     AbortedRange,
-    OffsetsMissingError,
     PartitionLog,
-    SegmentFile,
-)
-from tidelog.pipeline.segments.log_files import (
     ReplicaDirectory,
+    SegmentFile,
     batch_position,
     log_directories,
     replica_directories,
@@ -57,6 +56,8 @@ from tidelog.pipeline.segments.log_files import (
 from tidelog.pipeline.segments.storage import FileEntry, Storage
 from tidelog.records.batch import BatchHeader, EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
+
+_ATTEMPTS: Final = 5
 
 
 class OpenTransactions:
@@ -148,19 +149,6 @@ def _cut_to(newest: LeaderEpochs, log: PartitionLog) -> PartitionLog:
         high_watermark=max(agreed_end, log.log_start_offset),
         last_stable_offset=max(min(agreed_end, log.last_stable_offset), log.log_start_offset),
     )
-
-
-__all__ = [
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
-    "AbortedRange",
-    "OffsetsMissingError",
-    "PartitionLog",
-    "SegmentFile",
-    "visible_logs",
-]
-
-_ATTEMPTS: Final = 5
 
 
 def visible_logs(
@@ -276,11 +264,11 @@ def _segments(files: dict[str, FileEntry]) -> tuple[SegmentFile, ...]:
 def _topic_id(storage: Storage, entry: FileEntry | None) -> str | None:
     if entry is None:
         return None
-    for line in storage.read(entry.path).decode("ascii", errors="replace").splitlines():
-        name, _, value = line.partition(": ")
-        if name == "topic_id":
-            return value.strip()
-    return None
+    try:
+        topic_id = decode_topic_id(storage.read(entry.path), entry.path)
+    except CorruptFileError:
+        return None
+    return None if topic_id is None else topic_id_text(topic_id)
 
 
 def _leader_epochs(storage: Storage, entry: FileEntry | None) -> tuple[tuple[int, int], ...]:

@@ -18,15 +18,16 @@ from tidelog.model import protocol_values
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import (
+from tidelog.pipeline.segments.log_files import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     AbortedBatches,
     PartitionLog,
     SegmentFile,
+    batch_position,
     by_name,
+    scan_batches,
 )
-from tidelog.pipeline.segments.log_files import batch_position, scan_batches
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, SeenBatch, Span

@@ -12,7 +12,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
-from tidelog.pipeline.quarantine.headers import OFFSET, PARTITION, TOPIC
+from tidelog.pipeline.quarantine.replay import OFFSET, PARTITION, TOPIC
 from tidelog.pipeline.tables.hashes import (
     RAW_VALUE,
     log_head_hash,

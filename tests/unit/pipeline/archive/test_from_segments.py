@@ -23,7 +23,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.from_segments import SegmentFiles, begin_offsets, explained, run_from_segments
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import PartitionLog
+from tidelog.pipeline.segments.log_files import PartitionLog
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.tables.archive_table import ledger_of, read_table
@@ -146,7 +146,7 @@ def test_sparks_long_error_becomes_one_sentence() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in partitions\n'
-        "tidelog.pipeline.segments.layout.OffsetsMissingError: t-0: offsets 3 to 4 cannot be read: gone\n"
+        "tidelog.pipeline.segments.log_files.OffsetsMissingError: t-0: offsets 3 to 4 cannot be read: gone\n"
         " SQLSTATE: 38000\n=== Streaming Query ===\nIdentifier"
     )
     assert str(explained(text)) == (

@@ -16,8 +16,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.decoder import Decoder
 from tidelog.pipeline.formats.value_format import NamedSchema, ValueFormat, ValueKind
-from tidelog.pipeline.quarantine.headers import Origin, Quarantined, quarantined_of
-from tidelog.pipeline.quarantine.replay import open_survey, records_of
+from tidelog.pipeline.quarantine.replay import Origin, Quarantined, open_survey, quarantined_of, records_of
 from tidelog.pipeline.quarantine.writer import ensure_quarantine_topic, send_to_quarantine
 
 if TYPE_CHECKING:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tidelog.pipeline.quarantine.headers import Origin, note_of, quarantined_of, replayed_origin
-from tidelog.pipeline.quarantine.replay import REPLAY_ORIGIN, batches_of, put_back_record, size_of
+from tidelog.pipeline.quarantine.replay import (
+    REPLAY_ORIGIN,
+    Origin,
+    batches_of,
+    note_of,
+    put_back_record,
+    quarantined_of,
+    replayed_origin,
+    size_of,
+)
 from tidelog.records.record import Record
 
 ERROR_HEADERS = (

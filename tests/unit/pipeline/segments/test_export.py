@@ -20,9 +20,9 @@ from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.commands.export_segments import command
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.export import ExportSettings, ExportSummary, export_segments
-from tidelog.pipeline.segments.layout import OffsetsMissingError
+from tidelog.pipeline.segments.log_files import AbortedRange, OffsetsMissingError
 from tidelog.pipeline.segments.storage import Storage, WritableStorage
-from tidelog.pipeline.segments.visible import AbortedRange, visible_logs
+from tidelog.pipeline.segments.visible import visible_logs
 
 PLACE = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import AbortedRange, PartitionLog
+from tidelog.pipeline.segments.log_files import AbortedRange, PartitionLog
 from tidelog.pipeline.segments.visible import choose_replicas
 
 

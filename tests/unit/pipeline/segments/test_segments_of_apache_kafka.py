@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.clients import consume_messages, create_topic, new_producer, produce_values
 from brokerlab.kafka_jars import PEER, KafkaUnavailableError, PeerKafka, find_jars
-from tidelog.pipeline.segments.layout import READ_UNCOMMITTED, PartitionLog
+from tidelog.pipeline.segments.log_files import READ_UNCOMMITTED, PartitionLog
 from tidelog.pipeline.segments.slices import SegmentPlanner, SliceReader
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
+from tidelog.pipeline.segments.log_files import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, SliceReader, tasks
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.records.batch import BATCH_HEADER_BYTES, EndTransactionMarker, assemble_batch, iterate_headers

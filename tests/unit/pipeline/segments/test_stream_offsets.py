@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
+from tidelog.pipeline.segments.log_files import OffsetsMissingError, PartitionLog
 from tidelog.pipeline.segments.options import (
     OffsetsOption,
     ends_now,

@@ -18,9 +18,9 @@ from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.segments.layout import READ_UNCOMMITTED
+from tidelog.pipeline.segments.log_files import READ_UNCOMMITTED, AbortedRange
 from tidelog.pipeline.segments.storage import Storage
-from tidelog.pipeline.segments.visible import AbortedRange, visible_logs
+from tidelog.pipeline.segments.visible import visible_logs
 
 PLACE = TopicPartition("t", 0)
 
