@@ -21,7 +21,7 @@ from tidelog.broker.net.connection import Connection
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
 from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.isr import IsrMaintenance
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher

@@ -16,7 +16,7 @@ from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.net.authentication import Authenticator
 from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.parts import BrokerParts, BrokerState
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher

@@ -12,7 +12,7 @@ from tidelog.broker.hosting.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.net.listener import ConnectionLoad
 from tidelog.broker.requests.waiting import Purgatory, Waiter
-from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.security.client_quotas import ClientQuotas, Samples
 from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview

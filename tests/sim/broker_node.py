@@ -15,7 +15,7 @@ from sim.store import SimStore
 from sim.tcp import SimListener
 from tidelog.broker.hosting.life import BrokerLife
 from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.isr import IsrMaintenance
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.kernel.timer import LoopTimer

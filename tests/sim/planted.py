@@ -18,9 +18,9 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.core import NO_FLUSH_MESSAGES, PartitionCore
 from tidelog.broker.partition.events import Effect, ProposeIsr
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.broker.replication.follower.followed_partition import FollowedPartition
-from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
-from tidelog.broker.replication.leader import isr_writer
+from tidelog.broker.replication import isr
+from tidelog.broker.replication.followed_partition import FollowedPartition
+from tidelog.broker.replication.leader_fetcher import LeaderFetcher
 from tidelog.broker.share.deliveries import StateWrite
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition
@@ -107,8 +107,8 @@ def isr_add_without_broker_epoch() -> Iterator[None]:
             return Compare(key, CompareTarget.CREATE_REVISION, UNKNOWN_EPOCH, CompareOperator.GREATER)
 
     with (
-        patch.object(isr_writer, "Compare", Unchecked),
-        patch.object(isr_writer, "_is_alive", lambda *_: True),
+        patch.object(isr, "Compare", Unchecked),
+        patch.object(isr, "_is_alive", lambda *_: True),
         patch.object(faults, "PROPOSAL_WEIGHT", FREQUENT),
     ):
         yield

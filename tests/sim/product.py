@@ -34,7 +34,7 @@ def installed(world: World) -> Iterator[None]:
     try:
         with (
             patch("tidelog.rpc.grpc_broker_commands._Connection", SimCommandConnection),
-            patch("tidelog.broker.replication.follower.leader_connector.open_connection", open_connection),
+            patch("tidelog.broker.replication.leader_connector.open_connection", open_connection),
             patch("tidelog.broker.handlers.fetch.is_resident", lambda *_: False),
             patch("tidelog.broker.hosting.life.read_boot_id", _boot_id),
             patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),

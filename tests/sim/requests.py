@@ -12,7 +12,7 @@ from typing import Any
 
 from sim.loop import MS_PER_S, PROCESS, SimProcess
 from sim.network import REFUSED_AFTER_S, Network
-from tidelog.broker.replication.follower.leader_connection import (
+from tidelog.broker.replication.leader_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     ConnectionLostError,
     Question,

@@ -12,7 +12,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from tidelog.broker.security.quotas.rates import MS_PER_S
+from tidelog.broker.security.client_quotas import MS_PER_S
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
 from tidelog.model.errors import ErrorCode
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from tidelog.broker.hosting.log_cleaner import LogCleaner
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.net.listener import ConnectionLoad, Listener
-    from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
-    from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
     from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.requests.waiting import Purgatory, WaitingRequests
-    from tidelog.broker.security.quotas.client_quotas import ClientQuotas
+    from tidelog.broker.security.client_quotas import ClientQuotas
     from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
     from tidelog.kernel.instants import MonotonicMs

@@ -19,17 +19,16 @@ from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.hosting.replica import IsrChanges
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.replication.follower.followed_partition import FollowerContext
-from tidelog.broker.replication.follower.replica_fetchers import RecoveryPointCheckpoint, ReplicaFetchers
-from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.replication.followed_partition import FollowerContext
+from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.replication.replica_fetchers import RecoveryPointCheckpoint, ReplicaFetchers
 from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
 from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.broker.security.audit import AUDIT
-from tidelog.broker.security.authorization.authorizer import Authorizer
-from tidelog.broker.security.quotas.charge import RequestQuotas
-from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
-from tidelog.broker.security.quotas.mutations import MutationQuotas
+from tidelog.broker.security.authorizer import Authorizer
+from tidelog.broker.security.charge import MutationQuotas, RequestQuotas
+from tidelog.broker.security.client_quotas import ClientQuotas, Samples
 from tidelog.kernel.clock import Clock, SteadyClock
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps

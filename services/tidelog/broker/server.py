@@ -26,7 +26,7 @@ from tidelog.broker.net.connection import Dispatch
 from tidelog.broker.net.listener import ConnectionLimits, Listener
 from tidelog.broker.net.tls import ServerCertificates, TlsFileError
 from tidelog.broker.parts import BrokerParts, BrokerState
-from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.isr import IsrMaintenance
 from tidelog.broker.requests.chain import RequestChain
 from tidelog.broker.requests.dispatch import Dispatcher
 from tidelog.kernel.clock import Clock, SystemClock

@@ -51,8 +51,6 @@ def unserved_resource(resource_type: int) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 
-# -- loggers
-
 ROOT_LOGGER: Final = "root"
 PART_LOGGERS: Final = (
     "tidelog.audit",

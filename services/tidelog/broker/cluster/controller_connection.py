@@ -14,7 +14,7 @@ from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, Producer
 from tidelog.wire import codec
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.quotas.mutations import MutationQuotas
+    from tidelog.broker.security.charge import MutationQuotas
     from tidelog.wire.schema import Message
 
 Answer = TypeVar("Answer")

@@ -18,7 +18,7 @@ from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.coordination.coordination import Coordination, NamedRequest, forward_body
 from tidelog.broker.requests.error_responses import Items, item_error, items_of, refusal
 from tidelog.broker.requests.request import Answer, EncodedBody, Reply, RequestContext
-from tidelog.broker.security.authorization.judging import GROUP_OPERATIONS
+from tidelog.broker.security.judging import GROUP_OPERATIONS
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardId, ShardKind

@@ -11,8 +11,7 @@ import uuid
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.client_telemetry.instances import COMPRESSION_TYPES
-from tidelog.broker.client_telemetry.series import InvalidMetricsError, decode_push
+from tidelog.broker.client_telemetry.receiver import COMPRESSION_TYPES, InvalidMetricsError, decode_push
 from tidelog.broker.requests.request import NO_REPLY
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.get_telemetry_subscriptions import (
@@ -24,8 +23,7 @@ from tidelog.wire.messages.push_telemetry import PushTelemetryRequest, PushTelem
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tidelog.broker.client_telemetry.instances import ClientInstance
-    from tidelog.broker.client_telemetry.receiver import ClientTelemetry
+    from tidelog.broker.client_telemetry.receiver import ClientInstance, ClientTelemetry
     from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.kernel.clock import Clock
 

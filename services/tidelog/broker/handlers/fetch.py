@@ -23,7 +23,7 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.net.socket_io import is_resident
 from tidelog.broker.partition.core import PartitionCore
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
     FollowerRequest,
@@ -38,7 +38,7 @@ from tidelog.broker.requests.client_fetch_sessions import (
 )
 from tidelog.broker.requests.request import PARKED, Answer, RequestContext
 from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
-from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.authorizer import Authorizer
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic

@@ -36,7 +36,7 @@ from tidelog.broker.replication.fetch_wire import (
     PartitionNews,
     encode_answer,
 )
-from tidelog.broker.replication.leader.follower_fetch_sessions import (
+from tidelog.broker.replication.follower_fetch_sessions import (
     FollowerFetchPosition,
     FollowerFetchSession,
     FollowerFetchSessions,

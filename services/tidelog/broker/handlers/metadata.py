@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.broker.coordination.internal_topics import internal_topic
 from tidelog.broker.requests.request import EncodedBody
-from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from tidelog.broker.security.judging import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from tidelog.kernel.slices import in_slices, run_in_slices
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER

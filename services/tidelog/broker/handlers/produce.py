@@ -49,7 +49,7 @@ from tidelog.broker.requests.request import (
     RequestContext,
 )
 from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
-from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.authorizer import Authorizer
 from tidelog.kernel.clock import JUMP_MS, Clock
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.slices import run_in_slices

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.broker.security.authorization.judging import NO_AUTHORIZER
+from tidelog.broker.security.judging import NO_AUTHORIZER
 from tidelog.kernel.slices import in_slices
 from tidelog.model.acl import ANONYMOUS, AclFilter, AclOperation, Principal, ResourceType, acl_filter
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.current_settings import CurrentSettings
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.requests.request import Answer, Reply, RequestContext
-    from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.broker.security.authorizer import Authorizer
     from tidelog.kernel.clock import Clock
     from tidelog.metadata.entries import DelegationTokenEntry
 

@@ -171,8 +171,6 @@ class ShareFetch:
         self._is_looking = False
         """Whether a look at all partitions in slices is in progress."""
 
-    # -- waiting
-
     async def acknowledge_in_slices(self) -> Reply:
         """Takes many acknowledgements, then waits. The request is parked already."""
         await run_in_slices(self._acknowledgements.begin())
@@ -366,8 +364,6 @@ class ShareFetch:
             raise used.failure
         used = self._used[where] = self._parts.partitions.use(self._key(where), replica, self._session.key)
         return replica, used
-
-    # -- the response
 
     def answer(self) -> None:
         """Sends the response of a request that waited."""

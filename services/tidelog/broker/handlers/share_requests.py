@@ -1,4 +1,9 @@
-"""The parts that ShareFetch and ShareAcknowledge have in common: sessions, acknowledgements and errors."""
+"""ShareAcknowledge v1 and v2: a member of a share group says what became of its records (KIP-932). ShareFetch
+uses the parts that both APIs have in common: sessions, acknowledgements and errors.
+
+The response leaves when the share coordinator has stored the acknowledgements. Source: Kafka's
+`SharePartitionManager.acknowledge`.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,29 @@ from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.requests.request import RequestContext, RequestSource
+from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext, RequestSource
 from tidelog.broker.requests.waiting import DelayedRequest, WaitingRequests
-from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.authorizer import Authorizer
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult
 from tidelog.broker.share.share_partitions import RANGES_OF_A_STEP, SharePartitions
-from tidelog.broker.share.share_sessions import SessionKey
+from tidelog.broker.share.share_sessions import SessionKey, ShareSession, is_final, is_initial
 from tidelog.kernel.instants import MonotonicMs
-from tidelog.kernel.steps import Steps
+from tidelog.kernel.slices import run_in_slices
+from tidelog.kernel.steps import Steps, all_at_once
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import MAX_NAME_BYTES, SharePartitionKey, TopicPartition, is_too_long
 from tidelog.settings.group_settings import GroupSettings
+from tidelog.wire.messages.share_acknowledge import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareAcknowledgeRequest,
+    ShareAcknowledgeResponse,
+    ShareAcknowledgeTopicResponse,
+)
 
 ACKNOWLEDGE_TIMEOUT_MS: Final = 15_000
 """The time after which an acknowledgement that is still being stored fails with REQUEST_TIMED_OUT. It is half
@@ -93,8 +107,6 @@ class ShareRequestParts(NamedTuple):
         """Yields the id, host, port and rack of brokers, so that a client need not ask for them."""
         for node, endpoint in self.metadata.nodes(leaders, listener_name):
             yield node.broker_id, endpoint.host, endpoint.port, node.rack
-
-    # -- sessions
 
     def watch_connection(self, connection: RequestSource) -> None:
         """Ends the sessions of a connection with it."""
@@ -237,3 +249,79 @@ def _checked(batches: Sequence[WireBatch], *, may_renew: bool) -> list[Acknowled
         checked.append(AcknowledgedBatch(batch.first_offset, batch.last_offset, types))
         end = batch.last_offset
     return checked
+
+
+class ShareAcknowledgeHandler:
+    """Answers ShareAcknowledge."""
+
+    def __init__(self, parts: ShareRequestParts) -> None:
+        self._parts = parts
+
+    def handle(self, request: ShareAcknowledgeRequest, context: RequestContext) -> Answer:
+        parts, sessions = self._parts, self._parts.partitions.sessions
+        try:
+            key = session_key(request.group_id, request.member_id)
+            if is_initial(request.share_session_epoch):
+                raise KafkaError(ErrorCode.INVALID_SHARE_SESSION_EPOCH)
+            closing = sessions.find(key) if is_final(request.share_session_epoch) else None
+            if closing is None:
+                sessions.continue_(key, request.share_session_epoch)
+        except KafkaError as error:
+            return ShareAcknowledgeResponse(error_code=error.code, error_message=error.client_message)
+        may_renew = request.is_renew_ack and parts.group_settings(key.group_id).share_renew_acknowledge_enable
+        acknowledgements = Acknowledgements(parts, context, key, may_renew=may_renew)
+        for topic in request.topics:
+            for partition in topic.partitions:
+                acknowledgements.add(
+                    topic.topic_id, partition.partition_index, partition.acknowledgement_batches
+                )
+        if acknowledgements.is_long:
+            return self._in_slices(acknowledgements, key, context, closing)
+        all_at_once(acknowledgements.begin())
+        if closing is not None:
+            parts.partitions.end_session(closing)
+        if acknowledgements.is_done():
+            return self._response(acknowledgements, key, context)
+        unanswered = context.park()
+        self._wait(acknowledgements, key, context)
+        return unanswered
+
+    async def _in_slices(
+        self,
+        acknowledgements: Acknowledgements,
+        key: SessionKey,
+        context: RequestContext,
+        closing: ShareSession | None,
+    ) -> Reply:
+        await run_in_slices(acknowledgements.begin())
+        if closing is not None:
+            self._parts.partitions.end_session(closing)
+        if acknowledgements.is_done():
+            return self._response(acknowledgements, key, context)
+        self._wait(acknowledgements, key, context)
+        return PARKED
+
+    def _wait(self, acknowledgements: Acknowledgements, key: SessionKey, context: RequestContext) -> None:
+        acknowledgements.wait(lambda: context.reply(self._response(acknowledgements, key, context)))
+
+    def _response(
+        self, acknowledgements: Acknowledgements, key: SessionKey, context: RequestContext
+    ) -> ShareAcknowledgeResponse:
+        parts = self._parts
+        lock_ms = parts.group_settings(key.group_id).share_record_lock_duration_ms
+        response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=lock_ms)
+        leaders: set[int] = set()
+        for (_, topic_id, index), result in acknowledgements.results:
+            error = result.error or ErrorCode.NONE
+            leader = parts.current_leader(topic_id, index) if error in MOVED else UNKNOWN_LEADER
+            leaders.add(leader[0])
+            data = PartitionData(
+                index, error, result.message if error else None, current_leader=LeaderIdAndEpoch(*leader)
+            )
+            if not response.responses or response.responses[-1].topic_id != topic_id:
+                response.responses.append(ShareAcknowledgeTopicResponse(topic_id, []))
+            response.responses[-1].partitions.append(data)
+        response.node_endpoints = [
+            NodeEndpoint(*endpoint) for endpoint in parts.endpoints(leaders, context.listener_name)
+        ]
+        return response

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.requests.request import RequestContext
-    from tidelog.broker.security.authorization.authorizer import Authorizer
+    from tidelog.broker.security.authorizer import Authorizer
     from tidelog.kernel.clock import Clock
     from tidelog.settings.group_settings import GroupSettingsView
 

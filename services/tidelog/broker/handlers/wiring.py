@@ -92,14 +92,14 @@ def delete_records(parts: BrokerParts) -> Family:
 
 def api_versions(parts: BrokerParts, versions: list[tuple[int, int, int]]) -> Family:
     """Takes the key, the first and the last version of each API."""
-    from tidelog.broker.handlers.api_versions import ApiVersionsHandler
+    from tidelog.broker.handlers.handshakes import ApiVersionsHandler
 
     handler = ApiVersionsHandler(parts.metadata, parts.current_settings.broker.node_id, versions)
     return {ApiKey.API_VERSIONS: Handling(handler.handle)}
 
 
 def sasl(parts: BrokerParts) -> Family:
-    from tidelog.broker.handlers.sasl import sasl_authenticate, sasl_handshake
+    from tidelog.broker.handlers.handshakes import sasl_authenticate, sasl_handshake
 
     return {
         ApiKey.SASL_HANDSHAKE: Handling(sasl_handshake),
@@ -217,9 +217,8 @@ def transactions(parts: BrokerParts) -> Family:
 
 
 def share(parts: BrokerParts) -> Family:
-    from tidelog.broker.handlers.share_acknowledge import ShareAcknowledgeHandler
     from tidelog.broker.handlers.share_fetch import ShareFetchHandler
-    from tidelog.broker.handlers.share_requests import ShareRequestParts
+    from tidelog.broker.handlers.share_requests import ShareAcknowledgeHandler, ShareRequestParts
 
     requests = ShareRequestParts(
         parts.hosted,

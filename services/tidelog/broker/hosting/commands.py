@@ -14,7 +14,7 @@ from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting import Hosting
-from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import run_in_slices

@@ -21,7 +21,7 @@ from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EligibleLeadersSwitched
-from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting import WaitingRequests
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.slices import run_in_slices

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tidelog.broker.log.log_config import segments_with_unread_times
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.log_format.batches import TornLogError
 from tidelog.model.errors import KafkaError
 

@@ -33,8 +33,8 @@ from tidelog.broker.log.cleaning.segment_files import remove_cleaned_files
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import Segment
-from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import known_max_timestamp

@@ -62,8 +62,8 @@ from tidelog.broker.partition.events import (
     Truncated,
     TruncateTo,
 )
-from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
+from tidelog.broker.partition.roles import FetchState
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.log_format.entries import AbortedTransaction
 from tidelog.metrics.telemetry import TopicTraffic

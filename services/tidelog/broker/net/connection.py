@@ -211,8 +211,6 @@ class Connection(RequestSource):
         """The client's address for logs, with an IPv6 address in brackets."""
         return host_and_port(self.peer_host, self.peer_port)
 
-    # -- calls of the transport
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peername = transport.get_extra_info("peername")
@@ -256,8 +254,6 @@ class Connection(RequestSource):
         self._process()
         if self._frames.is_starved:
             self._await_memory()
-
-    # -- requests
 
     def _await_memory(self) -> None:
         """Stops reading a frame until the budget has memory for the rest."""
@@ -423,8 +419,6 @@ class Connection(RequestSource):
         self._unmute = None
         self.end_barrier()
 
-    # -- responses
-
     def answer_now(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
         """Sends the response of a request that was just started."""
         if context.route.may_answer_large:
@@ -515,8 +509,6 @@ class Connection(RequestSource):
         if self._unread.amount:
             self._count_unread()
         self._resume_soon()
-
-    # -- the end
 
     def refuse(self, reason: str) -> None:
         """Closes the connection of a client that broke the protocol, and logs the reason."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.cluster.current_settings import CurrentSettings
     from tidelog.broker.net.authentication import Authenticator
-    from tidelog.broker.security.quotas.client_quotas import ClientQuotas
+    from tidelog.broker.security.client_quotas import ClientQuotas
     from tidelog.kernel.timer import Timer
     from tidelog.metrics.telemetry import Telemetry
 

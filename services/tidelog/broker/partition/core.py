@@ -3,7 +3,7 @@ what must be cut off.
 
 `step(event) -> effects`. The shell (`broker/hosting/replica.py`) carries the effects out and reports the
 outcome as further events, so the same core runs in the broker and in the simulator. The rest of the leader's
-state is in `leader_role.py`; the follower's rule for truncation is in `follower_role.py`. Sources: KIP-98,
+state and the follower's rule for truncation are in `roles.py`. Sources: KIP-98,
 KIP-101, KIP-279, KIP-320, KIP-497, KIP-890, KIP-903, KIP-966; Kafka's `Partition` and `UnifiedLog`.
 """
 
@@ -61,10 +61,14 @@ from tidelog.broker.partition.events import (
     VerificationRefused,
     VerifyTransaction,
 )
-from tidelog.broker.partition.follower_role import FetchState, truncation_for
-from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
 from tidelog.broker.partition.producer_state import ProducerState, TransactionMarker
-from tidelog.broker.partition.refused_batches import RefusedBatches
+from tidelog.broker.partition.roles import (
+    FetchState,
+    LeaderRole,
+    RefusedBatches,
+    eligible_after,
+    truncation_for,
+)
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.leader_epochs import (
     UNDEFINED_EPOCH,

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.handlers import wiring
-from tidelog.broker.security.authorization import rules
-from tidelog.broker.security.authorization.judging import (
+from tidelog.broker.security import rules
+from tidelog.broker.security.judging import (
     ALTER,
     ALTER_CONFIGS,
     CLUSTER,

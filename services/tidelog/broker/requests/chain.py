@@ -7,11 +7,14 @@ charges before, and encodes after.
 
 ApiVersions lists the APIs of a feature that is off (its finalized level is 0, KIP-1022), as in Kafka. They
 are answered with UNSUPPORTED_VERSION.
+
+Long requests are judged in slices, after which a coroutine calls their handler. What is denied or hidden in
+the response is left to `RequestContext.edit`, except for a response that is there at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,40 +28,34 @@ from tidelog.broker.coordination.batched import (
 from tidelog.broker.coordination.coordination import NamedRequest, forward_named, named_decoder
 from tidelog.broker.requests.apis import APIS, TO_CONTROLLER, ToShard
 from tidelog.broker.requests.error_responses import error_response
-from tidelog.broker.requests.request import Answer, Handling, RequestContext
+from tidelog.broker.requests.request import Answer, EncodedBody, Handling, Reply, RequestContext, Unanswered
 from tidelog.broker.security.audit import audited
-from tidelog.broker.security.authorization.gate import guarded
+from tidelog.broker.security.authorizer import Authorizer
+from tidelog.broker.security.judging import InHandler, Judgement, Requirement
+from tidelog.kernel.slices import in_slices
+from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
+    from tidelog.broker.cluster.current_settings import CurrentSettings
     from tidelog.broker.cluster.metadata_view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.parts import BrokerParts
     from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.wire.schema import Message
 
-
-def with_feature(api_key: int, feature: str, handling: Handling, metadata: MetadataView) -> Handling:
-    """Returns a handling that refuses the requests of an API while its feature is off."""
-    handle: Callable[[Any, RequestContext], Answer] = handling.handle
-
-    @wraps(handle)
-    def handle_if_on(request: Any, context: RequestContext) -> Answer:
-        if metadata.features.level(feature) > 0:
-            return handle(request, context)
-        return _refusal(api_key, context.api_version, request)
-
-    return handling._replace(handle=handle_if_on)
-
-
-def _refusal(api_key: int, version: int, request: Any) -> Message:
-    """Returns UNSUPPORTED_VERSION in the form of the API. A request to a coordinator still has its body."""
-    body = getattr(request, "body", None)
-    message = request if body is None else codec.request_decoder(api_key, version)(body, 0)[0]
-    return error_response(api_key, version, message, ErrorCode.UNSUPPORTED_VERSION)
+_DESCRIBED: Final = frozenset(
+    {
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.SHARE_GROUP_DESCRIBE,
+        ApiKey.STREAMS_GROUP_DESCRIBE,
+    }
+)
+"""The APIs whose answers the broker completes with the operations that the client may do."""
 
 
 class RequestChain:
@@ -106,17 +103,6 @@ async def _forward_to_controller(
     return await controller.forward_or_refuse(api_key, request, context, refuse)
 
 
-_DESCRIBED: Final = frozenset(
-    {
-        ApiKey.DESCRIBE_GROUPS,
-        ApiKey.CONSUMER_GROUP_DESCRIBE,
-        ApiKey.SHARE_GROUP_DESCRIBE,
-        ApiKey.STREAMS_GROUP_DESCRIBE,
-    }
-)
-"""The APIs whose answers the broker completes with the operations that the client may do."""
-
-
 def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
     kind, batched_from = to.kind, to.batched_from
     if batched_from is None:
@@ -135,3 +121,113 @@ def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling
         return forward_several(coordination, kind, request, context)
 
     return Handling(handle, decoder)
+
+
+def with_feature(api_key: int, feature: str, handling: Handling, metadata: MetadataView) -> Handling:
+    """Returns a handling that refuses the requests of an API while its feature is off."""
+    handle: Callable[[Any, RequestContext], Answer] = handling.handle
+
+    @wraps(handle)
+    def handle_if_on(request: Any, context: RequestContext) -> Answer:
+        if metadata.features.level(feature) > 0:
+            return handle(request, context)
+        return _refusal(api_key, context.api_version, request)
+
+    return handling._replace(handle=handle_if_on)
+
+
+def _refusal(api_key: int, version: int, request: Any) -> Message:
+    """Returns UNSUPPORTED_VERSION in the form of the API. A request to a coordinator still has its body."""
+    body = getattr(request, "body", None)
+    message = request if body is None else codec.request_decoder(api_key, version)(body, 0)[0]
+    return error_response(api_key, version, message, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def guarded(
+    api_key: int,
+    needs: Iterable[Requirement],
+    handling: Handling,
+    authorizer: Authorizer,
+    settings: CurrentSettings,
+) -> Handling:
+    """Returns a handling that passes on only what the client may do."""
+    requirements = [each for each in needs if not isinstance(each, InHandler)]
+    if not requirements:
+        return handling
+    handle = handling.handle
+
+    def handle_guarded(request: Any, context: RequestContext) -> Answer:  # Any: the request of the API
+        message = _message(api_key, request, context.api_version)
+        creates = settings.broker.auto_create_topics_enable
+        judgement = Judgement(api_key, authorizer, context, message, creates)
+        rest = in_slices(_judge(judgement, requirements))
+        return handle_judged(judgement, request) if rest is None else handle_later(rest, judgement, request)
+
+    async def handle_later(
+        rest: Coroutine[object, None, None],
+        judgement: Judgement,
+        request: Any,  # the request of the API
+    ) -> Reply:
+        await rest
+        answer = handle_judged(judgement, request)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def handle_judged(judgement: Judgement, request: Any) -> Answer:  # Any: the request of the API
+        if judgement.refusal is not None:
+            return judgement.refusal
+        context = judgement.context
+        if judgement.edits:
+            context.edit = judgement.edit
+        if judgement.is_nothing_left:
+            return codec.response_class(api_key)()
+        if judgement.is_changed:
+            request = _with_message(api_key, request, judgement.message, context.api_version)
+        if judgement.describable is not None:
+            request = request._replace(describable=partial(judgement.describable, judgement))
+        answer = handle(request, context)
+        return _edited(judgement, answer) if judgement.edits else answer
+
+    return handling._replace(handle=handle_guarded)
+
+
+def _judge(judgement: Judgement, requirements: Iterable[Requirement]) -> Steps[None]:
+    """Applies the requirements until one of them refuses the whole request."""
+    for requirement in requirements:
+        steps = requirement.apply(judgement)
+        if steps is not None:
+            yield from steps
+        if judgement.refusal is not None:
+            return
+
+
+def _edited(judgement: Judgement, answer: Answer) -> Answer:
+    """Edits a response that is there already, in slices. Any other is edited when it is sent."""
+    if isinstance(answer, EncodedBody | Unanswered | Coroutine):
+        return answer
+    judgement.context.edit = None
+    rest = in_slices(judgement.edit(answer))
+    return answer if rest is None else _edited_later(rest, answer)
+
+
+async def _edited_later(rest: Coroutine[object, None, None], answer: Reply) -> Reply:
+    await rest
+    return answer
+
+
+def _message(api_key: int, request: Any, version: int) -> Any:
+    """Returns the decoded request. A handler that passes a request on may have decoded only its beginning."""
+    if isinstance(request, WholeRequest):
+        return request.message
+    if isinstance(request, NamedRequest):
+        return codec.request_decoder(api_key, version)(request.body, 0)[0]
+    return request
+
+
+def _with_message(api_key: int, request: Any, message: Any, version: int) -> Any:
+    """Returns the request with another message, in the form that its handler takes."""
+    if not isinstance(request, (WholeRequest, NamedRequest)):
+        return message
+    body = b"".join(map(bytes, codec.request_encoder(api_key, version)(message)))
+    if isinstance(request, WholeRequest):
+        return WholeRequest(message, body)
+    return NamedRequest(request.name, body)

@@ -20,7 +20,7 @@ from tidelog.wire.headers import SIZE_BYTES, response_begin
 
 if TYPE_CHECKING:
     from tidelog.broker.net.socket_io import Chunk
-    from tidelog.broker.security.authorization.access import Access
+    from tidelog.broker.security.access import Access
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.model.errors import ErrorCode
     from tidelog.wire.schema import Buffer, Message
@@ -214,7 +214,7 @@ class RequestSteps(Protocol):
 
 
 class RequestCharge(Protocol):
-    """Charges one request to the quotas of its client (`broker/security/quotas/charge.py`). A request has one
+    """Charges one request to the quotas of its client (`broker/security/charge.py`). A request has one
     only if its client has a quota.
     """
 

@@ -21,7 +21,7 @@ import structlog
 
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import is_rack_aware
-from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.requests.request import RequestContext
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import SLICE_MS

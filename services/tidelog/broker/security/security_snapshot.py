@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog.broker.security.authorization.acl_index import AclIndex
+from tidelog.broker.security.acl_index import AclIndex
 from tidelog.metadata.entries import (
     AclEntry,
     ClientMetricsEntry,

@@ -26,8 +26,8 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import LongWalkError
-from tidelog.broker.replication.follower.leader_connection import LeaderConnection, LeaderLink, Question
-from tidelog.broker.replication.follower.leader_connector import LeaderConnector
+from tidelog.broker.replication.leader_connection import LeaderConnection, LeaderLink, Question
+from tidelog.broker.replication.leader_connector import LeaderConnector
 from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokerlab.counted_work import lines_of
-from tidelog.broker.security.authorization import acl_index
-from tidelog.broker.security.authorization.access import MAX_REMEMBERED_DECISIONS, Access
-from tidelog.broker.security.authorization.acl_index import AclIndex, client_address
+from tidelog.broker.security import acl_index
+from tidelog.broker.security.access import MAX_REMEMBERED_DECISIONS, Access
+from tidelog.broker.security.acl_index import AclIndex, client_address
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.acl import (
     AclBinding,

@@ -9,8 +9,8 @@ import pytest
 
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.requests.request import RequestContext
-from tidelog.broker.security.authorization.acl_index import AclIndex, Address
-from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.acl_index import AclIndex, Address
+from tidelog.broker.security.authorizer import Authorizer
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry, DelegationTokenEntry, ScramCredentialEntry, SecurityEntry

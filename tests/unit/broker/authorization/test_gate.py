@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from brokerlab.in_memory_broker import InMemoryBroker
 from fuzz.mutation import RequestSource
 from tidelog.broker.requests.apis import APIS
-from tidelog.broker.security.authorization.judging import Judgement
-from tidelog.broker.security.authorization.rules import hide_topologies, judge_describe_share_group_offsets
+from tidelog.broker.security.judging import Judgement
+from tidelog.broker.security.rules import hide_topologies, judge_describe_share_group_offsets
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (

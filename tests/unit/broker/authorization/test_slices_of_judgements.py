@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
 from brokerlab.scripted_coordinator import ScriptedCoordinator, shard_partitions
-from tidelog.broker.security.authorization.acl_index import AclIndex, Address
-from tidelog.broker.security.authorization.judging import Judgement
-from tidelog.broker.security.authorization.rules import _shown_topics
+from tidelog.broker.security.acl_index import AclIndex, Address
+from tidelog.broker.security.judging import Judgement
+from tidelog.broker.security.rules import _shown_topics
 from tidelog.kernel import slices
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry

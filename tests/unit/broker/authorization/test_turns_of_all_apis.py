@@ -13,11 +13,11 @@ from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import MetadataView
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.requests.apis import APIS
+from tidelog.broker.requests.chain import guarded
 from tidelog.broker.requests.request import Handling, RequestContext, RequestSource, Route
-from tidelog.broker.security.authorization.acl_index import AclIndex, Address
-from tidelog.broker.security.authorization.authorizer import Authorizer
-from tidelog.broker.security.authorization.gate import guarded
-from tidelog.broker.security.authorization.judging import By, Each, Shown
+from tidelog.broker.security.acl_index import AclIndex, Address
+from tidelog.broker.security.authorizer import Authorizer
+from tidelog.broker.security.judging import By, Each, Shown
 from tidelog.kernel import slices
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.steps import all_at_once

@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker.client_telemetry import instances as module
-from tidelog.broker.client_telemetry.instances import ZERO_ID, ClientInstances
+from tidelog.broker.client_telemetry import receiver as module
+from tidelog.broker.client_telemetry.receiver import ZERO_ID, ClientInstances
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.client_metrics import DEFAULT_INTERVAL_MS, parse_subscription
 from tidelog.model.errors import ErrorCode, KafkaError

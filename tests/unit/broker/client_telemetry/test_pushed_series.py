@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tidelog.broker.client_telemetry import series as module
-from tidelog.broker.client_telemetry.series import (
+from tidelog.broker.client_telemetry import receiver as module
+from tidelog.broker.client_telemetry.receiver import (
     MAX_MESSAGES,
     MAX_RESOURCES,
     ClientSeries,

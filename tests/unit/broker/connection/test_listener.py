@@ -21,7 +21,7 @@ from tidelog.broker.net import listener as listener_module
 from tidelog.broker.net.connection import Connection
 from tidelog.broker.net.listener import MAX_EXCESS_S, ConnectionLimits, Listener
 from tidelog.broker.requests.request import RequestContext
-from tidelog.broker.security.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.security.client_quotas import ClientQuotas, Samples
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.telemetry import Telemetry

@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, Peer, parts
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.requests.request import PARKED
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import assign_offset_and_epoch, parse_header

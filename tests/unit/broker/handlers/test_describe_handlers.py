@@ -9,7 +9,7 @@ import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, CLUSTER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.handlers import transactions as describe_producers_handler
-from tidelog.broker.security.authorization.judging import CLUSTER_OPERATIONS, NOT_ASKED
+from tidelog.broker.security.judging import CLUSTER_OPERATIONS, NOT_ASKED
 from tidelog.kernel import slices
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.cluster.metadata_view import MetadataView
-from tidelog.broker.security.authorization.judging import TOPIC_OPERATIONS
+from tidelog.broker.security.judging import TOPIC_OPERATIONS
 from tidelog.model.errors import ErrorCode
 from tidelog.rpc.broker_commands import DeletedTopic, TopicState, UpdateMetadata
 from tidelog.wire.messages.describe_topic_partitions import (

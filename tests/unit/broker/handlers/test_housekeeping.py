@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.directory_files import LogStorageError
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.share.dead_letter_copies import DeadLetterTakeover
 from tidelog.kernel import slices
 from tidelog.kernel.steps import Steps

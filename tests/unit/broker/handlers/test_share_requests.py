@@ -21,8 +21,8 @@ from tidelog.broker.handlers.share_requests import session_key
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.requests.request import PARKED, EncodedBody, RequestContext
-from tidelog.broker.security.quotas.charge import Charge, now_ms
-from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, Samples
+from tidelog.broker.security.charge import Charge, now_ms
+from tidelog.broker.security.client_quotas import ClientQuotas, QuotaKind, Samples
 from tidelog.broker.share import log_reader, share_partition, share_partitions
 from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.broker.share.screening import FoundFacts, find_facts

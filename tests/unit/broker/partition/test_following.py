@@ -25,8 +25,8 @@ from tidelog.broker.partition.events import (
     Truncated,
     TruncateTo,
 )
-from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.log_format.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.model.errors import KafkaError
 from tidelog.records.batch import BatchHeader

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.partition.isr_propagation import IsrPropagation
+from tidelog.broker.replication.isr import IsrPropagation
 from tidelog.model.topics import TopicPartition
 
 A, B, C = (TopicPartition("t", number) for number in range(3))

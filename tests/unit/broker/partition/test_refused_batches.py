@@ -17,7 +17,7 @@ from tidelog.broker.partition.events import (
     Refuse,
 )
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.broker.partition.refused_batches import MAX_PRODUCERS, MEMORY_MS, RefusedBatches
+from tidelog.broker.partition.roles import MAX_PRODUCERS, MEMORY_MS, RefusedBatches
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from brokerlab.in_memory_broker import Asked, InMemoryBroker, until
-from tidelog.broker.security.quotas.rates import MAX_THROTTLE_MS
+from tidelog.broker.security.client_quotas import MAX_THROTTLE_MS
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch

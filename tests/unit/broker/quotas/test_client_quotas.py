@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.security.quotas import client_quotas
-from tidelog.broker.security.quotas.charge import RequestQuotas
-from tidelog.broker.security.quotas.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
+from tidelog.broker.security import client_quotas
+from tidelog.broker.security.charge import RequestQuotas
+from tidelog.broker.security.client_quotas import ClientQuotas, QuotaKind, QuotaLimits, Samples
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.steps import all_at_once

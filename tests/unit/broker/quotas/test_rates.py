@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.security.quotas.rates import MutationBucket, WindowedRate
+from tidelog.broker.security.client_quotas import MutationBucket, WindowedRate
 from tidelog.kernel.instants import MonotonicMs
 
 SAMPLES, SAMPLE_MS = 11, 1000

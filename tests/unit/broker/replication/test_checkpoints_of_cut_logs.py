@@ -15,7 +15,7 @@ import pytest
 from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingBroker, ReplicatingCluster, until
 from tidelog.broker.log.directory_files import LogStorageError, read_offsets
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.log_format.directory import RECOVERY_POINT_CHECKPOINT
 from tidelog.model.topics import TopicPartition
 

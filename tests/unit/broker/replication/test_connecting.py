@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidelog.broker.net.socket_io import BufferPool
-from tidelog.broker.replication.follower import leader_connection
-from tidelog.broker.replication.follower.leader_connection import (
+from tidelog.broker.replication import leader_connection
+from tidelog.broker.replication.leader_connection import (
     ConnectionLostError,
     LeaderConnection,
     open_connection,

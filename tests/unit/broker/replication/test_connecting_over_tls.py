@@ -13,7 +13,7 @@ import uvloop
 from brokerlab.secured_broker import new_authority, put_identity
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.net.tls import TlsFileError, client_context, server_context
-from tidelog.broker.replication.follower.leader_connection import (
+from tidelog.broker.replication.leader_connection import (
     ConnectionLostError,
     LeaderConnection,
     Question,

@@ -16,7 +16,7 @@ from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingCluster, append
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.model.topics import TopicPartition
 
 T0 = TopicPartition("t", 0)

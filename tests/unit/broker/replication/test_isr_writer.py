@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
-from tidelog.broker.replication.leader import isr_writer
-from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
+from tidelog.broker.replication import isr
+from tidelog.broker.replication.isr import IsrWriter, ProposingReplica
 from tidelog.kernel.clock import ManualClock
 from tidelog.kernel.instants import Backoff
 from tidelog.kernel.slices import STEPS_BETWEEN_READINGS
@@ -70,7 +70,7 @@ class WriterLab:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr_writer, "BACKOFF", Backoff(0, 0))
+    monkeypatch.setattr(isr, "BACKOFF", Backoff(0, 0))
 
 
 def run(scenario: Callable[[WriterLab], Coroutine[Any, Any, None]]) -> None:

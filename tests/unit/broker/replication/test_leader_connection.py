@@ -12,7 +12,7 @@ import uvloop
 
 from brokerlab.in_memory_broker import until
 from tidelog.broker.net.socket_io import BufferPool
-from tidelog.broker.replication.follower.leader_connection import (
+from tidelog.broker.replication.leader_connection import (
     MAX_IN_FLIGHT_REQUESTS,
     ConnectionLostError,
     LeaderConnection,

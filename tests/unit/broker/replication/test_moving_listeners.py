@@ -10,7 +10,7 @@ import pytest
 from brokerlab.in_memory_broker import make_context
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.handlers.fetch import FetchHandler
-from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings

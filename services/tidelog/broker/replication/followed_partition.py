@@ -7,8 +7,8 @@ from typing import Final, NamedTuple
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.hosting.replica import Replica
-from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchPosition
+from tidelog.broker.partition.roles import FetchState
+from tidelog.broker.replication.leader_fetch_session import LeaderFetchPosition
 from tidelog.broker.replication.throttle import is_throttled
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff

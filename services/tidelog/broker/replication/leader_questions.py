@@ -16,14 +16,14 @@ import structlog
 
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import AskEpochEnd, EpochEndReceived, FetchedOutOfRange
-from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replication.follower.followed_partition import (
+from tidelog.broker.partition.roles import FetchState
+from tidelog.broker.replication.followed_partition import (
     EXPECTED_WHILE_ROLES_CHANGE,
     FIRST_BACKOFF_MS,
     FollowedPartition,
     FollowerContext,
 )
-from tidelog.broker.replication.follower.leader_connection import LeaderConnection, Question
+from tidelog.broker.replication.leader_connection import LeaderConnection, Question
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.security.authorization.access import Access
+from tidelog.broker.security.access import Access
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:

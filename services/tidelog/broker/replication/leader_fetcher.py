@@ -22,7 +22,7 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.batch_validation import received_headers
 from tidelog.broker.partition.events import EpochDiverged
-from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,
     FollowerAnswer,
@@ -31,21 +31,21 @@ from tidelog.broker.replication.fetch_wire import (
     decode_answer,
     encode_request,
 )
-from tidelog.broker.replication.follower.followed_partition import (
+from tidelog.broker.replication.followed_partition import (
     EXPECTED_WHILE_ROLES_CHANGE,
     FAILURES_EXPECTED,
     FollowedPartition,
     FollowerContext,
 )
-from tidelog.broker.replication.follower.leader_connection import (
+from tidelog.broker.replication.leader_connection import (
     LeaderConnection,
     LeaderLink,
     OnLost,
     Question,
 )
-from tidelog.broker.replication.follower.leader_connector import LeaderConnector
-from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchSession
-from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
+from tidelog.broker.replication.leader_connector import LeaderConnector
+from tidelog.broker.replication.leader_fetch_session import LeaderFetchSession
+from tidelog.broker.replication.leader_questions import LeaderQuestions
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError

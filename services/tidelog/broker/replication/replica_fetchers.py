@@ -18,13 +18,13 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
-from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.replication.follower.followed_partition import (
+from tidelog.broker.partition.roles import FetchState
+from tidelog.broker.replication.followed_partition import (
     FetcherKey,
     FollowedPartition,
     FollowerContext,
 )
-from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
+from tidelog.broker.replication.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import TaskSet

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.requests.error_responses import AUTHORIZATION_MESSAGES, inner_item_error, item_error
-from tidelog.broker.security.authorization.judging import (
+from tidelog.broker.security.judging import (
     ALTER,
     CLUSTER,
     CLUSTER_ACTION,

@@ -20,7 +20,7 @@ from tidelog.broker.requests.error_responses import (
     items_of,
 )
 from tidelog.broker.requests.request import RequestContext
-from tidelog.broker.security.authorization.authorizer import Authorizer
+from tidelog.broker.security.authorizer import Authorizer
 from tidelog.kernel.steps import Steps
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.security.authorization.acl_index import Address, client_address
+from tidelog.broker.security.acl_index import Address, client_address
 from tidelog.model.topics import MAX_REMEMBERED_NAME_CHARS
 
 if TYPE_CHECKING:
-    from tidelog.broker.security.authorization.acl_index import AclIndex
+    from tidelog.broker.security.acl_index import AclIndex
     from tidelog.model.acl import AclOperation, Principal, ResourceType
 
 MAX_REMEMBERED_DECISIONS: Final = 2_000

@@ -1,1 +1,0 @@
-"""The follower's side of replication: fetching from leaders and appending the records."""
