@@ -11,16 +11,21 @@ from typing import Final
 
 from tidelog.cli.doctor.facts import (
     ClusterFacts,
-    EtcdMember,
     Finding,
     LogOffsets,
     OpenTransaction,
     Registrations,
-    ServiceMetrics,
     State,
     Unseen,
     not_checked,
     shortened,
+)
+from tidelog.cli.doctor.process_checks import (
+    check_certificates,
+    check_clocks,
+    check_etcd,
+    check_leases,
+    check_offline_replicas,
 )
 from tidelog.client.admin.brokers import LogDir, partition_bytes
 from tidelog.client.admin.groups import ONGOING, SHARE, STREAMS, Transaction
@@ -41,15 +46,6 @@ FORECAST_MS: Final = 30 * DAY_MS
 """A disk that becomes full later than this is not reported: the last hour says little about next month."""
 LEAST_RECENT_MS: Final = 60_000
 """The least time over which a rate of growth is measured."""
-SKEW_WARN_MS: Final = 2_000
-SKEW_FAIL_MS: Final = 30_000
-EXPIRY_WARN_DAYS: Final = 30
-EXPIRY_FAIL_DAYS: Final = 3
-LEASE_WARN_S: Final = 10.0
-SLOW_HEALTH_MS: Final = 100.0
-SLOW_FSYNC_MS: Final = 25.0
-"""etcd's own advice is a 99th percentile below 10 ms; the next bucket of its histogram ends at 16 ms."""
-FULL_DATABASE: Final = 0.8
 LONG_TRANSACTION_MS: Final = 5 * 60_000
 ENDING_MS: Final = 60_000
 OWN_SETTINGS: Final = frozenset(
@@ -73,8 +69,6 @@ OWN_SETTINGS: Final = frozenset(
 """Settings that belong to one broker."""
 _OWN_ENDINGS: Final = (".file", ".location", ".listener")
 _NAMED_SETTINGS: Final = 5
-TOLD_TRANSITIONS: Final = 4
-"""The last transitions of an offline replica that a finding tells: a first failure, and the last attempt."""
 
 
 def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
@@ -98,9 +92,6 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
         *check_certificates(facts.certificate_expiry_s, facts.metrics, now_s),
         *check_etcd(facts.etcd),
     ]
-
-
-# -- replicas
 
 
 def check_registrations(
@@ -181,25 +172,6 @@ def check_partitions(partitions: Sequence[PartitionView] | Unseen) -> list[Findi
     ]
 
 
-def check_offline_replicas(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
-    """Names the replicas whose logs a broker cannot use, each with its last transitions."""
-    step = "repair the disk and restart the broker; 'tidelog doctor DIR' examines its files"
-    return shortened(
-        [
-            Finding(
-                "replicas",
-                State.FAIL,
-                f"{replica.topic}-{replica.partition} is offline on broker {broker_id}: "
-                + "; ".join(replica.story[-TOLD_TRANSITIONS:]),
-                step,
-            )
-            for broker_id, each in sorted(metrics.items())
-            if not isinstance(each, Unseen)
-            for replica in each.offline
-        ]
-    )
-
-
 def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]:
     """Looks for leaders that are not the first replica."""
     check = "leaders"
@@ -216,9 +188,6 @@ def check_leaders(partitions: Sequence[PartitionView] | Unseen) -> list[Finding]
     )
     text = f"not led by the preferred leader: {counted(len(other), 'partition')}, {named(other)}"
     return [Finding(check, State.WARN, text, step)]
-
-
-# -- settings
 
 
 def check_settings(settings: Mapping[int, Mapping[str, str]]) -> list[Finding]:
@@ -256,9 +225,6 @@ def check_confirmed(unconfirmed: Sequence[str] | Unseen) -> list[Finding]:
     text = f"lost, so nothing is deleted: {counted(len(unconfirmed), 'topic')}, {named(unconfirmed)}"
     step = "'tidelog topic confirm-settings' shows what would apply; set what they need, then confirm it"
     return [Finding(check, State.WARN, text, step)]
-
-
-# -- disks
 
 
 def check_space(directories: Sequence[LogDir]) -> list[Finding]:
@@ -376,9 +342,6 @@ def full_in_ms(usable_bytes: int, growths: Iterable[tuple[float, float]]) -> flo
         left -= rate * (end_ms - at_ms)
         rate, at_ms = rate - ended, end_ms
     return None
-
-
-# -- groups and transactions
 
 
 def check_groups(
@@ -539,141 +502,6 @@ def hanging_transactions(
         and (producer.place, producer.producer_id, producer.start_offset) in remained
     )
     return unknown_to_coordinators(lasting, known)
-
-
-# -- processes
-
-
-def check_clocks(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
-    """Compares the brokers' clocks by the `Date` headers of their metrics endpoints."""
-    check = "clocks"
-    seen = _seen(metrics)
-    if isinstance(seen, Unseen):
-        return [not_checked(check, seen)]
-    ahead = {broker_id: each.clock_ahead_ms for broker_id, each in seen.items()}
-    error_ms = max(each.clock_error_ms for each in seen.values())
-    first, last = min(ahead, key=lambda b: ahead[b]), max(ahead, key=lambda b: ahead[b])
-    accuracy = f"measured to {error_ms / 1000:.1f} s by the Date header of their metrics"
-    if len(ahead) == 1:
-        skew_ms = abs(ahead[first])
-        text = f"the clock of broker {first} and this machine's differ by {skew_ms / 1000:.1f} s, {accuracy}"
-    else:
-        skew_ms = ahead[last] - ahead[first]
-        text = (
-            f"the clocks of {len(ahead)} brokers differ by {skew_ms / 1000:.1f} s "
-            f"(broker {last} is ahead of {first}), {accuracy}"
-        )
-    certain_ms = max(0, skew_ms - error_ms)
-    silent = _silent(check, metrics)
-    if certain_ms < SKEW_WARN_MS:
-        return [Finding(check, State.OK, text), *silent]
-    state = State.FAIL if certain_ms >= SKEW_FAIL_MS else State.WARN
-    return [Finding(check, state, text, "synchronize the clocks (NTP): retention depends on them"), *silent]
-
-
-def check_leases(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
-    """Looks for brokers that have not renewed their lease for a while, or have lost one."""
-    check = "leases"
-    seen = _seen(metrics)
-    if isinstance(seen, Unseen):
-        return [not_checked(check, seen)]
-    found: list[Finding] = []
-    for broker_id, each in sorted(seen.items()):
-        if each.lease_age_s is not None and each.lease_age_s > LEASE_WARN_S:
-            text = f"broker {broker_id} renewed its lease {each.lease_age_s:.0f} s ago"
-            found.append(Finding(check, State.WARN, text, "check etcd and the broker's event loop"))
-        if each.lost_leases:
-            text = f"broker {broker_id} has lost {each.lost_leases} leases since its start"
-            found.append(Finding(check, State.WARN, text, "check etcd's latency and the broker's pauses"))
-    if found:
-        return shortened(found)
-    ages = [each.lease_age_s for each in seen.values() if each.lease_age_s is not None]
-    if not ages:
-        return [not_checked(check, Unseen("the brokers' metrics have no lease"))]
-    brokers = counted(len(ages), "broker")
-    text = f"all leases were renewed within {max(ages):.0f} s, and none was lost ({brokers})"
-    return [Finding(check, State.OK, text), *_silent(check, metrics)]
-
-
-def check_certificates(
-    expiry_s: Mapping[str, float] | Unseen,
-    metrics: Mapping[int, ServiceMetrics | Unseen],
-    now_s: float,
-) -> list[Finding]:
-    """Looks for certificates that expire soon, those of listeners and those among the services."""
-    check = "certificates"
-    known: dict[str, float] = {} if isinstance(expiry_s, Unseen) else dict(expiry_s)
-    seen = _seen(metrics)
-    if not isinstance(seen, Unseen):
-        for broker_id, each in seen.items():
-            for use, at_s in each.certificate_expiry_s.items():
-                known[f"broker {broker_id} ({use})"] = at_s
-    if not known:
-        return [
-            not_checked(
-                check, expiry_s if isinstance(expiry_s, Unseen) else Unseen("there is no certificate")
-            )
-        ]
-    found: list[Finding] = []
-    for holder, at_s in sorted(known.items(), key=lambda row: row[1]):
-        days = (at_s - now_s) / 86_400
-        if days < EXPIRY_WARN_DAYS:
-            state = State.FAIL if days < EXPIRY_FAIL_DAYS else State.WARN
-            when = f"expires in {days:.1f} days" if days >= 0 else f"expired {-days:.1f} days ago"
-            step = (
-                "renew it; a local cluster: tidelog cluster renew-certificates --data-dir DIR; "
-                "a release of the chart: helm upgrade"
-            )
-            found.append(Finding(check, state, f"the certificate of {holder} {when}", step))
-    first = min(known, key=lambda holder: known[holder])
-    days = (known[first] - now_s) / 86_400
-    text = f"the first certificate to expire is that of {first}, in {days:.0f} days ({len(known)} examined)"
-    return shortened(found) or [Finding(check, State.OK, text)]
-
-
-def check_etcd(members: Sequence[EtcdMember] | Unseen) -> list[Finding]:
-    """Judges etcd's health, the time of a read by a quorum, the time of its fsyncs, and its size."""
-    check = "etcd"
-    if isinstance(members, Unseen):
-        return [not_checked(check, members)]
-    found: list[Finding] = []
-    for member in members:
-        if member.problem:
-            step = "read etcd's log; without a majority of its servers, nothing can change in the cluster"
-            found.append(Finding(check, State.FAIL, f"{member.name}: {member.problem}", step))
-            continue
-        if member.health_ms > SLOW_HEALTH_MS:
-            text = f"{member.name} needs {member.health_ms:.0f} ms for a read by a quorum"
-            found.append(Finding(check, State.WARN, text, "give etcd its own, faster disk and enough CPU"))
-        if member.fsync_p99_ms is not None and member.fsync_p99_ms > SLOW_FSYNC_MS:
-            text = f"{member.name}: 99 % of the fsyncs of its log take up to {member.fsync_p99_ms:.0f} ms"
-            found.append(Finding(check, State.WARN, text, "give etcd its own, faster disk"))
-        if member.database_bytes and member.quota_bytes:
-            used = member.database_bytes / member.quota_bytes
-            if used > FULL_DATABASE:
-                text = f"{member.name} uses {used:.0%} of its quota of {size_text(member.quota_bytes)}"
-                found.append(
-                    Finding(check, State.FAIL, text, "compact and defragment etcd, or raise its quota")
-                )
-    if found:
-        return shortened(found)
-    slowest = max(member.health_ms for member in members)
-    text = f"healthy ({counted(len(members), 'server')}), a read by a quorum takes {slowest:.1f} ms"
-    return [Finding(check, State.OK, text)]
-
-
-def _seen(metrics: Mapping[int, ServiceMetrics | Unseen]) -> dict[int, ServiceMetrics] | Unseen:
-    seen = {broker: each for broker, each in metrics.items() if not isinstance(each, Unseen)}
-    reasons = [each for each in metrics.values() if isinstance(each, Unseen)]
-    return seen or (reasons[0] if reasons else Unseen("there is no broker"))
-
-
-def _silent(check: str, metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding]:
-    return [
-        not_checked(check, Unseen(f"broker {broker_id}: {each.reason}", each.next_step))
-        for broker_id, each in sorted(metrics.items())
-        if isinstance(each, Unseen)
-    ]
 
 
 def _ids(broker_ids: Iterable[int]) -> str:

@@ -16,14 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
 from tidelog.cli.doctor.cluster_checks import findings_of
 from tidelog.cli.doctor.cluster_facts import ClusterReader
-from tidelog.cli.doctor.directory_check import (
-    STRANDED,
-    DirectoryReport,
-    check_directory,
-    partition_paths,
-    sizes_of,
-    stranded_findings,
-)
+from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.facts import (
     COULD_NOT_LOOK,
@@ -35,6 +28,7 @@ from tidelog.cli.doctor.facts import (
     shortened,
     worst_first,
 )
+from tidelog.cli.doctor.partition_check import STRANDED, stranded_findings
 from tidelog.cli.local_cluster.cluster import CLIENT_PROPERTIES, LocalCluster
 from tidelog.cli.output import OutputFormat, add_facts, finish, note, output_format, print_table
 from tidelog.cli.tool_command import (

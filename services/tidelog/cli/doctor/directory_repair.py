@@ -27,7 +27,8 @@ from tidelog.broker.log.directory_files import (
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.previous_life import life_of, with_life
-from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, PartitionReport
+from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport
+from tidelog.cli.doctor.partition_check import PartitionReport
 from tidelog.cli.output import counted
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (

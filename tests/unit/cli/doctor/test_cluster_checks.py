@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 
 from tidelog.cli.doctor.cluster_checks import (
     check_answers,
-    check_certificates,
-    check_clocks,
     check_confirmed,
-    check_etcd,
     check_forecast,
     check_groups,
     check_leaders,
-    check_leases,
-    check_offline_replicas,
     check_partitions,
     check_registrations,
     check_settings,
@@ -44,6 +39,13 @@ from tidelog.cli.doctor.facts import (
     Unseen,
     exit_code,
     shortened,
+)
+from tidelog.cli.doctor.process_checks import (
+    check_certificates,
+    check_clocks,
+    check_etcd,
+    check_leases,
+    check_offline_replicas,
 )
 from tidelog.client.admin.brokers import LogDir, ReplicaSize
 from tidelog.client.admin.groups import Transaction

@@ -28,15 +28,10 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.previous_life import DirectoryLock
 from tidelog.cli.doctor import directory_repair
-from tidelog.cli.doctor.directory_check import (
-    CHECKPOINTS,
-    DirectoryReport,
-    Expected,
-    check_directory,
-    check_partition,
-)
+from tidelog.cli.doctor.directory_check import CHECKPOINTS, DirectoryReport, check_directory
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.facts import Finding, State
+from tidelog.cli.doctor.partition_check import Expected, check_partition
 from tidelog.cli.main import main
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import CorruptFileError, decode_base_offsets, decode_offsets
