@@ -22,7 +22,9 @@ frame_sizes = st.one_of(
 )
 
 
-def feed(reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after: int = 0) -> list[bytes]:
+def feed(
+    pool: BufferPool, reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after: int = 0
+) -> list[bytes]:
     """Feeds `stream` in pieces like a socket, at most one chunk size per read. Sometimes it stops between
     frames and keeps the rest.
     """
@@ -40,7 +42,7 @@ def feed(reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after:
             out.append(bytes(frame))
             if stop_after and len(out) % stop_after == 0:
                 reader.keep_unread()
-                other = FrameReader(reader._pool, MAX_FRAME_BYTES)  # another connection's read in between
+                other = FrameReader(pool, MAX_FRAME_BYTES)  # another connection's read in between
                 other.buffer()[:4] = b"\xff" * 4
     return out
 
@@ -57,8 +59,9 @@ def test_frames_come_out_as_they_went_in(
     source = random.Random(seed)
     sent = [source.randbytes(size) for size in sizes]
     stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in sent)
-    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
-    assert feed(reader, stream, chunk_sizes, stop_after) == sent
+    pool = BufferPool()
+    reader = FrameReader(pool, MAX_FRAME_BYTES)
+    assert feed(pool, reader, stream, chunk_sizes, stop_after) == sent
 
 
 @pytest.mark.parametrize("size", [-1, -(2**31), MAX_FRAME_BYTES + 1, 2**31 - 1])
@@ -77,7 +80,7 @@ def test_a_size_alone_takes_little_memory() -> None:
     reader.buffer()[:4] = struct.pack(">i", 90_000_000)
     reader.received(4)
     assert reader.next_frame() is None
-    assert reader._own is not None and len(reader._own) <= socket_io.FIRST_ALLOCATION_BYTES
+    assert 0 < pool.in_use_bytes <= socket_io.FIRST_ALLOCATION_BYTES
 
 
 def test_many_announced_sizes_take_little_memory() -> None:
@@ -99,7 +102,7 @@ def test_a_frame_that_starts_small_arrives_whole(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket_io, "EAGER_BYTES", 0)
     pool = BufferPool()
     body = bytes(range(256)) * 8_000
-    frames = feed(FrameReader(pool, 100_000_000), (struct.pack(">i", len(body)) + body) * 2, [100_000])
+    frames = feed(pool, FrameReader(pool, 100_000_000), (struct.pack(">i", len(body)) + body) * 2, [100_000])
     assert frames == [body, body]
     assert pool.in_use_bytes == 0
 
@@ -107,15 +110,16 @@ def test_a_frame_that_starts_small_arrives_whole(monkeypatch: pytest.MonkeyPatch
 def test_an_idle_connection_holds_no_buffer() -> None:
     pool = BufferPool()
     reader = FrameReader(pool, MAX_FRAME_BYTES)
-    feed(reader, struct.pack(">i", 2_000_000) + bytes(2_000_000), [100_000])
-    assert reader._own is None
+    feed(pool, reader, struct.pack(">i", 2_000_000) + bytes(2_000_000), [100_000])
+    assert pool.in_use_bytes == 0
 
 
 def test_large_frames_are_read_in_place_after_the_first() -> None:
     """The second large frame is read from the socket directly into the buffer that the handler receives."""
-    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
+    pool = BufferPool()
+    reader = FrameReader(pool, MAX_FRAME_BYTES)
     stream = (struct.pack(">i", 1_000_000) + bytes(1_000_000)) * 2
-    feed(reader, stream[: len(stream) // 2], [65_536])
+    feed(pool, reader, stream[: len(stream) // 2], [65_536])
     buffer = reader.buffer()
     reader_buffer = buffer.obj
     buffer[: len(buffer)] = stream[: len(buffer)]
@@ -133,7 +137,7 @@ def test_closing_gives_the_buffer_back() -> None:
     reader.received(4)
     assert reader.next_frame() is None
     reader.close()
-    assert reader._own is None
+    assert pool.in_use_bytes == 0
 
 
 def test_the_start_of_a_tls_handshake_is_named() -> None:

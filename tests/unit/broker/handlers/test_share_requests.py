@@ -110,7 +110,7 @@ class Member:
             **fields,
         }
         sent = self.epoch if epoch is None else epoch
-        self._send(ApiKey.SHARE_FETCH, ShareFetchRequest(GROUP, self.name, sent, **fields))
+        self.send(ApiKey.SHARE_FETCH, ShareFetchRequest(GROUP, self.name, sent, **fields))
 
     def fetch(self, *acknowledged: Batch, **fields: Any) -> ShareFetchResponse:
         self.send_fetch(*acknowledged, **fields)
@@ -134,10 +134,10 @@ class Member:
         request = ShareAcknowledgeRequest(
             GROUP, self.name, self.epoch if epoch is None else epoch, topics=topics, **fields
         )
-        self._send(ApiKey.SHARE_ACKNOWLEDGE, request)
+        self.send(ApiKey.SHARE_ACKNOWLEDGE, request)
         return cast(ShareAcknowledgeResponse, self.take())
 
-    def _send(self, api_key: ApiKey, request: Any) -> None:
+    def send(self, api_key: ApiKey, request: Any) -> None:
         async def send() -> None:
             answer = self.lab.broker.handle(api_key, request, self.context())
             if asyncio.iscoroutine(answer):
@@ -246,7 +246,9 @@ class ShareLab:
 
     def set_group(self, **overrides: str) -> None:
         """Sets group settings; `share_order` is the setting `tidelog.share.order`."""
-        names = {f"tidelog.{name.replace('_', '.')}": value for name, value in overrides.items()}
+        self.override({f"tidelog.{name.replace('_', '.')}": value for name, value in overrides.items()})
+
+    def override(self, names: dict[str, str]) -> None:
         view = self.broker.broker.group_settings
         cast(Any, view)._overrides_of = lambda group: names if group == GROUP else {}
 
@@ -1224,7 +1226,7 @@ def test_a_partition_that_an_acknowledgement_repeats_is_answered_once(from_start
         for at in range(3)
     ]
     topics = [share_acknowledge.AcknowledgeTopic(from_start.topic_id, [part]) for part in parts]
-    member._send(ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest(GROUP, "one", 1, topics=topics))
+    member.send(ApiKey.SHARE_ACKNOWLEDGE, ShareAcknowledgeRequest(GROUP, "one", 1, topics=topics))
     ((part,),) = [topic.partitions for topic in member.take().responses]
     assert part.error_code == ErrorCode.NONE
     assert load_of(from_start).accepted == 3
@@ -1338,8 +1340,7 @@ def test_an_unknown_topic(from_start: ShareLab) -> None:
 
 
 def test_read_committed_groups_skip_aborted_records(from_start: ShareLab) -> None:
-    view = cast(Any, from_start.broker.broker.group_settings)
-    view._overrides_of = lambda group: {"share.isolation.level": "read_committed"}
+    from_start.override({"share.isolation.level": "read_committed"})
     producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
     from_start.append(2, **producer)
     member = from_start.member("one")

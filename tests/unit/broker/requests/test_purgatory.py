@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import pytest
 from hypothesis import settings
@@ -29,6 +29,11 @@ class Waiting(Waiter):
         self.values = values
         self.needed = needed
         self.events: list[str] = []
+
+    @property
+    def watched_keys(self) -> Sequence[Hashable]:
+        """The keys that have room."""
+        return self._keys
 
     def owner(self) -> str:
         return self.connection
@@ -138,10 +143,10 @@ def test_an_operation_without_room_waits_for_a_while() -> None:
 
     greedy = [watch("x", "abcd") for _ in range(3)]
     single = watch("x", "a")
-    assert [bool(operation._keys) for operation in greedy] == [True, True, False]
-    assert single._keys, "one key does not count"
+    assert [bool(operation.watched_keys) for operation in greedy] == [True, True, False]
+    assert single.watched_keys, "one key does not count"
     other = watch("y", "abcd")
-    assert other._keys, "another client has its share"
+    assert other.watched_keys, "another client has its share"
     values.update(dict.fromkeys("abcd", 1))
     for key in "abcd":
         purgatory.changed(key)
@@ -161,7 +166,7 @@ def test_an_operation_that_loses_its_room_waits_for_a_while() -> None:
         purgatory.watch(operation, "abcde", timer.monotonic_ms() + 60_000)
     newcomer = Waiting({}, dict.fromkeys("abcd", 1), "y")
     purgatory.watch(newcomer, "abcd", timer.monotonic_ms() + 60_000)
-    assert newcomer._keys
+    assert newcomer.watched_keys
     assert purgatory.watched_count == 9
     timer.advance(timer.monotonic_ms() + MAX_UNWATCHED_MS)
     assert sorted(len(operation.events) for operation in held) == [0, 2]
@@ -270,7 +275,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
 
     def watched(self) -> list[Waiting]:
         """Returns the operations that have room."""
-        return [operation for operation in self.waiting if operation._keys]
+        return [operation for operation in self.waiting if operation.watched_keys]
 
     def end(self, operation: Waiting, events: list[str]) -> None:
         self.waiting.pop(operation, None)
@@ -327,7 +332,7 @@ class PurgatoryAgainstModel(RuleBasedStateMachine):
         assert all(not operation.events for operation in self.waiting)
         assert len(self.purgatory) == len(self.timer) == len(self.waiting)
         watched = self.watched()
-        assert all(set(operation._keys) == set(operation.needed) for operation in watched)
+        assert all(set(operation.watched_keys) == set(operation.needed) for operation in watched)
         assert all(len(operation.needed) > 1 for operation in self.waiting if operation not in watched)
         counts = [len(operation.needed) for operation in watched]
         assert self.purgatory.watched_count == sum(counts)
