@@ -80,9 +80,6 @@ def _items(
     return items
 
 
-# -- parts of items
-
-
 def _shard_message(shard: ShardId) -> pb.Shard:
     return pb.Shard(kind=_KINDS[shard.kind], partition=shard.partition)
 
@@ -132,7 +129,7 @@ def _marker(message: pb.Marker) -> session.Marker:
     )
 
 
-# -- encoders of frequent items
+# The encoders of frequent items follow.
 #
 # Creating a message object costs more than writing its bytes, so these encoders write the bytes themselves,
 # in less than half the time. Each field is preceded by its tag: its number in the .proto * 8, + 2 if the
@@ -247,9 +244,6 @@ _FREQUENT: Final[dict[type, Callable[[Any], bytes]]] = {
     session.ShardCommitted: _shard_committed,
     session.ForwardedToShard: _forwarded_to_shard,
 }
-
-
-# -- encoders and decoders of a coordinator's items
 
 
 def _coordinator(item: pb.CoordinatorItem) -> pb.FromCoordinator:
@@ -382,9 +376,6 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
         ),
     ),
 }
-
-
-# -- encoders and decoders of a broker's items
 
 
 def _broker(item: pb.BrokerItem) -> pb.FromBroker:

@@ -43,6 +43,7 @@ from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -109,14 +110,7 @@ class GroupOffsets:
     def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> ShardDecision:
         decision = ShardDecision()
         message = request.message
-        committer = OffsetCommitter(
-            message.member_id,
-            message.group_instance_id,
-            message.generation_id_or_member_epoch,
-            request.api_key,
-            request.api_version,
-            is_transactional=False,
-        )
+        committer = _committer(request)
         error = _check_commit(self._groups, message.group_id, committer, decision)
         topics = self._topics(message.topics, by_id=request.api_version >= _FIRST_VERSION_BY_TOPIC_ID)
         retention_ms = message.retention_time_ms
@@ -151,14 +145,7 @@ class GroupOffsets:
         """
         decision = ShardDecision()
         message = request.message
-        committer = OffsetCommitter(
-            message.member_id,
-            message.group_instance_id,
-            message.generation_id_or_member_epoch,
-            request.api_key,
-            request.api_version,
-            is_transactional=True,
-        )
+        committer = _committer(request)
         producer = Producer(message.producer_id, message.producer_epoch)
         if producer.producer_epoch < self._table.newest_epoch(producer.producer_id):
             error = ErrorCode.INVALID_PRODUCER_EPOCH
@@ -390,6 +377,20 @@ def _last_of_each(
 ) -> Iterable[tuple[GroupPartition, CommittedOffset]]:
     """Returns the last commit of each partition, because a request may name a partition many times."""
     return commits if len(commits) == 1 else dict(commits).items()
+
+
+def _committer(
+    request: ShardRequest[OffsetCommitRequest] | ShardRequest[TxnOffsetCommitRequest],
+) -> OffsetCommitter:
+    message = request.message
+    return OffsetCommitter(
+        message.member_id,
+        message.group_instance_id,
+        message.generation_id_or_member_epoch,
+        request.api_key,
+        request.api_version,
+        is_transactional=request.api_key == ApiKey.TXN_OFFSET_COMMIT,
+    )
 
 
 def _check_commit(

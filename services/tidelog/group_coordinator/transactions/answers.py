@@ -26,7 +26,11 @@ from tidelog.group_coordinator.transactions.decisions import (
     result_of,
     topic_results,
 )
-from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction, by_topic
+from tidelog.group_coordinator.transactions.transaction import (
+    STATUS_BY_KAFKA_NAME,
+    TransactionMetadata,
+    by_topic,
+)
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import Steps
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -55,7 +59,7 @@ worst case. A pattern like `orders-.*` has room for 6,000 ids of 30 characters.
 
 
 def describe_transactions(
-    transactions: Mapping[str, Transaction], message: DescribeTransactionsRequest
+    transactions: Mapping[str, TransactionMetadata], message: DescribeTransactionsRequest
 ) -> Steps[DescribeTransactionsResponse]:
     return described_within_bound(
         message.transactional_ids,
@@ -70,7 +74,7 @@ def _refused(transactional_id: str, error: ErrorCode) -> describing.TransactionS
 
 
 def _description(
-    transactional_id: str, transaction: Transaction | None
+    transactional_id: str, transaction: TransactionMetadata | None
 ) -> Steps[describing.TransactionState]:
     description = describing.TransactionState(transactional_id=transactional_id)
     if not transactional_id:
@@ -100,7 +104,7 @@ def refuse_descriptions(
 
 
 def list_transactions(
-    transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: WallMs
+    transactions: Mapping[str, TransactionMetadata], message: ListTransactionsRequest, now_ms: WallMs
 ) -> Steps[ListTransactionsResponse]:
     """Lists the transactions that match the filters at the first step. The response names the unknown states
     among these.
@@ -111,7 +115,7 @@ def list_transactions(
     statuses = {STATUS_BY_KAFKA_NAME[name] for name in message.state_filters if name not in unknown}
     producer_ids = frozenset(message.producer_id_filters)
 
-    def is_wanted(transaction: Transaction) -> bool:
+    def is_wanted(transaction: TransactionMetadata) -> bool:
         return (
             (not message.state_filters or transaction.status in statuses)
             and (not producer_ids or transaction.producer_id in producer_ids)

@@ -18,9 +18,9 @@ from tidelog.group_coordinator.transactions.transaction import (
     BUMPING_VERSION,
     LAST_EPOCH,
     PREPARED,
-    Transaction,
+    TransactionDecision,
+    TransactionMetadata,
     TransactionStatus,
-    Verdict,
     completed,
     fenced,
     initialized,
@@ -47,23 +47,23 @@ from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitPr
 _FIRST_BUMPING_API_VERSION: Final = 5
 
 
-def bumps(transaction: Transaction) -> bool:
+def bumps(transaction: TransactionMetadata) -> bool:
     """Returns whether the end of this transaction raises the producer epoch."""
     return transaction.version >= BUMPING_VERSION
 
 
 def decide_end(
-    current: Transaction | None,
+    current: TransactionMetadata | None,
     message: EndTxnRequest,
     api_version: int,
     producer_id: int | None,
     now_ms: WallMs,
-) -> Verdict[EndTxnResponse]:
+) -> TransactionDecision[EndTxnResponse]:
     """Decides on an EndTxn. `producer_id` is a new producer id if an earlier verdict requested one."""
     if not message.transactional_id:
-        return Verdict(ErrorCode.INVALID_REQUEST)
+        return TransactionDecision(ErrorCode.INVALID_REQUEST)
     if current is None:
-        return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return TransactionDecision(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if api_version < _FIRST_BUMPING_API_VERSION:
         return _decide_by_state(current, message, now_ms)
     return _decide_by_epoch(current, message, producer_id, now_ms)
@@ -78,50 +78,54 @@ def _is_decided(status: TransactionStatus, is_commit: bool) -> bool:
     return status in wanted
 
 
-def _decide_by_state(current: Transaction, message: EndTxnRequest, now_ms: WallMs) -> Verdict[EndTxnResponse]:
+def _decide_by_state(
+    current: TransactionMetadata, message: EndTxnRequest, now_ms: WallMs
+) -> TransactionDecision[EndTxnResponse]:
     if current.producer_id != message.producer_id:
-        return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return TransactionDecision(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if current.producer_epoch != message.producer_epoch:
-        return Verdict(ErrorCode.PRODUCER_FENCED)
+        return TransactionDecision(ErrorCode.PRODUCER_FENCED)
     if current.status is TransactionStatus.ONGOING:
         ended = prepared(
             current, is_commit=message.committed, version=0, next_producer_id=NO_PRODUCER_ID, now_ms=now_ms
         )
-        return Verdict(transaction=ended, response=EndTxnResponse())
+        return TransactionDecision(transaction=ended, response=EndTxnResponse())
     return _repeated_end(current, message)
 
 
-def _repeated_end(current: Transaction, message: EndTxnRequest) -> Verdict[EndTxnResponse]:
+def _repeated_end(
+    current: TransactionMetadata, message: EndTxnRequest
+) -> TransactionDecision[EndTxnResponse]:
     """Decides on an EndTxn for a transaction that has already ended.
 
     The same decision is confirmed when its markers are written. The opposite decision is rejected.
     """
     if not _is_decided(current.status, message.committed):
-        return Verdict(ErrorCode.INVALID_TXN_STATE)
+        return TransactionDecision(ErrorCode.INVALID_TXN_STATE)
     if current.status in PREPARED:
-        return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
-    return Verdict(
+        return TransactionDecision(ErrorCode.CONCURRENT_TRANSACTIONS)
+    return TransactionDecision(
         response=EndTxnResponse(producer_id=current.producer_id, producer_epoch=current.producer_epoch)
     )
 
 
 def _decide_by_epoch(
-    current: Transaction, message: EndTxnRequest, producer_id: int | None, now_ms: WallMs
-) -> Verdict[EndTxnResponse]:
+    current: TransactionMetadata, message: EndTxnRequest, producer_id: int | None, now_ms: WallMs
+) -> TransactionDecision[EndTxnResponse]:
     if current.status in PREPARED:
         # The producer may already end its next transaction, with the epoch from the previous response,
         # before the markers of this transaction are written.
-        return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return TransactionDecision(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.is_repeated_end(message.producer_id, message.producer_epoch):
         return _repeated_end(current, message)
     if current.producer_id != message.producer_id:
-        return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
+        return TransactionDecision(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
     if current.producer_epoch != message.producer_epoch:
-        return Verdict(ErrorCode.PRODUCER_FENCED)
+        return TransactionDecision(ErrorCode.PRODUCER_FENCED)
     if current.status is not TransactionStatus.ONGOING and message.committed:
-        return Verdict(ErrorCode.INVALID_TXN_STATE)
+        return TransactionDecision(ErrorCode.INVALID_TXN_STATE)
     if current.is_exhausted and producer_id is None:
-        return Verdict(needs_producer_id=True)
+        return TransactionDecision(needs_producer_id=True)
     ended = prepared(
         current,
         is_commit=message.committed,
@@ -131,36 +135,38 @@ def _decide_by_epoch(
     )
     # The response already holds the id and epoch that are valid when the markers are written.
     after = completed(ended, now_ms)
-    return Verdict(
+    return TransactionDecision(
         transaction=ended,
         response=EndTxnResponse(producer_id=after.producer_id, producer_epoch=after.producer_epoch),
     )
 
 
-_NEEDS_PRODUCER_ID: Final[Verdict[InitProducerIdResponse]] = Verdict(needs_producer_id=True)
+_NEEDS_PRODUCER_ID: Final[TransactionDecision[InitProducerIdResponse]] = TransactionDecision(
+    needs_producer_id=True
+)
 
 
 def decide_initialization(
-    current: Transaction | None,
+    current: TransactionMetadata | None,
     message: InitProducerIdRequest,
     settings: CoordinatorSettings,
     producer_id: int | None,
     now_ms: WallMs,
-) -> Verdict[InitProducerIdResponse]:
+) -> TransactionDecision[InitProducerIdResponse]:
     """Decides on an InitProducerId. `producer_id` is a new one if an earlier verdict requested it."""
     if message.transactional_id is None:
         if producer_id is None:
             return _NEEDS_PRODUCER_ID
-        return Verdict(response=InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
+        return TransactionDecision(response=InitProducerIdResponse(producer_id=producer_id, producer_epoch=0))
     error = _check_initialization(message, settings)
     if error is not ErrorCode.NONE:
-        return Verdict(error)
+        return TransactionDecision(error)
     if current is None:
         if producer_id is None:
             return _NEEDS_PRODUCER_ID
         return _initialized(
             initialized(
-                Transaction(producer_id, NO_PRODUCER_EPOCH, message.transaction_timeout_ms),
+                TransactionMetadata(producer_id, NO_PRODUCER_EPOCH, message.transaction_timeout_ms),
                 timeout_ms=message.transaction_timeout_ms,
                 producer_id=producer_id,
                 producer_epoch=0,
@@ -169,13 +175,13 @@ def decide_initialization(
             )
         )
     if not _may_initialize(current, message):
-        return Verdict(ErrorCode.PRODUCER_FENCED)
+        return TransactionDecision(ErrorCode.PRODUCER_FENCED)
     if current.status in PREPARED:
-        return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
+        return TransactionDecision(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.status is TransactionStatus.ONGOING:
         # Only a producer that named the epoch before the fence learns the epoch of the fence.
         last_epoch = current.producer_epoch if _names_epoch(message) else NO_PRODUCER_EPOCH
-        return Verdict(
+        return TransactionDecision(
             ErrorCode.CONCURRENT_TRANSACTIONS, fenced(current, last_epoch=last_epoch, now_ms=now_ms)
         )
     return _claimed(current, message, producer_id, now_ms)
@@ -196,14 +202,14 @@ def _names_epoch(message: InitProducerIdRequest) -> bool:
     return message.producer_id != NO_PRODUCER_ID
 
 
-def _may_initialize(current: Transaction, message: InitProducerIdRequest) -> bool:
+def _may_initialize(current: TransactionMetadata, message: InitProducerIdRequest) -> bool:
     if not _names_epoch(message):
         return True
     named = (message.producer_id, message.producer_epoch)
     return named == (current.producer_id, current.producer_epoch) or _is_repeated(current, message)
 
 
-def _is_repeated(current: Transaction, message: InitProducerIdRequest) -> bool:
+def _is_repeated(current: TransactionMetadata, message: InitProducerIdRequest) -> bool:
     """Returns whether the producer repeats a request whose response it missed.
 
     Such a producer names the epoch before the newest one.
@@ -216,8 +222,8 @@ def _is_repeated(current: Transaction, message: InitProducerIdRequest) -> bool:
 
 
 def _claimed(
-    current: Transaction, message: InitProducerIdRequest, producer_id: int | None, now_ms: WallMs
-) -> Verdict[InitProducerIdResponse]:
+    current: TransactionMetadata, message: InitProducerIdRequest, producer_id: int | None, now_ms: WallMs
+) -> TransactionDecision[InitProducerIdResponse]:
     if _is_repeated(current, message) and current.producer_epoch < LAST_EPOCH:
         return _repeated_initialization(current, message, now_ms)
     if current.is_exhausted:
@@ -242,8 +248,8 @@ def _claimed(
 
 
 def _repeated_initialization(
-    current: Transaction, message: InitProducerIdRequest, now_ms: WallMs
-) -> Verdict[InitProducerIdResponse]:
+    current: TransactionMetadata, message: InitProducerIdRequest, now_ms: WallMs
+) -> TransactionDecision[InitProducerIdResponse]:
     """Returns the same id and epoch again.
 
     This response may be lost, too, so `previous_producer_id` remains.
@@ -259,8 +265,8 @@ def _repeated_initialization(
     return _initialized(same._replace(previous_producer_id=current.previous_producer_id))
 
 
-def _initialized(transaction: Transaction) -> Verdict[InitProducerIdResponse]:
-    return Verdict(
+def _initialized(transaction: TransactionMetadata) -> TransactionDecision[InitProducerIdResponse]:
+    return TransactionDecision(
         transaction=transaction,
         response=InitProducerIdResponse(
             producer_id=transaction.producer_id, producer_epoch=transaction.producer_epoch
@@ -299,7 +305,7 @@ def offsets_partition(group_id: str, partition_count: int) -> TopicPartition:
     return shard_for(ShardKind.GROUP, group_id, partition_count).topic_partition
 
 
-def _check_joiner(current: Transaction | None, joiner: Joiner) -> ErrorCode:
+def _check_joiner(current: TransactionMetadata | None, joiner: Joiner) -> ErrorCode:
     if not joiner.transactional_id:
         return ErrorCode.INVALID_REQUEST
     if current is None or current.producer_id != joiner.producer_id:
@@ -312,12 +318,12 @@ def _check_joiner(current: Transaction | None, joiner: Joiner) -> ErrorCode:
 
 
 def decide_join(
-    current: Transaction | None,
+    current: TransactionMetadata | None,
     joiner: Joiner,
     partitions: frozenset[TopicPartition],
     version: int,
     now_ms: WallMs,
-) -> tuple[ErrorCode, Transaction | None]:
+) -> tuple[ErrorCode, TransactionMetadata | None]:
     """Returns an error, and the next state; None if nothing changes."""
     error = _check_joiner(current, joiner)
     if error is not ErrorCode.NONE or current is None:
@@ -328,7 +334,7 @@ def decide_join(
 
 
 def verified(
-    current: Transaction | None,
+    current: TransactionMetadata | None,
     joiner: Joiner,
     topics: Sequence[AddPartitionsToTxnTopic],
     api_version: int,

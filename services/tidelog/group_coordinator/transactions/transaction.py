@@ -1,8 +1,8 @@
 """The state of one transactional id, its transitions, and its records in `__transaction_state`.
 
 The states, with their numbers and names, are those of Kafka's `TransactionState`. The rules of epochs are
-those of KIP-98, KIP-360 and KIP-890. A `Transaction` is immutable: each transition returns the next one,
-which the core then logs and applies.
+those of KIP-98, KIP-360 and KIP-890. `TransactionMetadata` is immutable: each transition returns the next
+one, which the core then logs and applies.
 
 Records have Kafka's format (`TransactionLogKey`, `TransactionLogValue` version 1). They are encoded by
 hand, which takes a third of the codec's time, and decoded by the codec. Kafka does not log the last epoch,
@@ -99,7 +99,7 @@ STATES: Final = StateTable(
 """The life of a transactional id. An unknown one is in the state DEAD."""
 
 
-def check_transition(current: Transaction | None, following: Transaction | None) -> None:
+def check_transition(current: TransactionMetadata | None, following: TransactionMetadata | None) -> None:
     """Raises IllegalTransitionError if the table of states does not allow the change."""
     STATES.enter(
         TransactionStatus.DEAD if current is None else current.status,
@@ -107,7 +107,7 @@ def check_transition(current: Transaction | None, following: Transaction | None)
     )
 
 
-class Transaction(NamedTuple):
+class TransactionMetadata(NamedTuple):
     """The state of one transactional id."""
 
     producer_id: int
@@ -164,16 +164,16 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def initialized(
-    current: Transaction,
+    current: TransactionMetadata,
     *,
     timeout_ms: int,
     producer_id: int,
     producer_epoch: int,
     last_epoch: int,
     now_ms: WallMs,
-) -> Transaction:
+) -> TransactionMetadata:
     """Returns the state after an InitProducerId that assigns this id and epoch."""
-    return Transaction(
+    return TransactionMetadata(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         timeout_ms=timeout_ms,
@@ -185,8 +185,8 @@ def initialized(
 
 
 def with_partitions(
-    current: Transaction, partitions: frozenset[TopicPartition], version: int, now_ms: WallMs
-) -> Transaction:
+    current: TransactionMetadata, partitions: frozenset[TopicPartition], version: int, now_ms: WallMs
+) -> TransactionMetadata:
     """Returns the state with more partitions. The first partitions begin the transaction."""
     is_first = current.status in AT_REST
     return current._replace(
@@ -201,8 +201,8 @@ def with_partitions(
 
 
 def prepared(
-    current: Transaction, *, is_commit: bool, version: int, next_producer_id: int, now_ms: WallMs
-) -> Transaction:
+    current: TransactionMetadata, *, is_commit: bool, version: int, next_producer_id: int, now_ms: WallMs
+) -> TransactionMetadata:
     """Returns the state after the producer's decision.
 
     `next_producer_id` is the id that replaces the current one if its epochs are exhausted.
@@ -221,7 +221,7 @@ def prepared(
     )
 
 
-def fenced(current: Transaction, *, last_epoch: int, now_ms: WallMs) -> Transaction:
+def fenced(current: TransactionMetadata, *, last_epoch: int, now_ms: WallMs) -> TransactionMetadata:
     """Returns the state after an abort by another producer or after a timeout."""
     return current._replace(
         status=TransactionStatus.PREPARE_ABORT,
@@ -232,7 +232,7 @@ def fenced(current: Transaction, *, last_epoch: int, now_ms: WallMs) -> Transact
     )
 
 
-def completed(current: Transaction, now_ms: WallMs) -> Transaction:
+def completed(current: TransactionMetadata, now_ms: WallMs) -> TransactionMetadata:
     """Returns the state after every marker is written.
 
     If the epochs of the producer id are exhausted, the next producer id replaces it with epoch 0.
@@ -253,7 +253,7 @@ def completed(current: Transaction, now_ms: WallMs) -> Transaction:
 R_co = TypeVar("R_co", covariant=True)
 
 
-class Verdict(NamedTuple, Generic[R_co]):
+class TransactionDecision(NamedTuple, Generic[R_co]):
     """The result of a request about a transactional id.
 
     `transaction` is the next state, if there is one. It is logged even if `error` refuses the request: a
@@ -261,7 +261,7 @@ class Verdict(NamedTuple, Generic[R_co]):
     """
 
     error: ErrorCode = ErrorCode.NONE
-    transaction: Transaction | None = None
+    transaction: TransactionMetadata | None = None
     response: R_co | None = None
     needs_producer_id: bool = False
     """True if nothing is decided yet, because the request needs a new producer id."""
@@ -279,7 +279,7 @@ _TAGGED_INT16: Final = struct.Struct(">BBh")
 _STORED = frozenset(TransactionStatus) - {TransactionStatus.DEAD, TransactionStatus.PREPARE_EPOCH_FENCE}
 
 
-def transaction_record(transactional_id: str, transaction: Transaction | None) -> CoordinatorRecord:
+def transaction_record(transactional_id: str, transaction: TransactionMetadata | None) -> CoordinatorRecord:
     """Returns the record of a transaction, or a tombstone if `transaction` is None."""
     name = transactional_id.encode()
     key = _KEY_START.pack(_KIND, len(name)) + name
@@ -302,7 +302,7 @@ def transaction_record(transactional_id: str, transaction: Transaction | None) -
     return CoordinatorRecord(key, value)
 
 
-def _partitions(transaction: Transaction) -> list[bytes]:
+def _partitions(transaction: TransactionMetadata) -> list[bytes]:
     """Encodes the partitions. They are null in the state EMPTY, as in Kafka's records."""
     if transaction.status is TransactionStatus.EMPTY:
         return [b"\0"]
@@ -315,7 +315,7 @@ def _partitions(transaction: Transaction) -> list[bytes]:
     return chunks
 
 
-def _tagged(transaction: Transaction) -> list[bytes]:
+def _tagged(transaction: TransactionMetadata) -> list[bytes]:
     """Encodes the tagged fields that differ from their defaults, in the order of their tags."""
     fields = []
     if transaction.previous_producer_id != NO_PRODUCER_ID:
@@ -329,7 +329,7 @@ def _tagged(transaction: Transaction) -> list[bytes]:
     return [bytes((len(fields),)), *fields]
 
 
-def read_record(record: ReplayedRecord) -> tuple[str, Transaction | None]:
+def read_record(record: ReplayedRecord) -> tuple[str, TransactionMetadata | None]:
     """Returns the transactional id and its state, None for a tombstone. Raises UnknownRecordError."""
     try:
         transactional_id = _KEY.decode(record.key).transactional_id
@@ -344,7 +344,7 @@ def read_record(record: ReplayedRecord) -> tuple[str, Transaction | None]:
             f"the record of transactional id {transactional_id!r} has the state {status.name}, "
             "which is never logged"
         )
-    return transactional_id, Transaction(
+    return transactional_id, TransactionMetadata(
         producer_id=value.producer_id,
         producer_epoch=value.producer_epoch,
         timeout_ms=value.transaction_timeout_ms,

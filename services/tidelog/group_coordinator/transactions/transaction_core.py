@@ -52,9 +52,9 @@ from tidelog.group_coordinator.transactions.decisions import (
 from tidelog.group_coordinator.transactions.transaction import (
     AT_REST,
     PREPARED,
-    Transaction,
+    TransactionDecision,
+    TransactionMetadata,
     TransactionStatus,
-    Verdict,
     by_topic,
     check_transition,
     completed,
@@ -111,7 +111,7 @@ class TransactionCore:
     def __init__(self, coordinator_epoch: int, settings: CoordinatorSettings) -> None:
         self.coordinator_epoch: Final = coordinator_epoch
         self.settings: Final = settings
-        self.transactions: Final[dict[str, Transaction]] = {}
+        self.transactions: Final[dict[str, TransactionMetadata]] = {}
         self.offsets_partition_count = settings.offsets_topic_num_partitions
         """The number of group shards. The setting applies only until `__consumer_offsets` exists."""
         self._ongoing: Final[set[str]] = set()
@@ -253,7 +253,7 @@ class TransactionCore:
 
     def _carry_out(
         self,
-        verdict: Verdict[R],
+        verdict: TransactionDecision[R],
         transactional_id: str | None,
         request: ShardRequest[InitProducerIdRequest | EndTxnRequest],
         decision: ShardDecision,
@@ -380,7 +380,7 @@ class TransactionCore:
         self._update_timeouts_timer(decision)
         return decision
 
-    def _markers_of(self, transactional_id: str, transaction: Transaction) -> EndTransaction:
+    def _markers_of(self, transactional_id: str, transaction: TransactionMetadata) -> EndTransaction:
         return EndTransaction(
             transactional_id=transactional_id,
             producer=Producer(transaction.producer_id, transaction.producer_epoch),
@@ -432,7 +432,7 @@ class TransactionCore:
             self._decide(transactional_id, aborted, decision, now_ms)
         return len(timed_out) <= MAX_TIMED_OUT_AT_ONCE
 
-    def _start_of(self, transactional_id: str, transaction: Transaction) -> WallMs:
+    def _start_of(self, transactional_id: str, transaction: TransactionMetadata) -> WallMs:
         """Returns from when the timeout counts. For a loaded transaction, that is when it was loaded: another
         process stated its start, whose clock may have been hours away from this one.
         """
@@ -470,7 +470,11 @@ class TransactionCore:
             self._set_expiry_timer(decision)
 
     def _decide(
-        self, transactional_id: str, transaction: Transaction | None, decision: ShardDecision, now_ms: WallMs
+        self,
+        transactional_id: str,
+        transaction: TransactionMetadata | None,
+        decision: ShardDecision,
+        now_ms: WallMs,
     ) -> None:
         """Writes and applies the next state of a transactional id; None deletes the id.
 
@@ -485,7 +489,7 @@ class TransactionCore:
             else:
                 self._decide(transactional_id, completed(transaction, now_ms), decision, now_ms)
 
-    def _apply(self, transactional_id: str, transaction: Transaction | None) -> None:
+    def _apply(self, transactional_id: str, transaction: TransactionMetadata | None) -> None:
         """Applies a state, whether decided or replayed. No other method changes `transactions`."""
         if transaction is None:
             self.transactions.pop(transactional_id, None)

@@ -26,7 +26,7 @@ from tidelog.group_coordinator.shards.broker_calls import (
 )
 from tidelog.group_coordinator.shards.lag import LagReporter, lag_of, transactions_of
 from tidelog.group_coordinator.shards.shard import ShardState
-from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
+from tidelog.group_coordinator.transactions.transaction import TransactionMetadata, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.kernel.clock import SystemClock
 from tidelog.kernel.instants import WallMs
@@ -93,14 +93,16 @@ def test_when_unread_records_expire(committed: int, offsets: PartitionOffsets, e
 
 
 def test_transactions_are_counted_by_state() -> None:
-    def summary(*transactions: Transaction) -> TransactionsSummary:
+    def summary(*transactions: TransactionMetadata) -> TransactionsSummary:
         core = TransactionCore(0, BrokerSettings.parse({}))
         core.transactions.update({str(number): one for number, one in enumerate(transactions)})
         return transactions_of([core])
 
     assert summary().oldest_open_ms is None
-    ongoing = Transaction(1, 0, 60_000, TransactionStatus.ONGOING, start_ms=NOW_MS)
-    found = summary(ongoing, ongoing._replace(start_ms=NOW_MS - 5), Transaction(2, 0, 60_000, start_ms=1))
+    ongoing = TransactionMetadata(1, 0, 60_000, TransactionStatus.ONGOING, start_ms=NOW_MS)
+    found = summary(
+        ongoing, ongoing._replace(start_ms=NOW_MS - 5), TransactionMetadata(2, 0, 60_000, start_ms=1)
+    )
     assert found.oldest_open_ms == NOW_MS - 5
     assert found.oldest_ending_ms is None
     ending = ongoing._replace(status=TransactionStatus.PREPARE_COMMIT, start_ms=1, update_ms=NOW_MS - 7)

@@ -12,7 +12,7 @@ import pytest
 from grouplab.transaction_world import World
 from tidelog.group_coordinator.shard_core import ShardDecision
 from tidelog.group_coordinator.transactions import decisions, transaction_core
-from tidelog.group_coordinator.transactions.transaction import Transaction
+from tidelog.group_coordinator.transactions.transaction import TransactionMetadata
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 
 SEEDS = 25
@@ -53,7 +53,7 @@ def finds(version: int, world_class: type[World] = World) -> bool:
 def test_finds_an_end_applied_to_the_next_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     decide: Callable[..., Any] = decisions.decide_end
 
-    def epoch_unchecked(current: Transaction | None, message: Any, *rest: Any) -> Any:
+    def epoch_unchecked(current: TransactionMetadata | None, message: Any, *rest: Any) -> Any:
         if current is not None:
             message = replace(message, producer_epoch=current.producer_epoch)
         return decide(current, message, *rest)
@@ -65,7 +65,7 @@ def test_finds_an_end_applied_to_the_next_transaction(monkeypatch: pytest.Monkey
 def test_finds_an_epoch_given_to_two_producers(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: Callable[..., Any] = decisions._claimed
 
-    def epoch_kept(current: Transaction, message: Any, *rest: Any) -> Any:
+    def epoch_kept(current: TransactionMetadata, message: Any, *rest: Any) -> Any:
         return taken(current._replace(producer_epoch=max(current.producer_epoch - 1, 0)), message, *rest)
 
     monkeypatch.setattr(decisions, "_claimed", epoch_kept)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.group_coordinator.shard_core import ReplayedRecord, UnknownRecordError
 from tidelog.group_coordinator.transactions.transaction import (
-    Transaction,
+    TransactionMetadata,
     TransactionStatus,
     read_record,
     transaction_record,
@@ -29,7 +29,7 @@ _MAYBE = st.integers(-1, 2**63 - 1)
 
 
 @st.composite
-def transactions(draw: st.DrawFn) -> Transaction:
+def transactions(draw: st.DrawFn) -> TransactionMetadata:
     status = draw(st.sampled_from(list(TransactionStatus)[:6]))
     partitions = draw(
         st.frozensets(
@@ -38,7 +38,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
     )
     epoch = draw(st.integers(0, 32_767))
     last_epoch = draw(st.sampled_from([-1, epoch - 1 if epoch else 32_766]))
-    return Transaction(
+    return TransactionMetadata(
         draw(_INT64),
         epoch,
         draw(st.integers(1, 2**31 - 1)),
@@ -54,7 +54,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
 
 
 @given(st.text(max_size=300), transactions())
-def test_records_equal_those_of_the_codec(name: str, transaction: Transaction) -> None:
+def test_records_equal_those_of_the_codec(name: str, transaction: TransactionMetadata) -> None:
     record = transaction_record(name, transaction)
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(transaction.partitions):
@@ -105,7 +105,9 @@ def test_records_of_kafka_before_transaction_version_1() -> None:
     record = ReplayedRecord(
         transaction_record("t", None).key, record_codec(TransactionLogValue).encode(value, 0), 0, None
     )
-    expected = Transaction(7, 3, 60_000, TransactionStatus.ONGOING, frozenset({TopicPartition("a", 1)}), 4, 5)
+    expected = TransactionMetadata(
+        7, 3, 60_000, TransactionStatus.ONGOING, frozenset({TopicPartition("a", 1)}), 4, 5
+    )
     assert read_record(record) == ("t", expected)
 
 
@@ -124,7 +126,7 @@ def test_a_record_compares_topics_and_not_all_partitions() -> None:
     names = [CountedName(f"topic-{number:03}") for number in range(100)]
     partitions = frozenset(TopicPartition(name, number) for name in names for number in range(20))
     CountedName.comparisons[0] = 0
-    record = transaction_record("t", Transaction(1, 0, 1, TransactionStatus.ONGOING, partitions))
+    record = transaction_record("t", TransactionMetadata(1, 0, 1, TransactionStatus.ONGOING, partitions))
     assert CountedName.comparisons[0] < 1_000
     _, found = read_record(ReplayedRecord(record.key, record.value, WallMs(0), None))
     assert found is not None

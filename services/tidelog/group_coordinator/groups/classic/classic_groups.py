@@ -88,15 +88,9 @@ class ClassicGroups:
 
     @staticmethod
     def _check_sync(group: ClassicGroup | None, message: SyncGroupRequest) -> ErrorCode:
-        if not message.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        error = group.check_member(message.member_id, message.group_instance_id)
-        if error is not ErrorCode.NONE:
+        error = _check_generation(group, message)
+        if error is not ErrorCode.NONE or group is None:
             return error
-        if message.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         if message.protocol_type not in (None, group.protocol_type) or message.protocol_name not in (
             None,
             group.protocol,
@@ -119,15 +113,9 @@ class ClassicGroups:
     def _check_heartbeat(self, message: HeartbeatRequest, step: Step) -> ErrorCode:
         """Extends the member's session, and returns whether the member has to join again."""
         group = self._find(message.group_id)
-        if not message.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        if group is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        error = group.check_member(message.member_id, message.group_instance_id)
-        if error is not ErrorCode.NONE:
+        error = _check_generation(group, message)
+        if error is not ErrorCode.NONE or group is None:
             return error
-        if message.generation_id != group.generation:
-            return ErrorCode.ILLEGAL_GENERATION
         extend_session(group, group.members[message.member_id], step)
         if group.state is ClassicState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -257,3 +245,15 @@ class ClassicGroups:
         for member in group.members.values():
             refuse_join(member, step, join_error, member_id=member.member_id)
             answer_sync(group, member, step, ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+def _check_generation(group: ClassicGroup | None, message: SyncGroupRequest | HeartbeatRequest) -> ErrorCode:
+    """Returns whether the sender is a member of the group's generation."""
+    if not message.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(message.member_id, message.group_instance_id)
+    if error is ErrorCode.NONE and message.generation_id != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    return error
