@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from itertools import zip_longest
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from tidelog.client.core.assignors import (
     NO_GENERATION,
@@ -221,9 +221,7 @@ class ClassicMembership(Membership):
         return LeaveGroupRequest(self.member_id)
 
     def request(self, now_ms: int) -> ClassicRequest | None:
-        if self._is_in_flight or not self.is_active or self.state is MemberState.LOSING:
-            return None
-        if now_ms < self._due_ms or self._waits_for_metadata:
+        if not self._is_due(now_ms):
             return None
         self._is_in_flight = True
         assert self.member_id is not None
@@ -254,19 +252,7 @@ class ClassicMembership(Membership):
 
     # -- responses
 
-    def failed(self, request: Any, now_ms: int) -> None:
-        if request.attempt != self._attempt:
-            return
-        self._is_in_flight = False
-        self.is_coordinator_unknown = True
-        self._retry_later(now_ms)
-
-    def answered(self, answer: ClassicAnswer, now_ms: int) -> None:
-        if answer.request.attempt != self._attempt:
-            return
-        self._is_in_flight = False
-        if not self.is_active:
-            return
+    def _handle(self, answer: ClassicAnswer, now_ms: int) -> None:
         code = answer.error_code
         if code == ErrorCode.NONE:
             self._attempts = 0
@@ -457,14 +443,6 @@ class ClassicMembership(Membership):
         self.move_to(MemberState.JOINING)
         self._next = _Next.JOIN
         self._due_ms = now_ms
-
-    def lost(self, now_ms: int) -> None:
-        if self.state is not MemberState.LOSING:
-            return
-        self.departures += 1
-        self.owned = self.target = frozenset()
-        self._due_ms = now_ms
-        self.move_to(MemberState.JOINING)
 
     def _say_owned(self, now_ms: int) -> None:
         """The coordinator learns in the next JoinGroup what the member owns."""

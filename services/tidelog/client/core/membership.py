@@ -29,6 +29,7 @@ GroupPartition = tuple[UUID, int] | TopicPartition
 """A partition as the group names it: by the topic's id (KIP-848), or by its name (classic)."""
 
 _REJOIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
+_LATER: Final = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.UNRELEASED_INSTANCE_ID})
 OTHER_COORDINATOR: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
@@ -184,13 +185,28 @@ class Membership(ABC):
             return None
         return self._due_ms
 
-    @abstractmethod
+    def _is_due(self, now_ms: int) -> bool:
+        """Returns whether it is time for a request."""
+        wake_ms = self.next_wake_ms()
+        return wake_ms is not None and now_ms >= wake_ms
+
     def failed(self, request: Any, now_ms: int) -> None:
         """No response to a request arrived."""
+        if request.attempt == self._attempt:
+            self._is_in_flight = False
+            self.is_coordinator_unknown = True
+            self._retry_later(now_ms)
 
-    @abstractmethod
     def answered(self, answer: Any, now_ms: int) -> None:
         """Handles a response. Afterwards, `state` tells the consumer what to do next."""
+        if answer.request.attempt == self._attempt:
+            self._is_in_flight = False
+            if self.is_active:
+                self._handle(answer, now_ms)
+
+    @abstractmethod
+    def _handle(self, answer: Any, now_ms: int) -> None:
+        """Handles a response to a request of this membership."""
 
     def took_metadata(self, view: ClusterView, now_ms: int) -> bool:
         """Takes new metadata. Returns whether they are not enough."""
@@ -244,11 +260,15 @@ class Membership(ABC):
         if self.owned == self.target:
             self.move_to(MemberState.STABLE)
 
-    @abstractmethod
     def lost(self, now_ms: int) -> None:
         """The application knows that it has lost its partitions. The member joins again. It does nothing in
         another state than LOSING, because the loss was one of an earlier membership.
         """
+        if self.state is MemberState.LOSING:
+            self.departures += 1
+            self.owned = self.target = frozenset()
+            self._due_ms = now_ms
+            self.move_to(MemberState.JOINING)
 
     @abstractmethod
     def _say_owned(self, now_ms: int) -> None:
@@ -291,9 +311,7 @@ class ConsumerMembership(Membership):
         return LeaveHeartbeat(STATIC_LEAVE_EPOCH if self._is_static else LEAVE_EPOCH)
 
     def request(self, now_ms: int) -> Heartbeat | None:
-        if self._is_in_flight or not self.is_active or now_ms < self._due_ms:
-            return None
-        if self.state is MemberState.LOSING:
+        if not self._is_due(now_ms):
             return None
         self._is_in_flight = True
         says_all = self._has_to_say_all or self.epoch == JOIN_EPOCH
@@ -310,20 +328,7 @@ class ConsumerMembership(Membership):
             (frozenset() if self.epoch == JOIN_EPOCH else self.owned) if says_owned else None,
         )
 
-    def failed(self, request: Any, now_ms: int) -> None:
-        if request.attempt != self._attempt:
-            return
-        self._is_in_flight = False
-        self._has_to_say_all = True
-        self.is_coordinator_unknown = True
-        self._retry_later(now_ms)
-
-    def answered(self, answer: HeartbeatAnswered, now_ms: int) -> None:
-        if answer.request.attempt != self._attempt:
-            return
-        self._is_in_flight = False
-        if not self.is_active:
-            return
+    def _handle(self, answer: HeartbeatAnswered, now_ms: int) -> None:
         code = answer.error_code
         if code == ErrorCode.NONE:
             self._accepted(answer, now_ms)
@@ -333,12 +338,8 @@ class ConsumerMembership(Membership):
             self._due_ms = now_ms
             if self.state is not MemberState.JOINING and self.state is not MemberState.LOSING:
                 self.move_to(MemberState.LOSING)
-        elif code in OTHER_COORDINATOR:
-            self._has_to_say_all = True
-            self.is_coordinator_unknown = True
-            self._retry_later(now_ms)
-        elif code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS or code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            self._has_to_say_all = True
+        elif code in OTHER_COORDINATOR or code in _LATER:
+            self.is_coordinator_unknown |= code in OTHER_COORDINATOR
             self._retry_later(now_ms)
         else:
             self._fail(code, answer.message)
@@ -368,15 +369,9 @@ class ConsumerMembership(Membership):
     def prepare(self, now_ms: int) -> None:
         """Does nothing, because the coordinator decides when partitions change."""
 
-    def lost(self, now_ms: int) -> None:
-        if self.state is not MemberState.LOSING:
-            return
-        self.departures += 1
-        self.owned = self.target = frozenset()
-        self.epoch = JOIN_EPOCH
+    def _retry_later(self, now_ms: int) -> None:
         self._has_to_say_all = True
-        self._due_ms = now_ms
-        self.move_to(MemberState.JOINING)
+        super()._retry_later(now_ms)
 
     def _say_owned(self, now_ms: int) -> None:
         self._has_to_say_owned = True
