@@ -19,7 +19,7 @@ from tidelog.controller.core.decision import (
     Write,
 )
 from tidelog.controller.core.elections import eligible_after, min_isr_without_elr, settle_partitions
-from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_topics
 from tidelog.controller.server import Controller
 from tidelog.controller.term import RandomChance, rules_from
@@ -144,7 +144,7 @@ class Core:
                 entry = record.entry
                 if isinstance(entry, PartitionStateEntry) and record.expected_mod_revision is not None:
                     stored = self.state.partitions.get(entry.topic, {}).get(entry.partition)
-                    assert record.expected_mod_revision == (stored.mod_revision if stored else ABSENT)
+                    assert record.expected_mod_revision == (stored.partition_epoch if stored else ABSENT)
                 self.state.apply(entry, self.revision, self.revision, self.changes, is_own=True)
             else:
                 self.state.apply_removal(record.key, self.revision, self.changes)
@@ -162,7 +162,10 @@ class Core:
         return decision.reply
 
     def partition(self, topic: str, partition: int = 0) -> PartitionStateEntry:
-        return self.state.partitions[topic][partition].state
+        """Returns the state as the store has it."""
+        entry = written(self.state.partitions[topic][partition]).entry
+        assert isinstance(entry, PartitionStateEntry)
+        return entry
 
 
 class RecordingBroker:

@@ -531,9 +531,8 @@ def count_election(state: ClusterState, counts: ControllerCounts, record: Write)
     entry = record.entry
     if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
         return
-    stored = state.partitions.get(entry.topic, {}).get(entry.partition)
-    if stored is not None and stored.state.leader_epoch != entry.leader_epoch:
-        before = stored.state
+    before = state.partitions.get(entry.topic, {}).get(entry.partition)
+    if before is not None and before.leader_epoch != entry.leader_epoch:
         counts.leader_elections += 1
         if entry.leader not in before.isr and entry.leader not in before.elr:
             counts.unclean_leader_elections += 1

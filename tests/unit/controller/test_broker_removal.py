@@ -64,10 +64,9 @@ def test_the_last_eligible_leader_stays_although_another_broker_led_last(core: M
     cluster.death(2)
     cluster.death(3)
     cluster.birth(1)
-    state = cluster.partition("t")
-    stored = cluster.state.partitions["t"][0]
-    left = without_broker(stored._replace(state=state._replace(isr=(), elr=(3,), last_known_leader=2)), 2)
+    partition = cluster.state.partitions["t"][0]
+    left = without_broker(partition._replace(isr=(), elr=(3,), last_known_elr=(2,)), 2)
     assert left is not None
     with pytest.raises(KafkaError) as refused:
-        without_broker(stored._replace(state=state._replace(isr=(), elr=(2,), last_known_leader=3)), 2)
+        without_broker(partition._replace(isr=(), elr=(2,), last_known_elr=(3,)), 2)
     assert refused.value.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

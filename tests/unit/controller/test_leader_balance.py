@@ -15,7 +15,7 @@ MakeCore = type[Core]
 
 
 def _leaders(cluster: Core) -> list[int]:
-    return [stored.state.leader for _, _, stored in cluster.state.all_partitions()]
+    return [partition.leader for partition in cluster.state.all_partitions()]
 
 
 def _stray(cluster: Core, count: int) -> None:

@@ -21,12 +21,12 @@ from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
-from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
 from tidelog.controller.office import Batch, pack_records
 from tidelog.controller.term import RandomChance, rules_from
 from tidelog.kernel.steps import all_at_once
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_key, decode_entry
+from tidelog.metadata.entries import BrokerEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
@@ -112,10 +112,9 @@ class World:
 
     def join(self, broker_id: int) -> None:
         """Lets every leader add the broker to its ISR."""
-        for topic, partition, stored in list(self.state.all_partitions()):
-            state = stored.state
-            if broker_id in topic.assignments[partition] and broker_id not in state.isr:
-                after = state._replace(isr=(*state.isr, broker_id), elr=())
+        for partition in list(self.state.all_partitions()):
+            if broker_id in partition.replicas and broker_id not in partition.isr:
+                after = written(partition._replace(isr=(*partition.isr, broker_id), elr=())).entry
                 self.put(after.key, after.encode())
 
     def resume(self) -> None:
@@ -133,7 +132,7 @@ class World:
             for index, replicas in enumerate(topic.assignments)
         }
         for name, stored in self.state.partitions.items():
-            for index, (state, _) in stored.items():
+            for index, state in stored.items():
                 found[f"{name}-{index}-state"] = (state.leader, set(state.isr), set(state.elr))
         found["configs"] = {name: dict(configs) for name, configs in self.state.topic_configs.items()}
         return found
@@ -239,11 +238,13 @@ def _is_sound(world: World) -> None:
         assert state.configs_of(topic.name) == {"retention.ms": "5000"}
     assert state.partitions.keys() == state.topics.keys()
     assert state.topic_configs.keys() == state.topics.keys()
-    for topic, partition, stored in state.all_partitions():
-        entry: PartitionStateEntry = stored.state
-        assert set(entry.isr) <= set(topic.assignments[partition])
-        assert entry.leader in entry.isr
-        assert entry.leader in state.brokers
+    for partition in state.all_partitions():
+        topic = state.topics[partition.topic]
+        assert partition.topic_id == topic.topic_id
+        assert partition.replicas == topic.assignments[partition.partition]
+        assert set(partition.isr) <= set(partition.replicas)
+        assert partition.leader in partition.isr
+        assert partition.leader in state.brokers
     for decide in (finish_half_done, settle_partitions, advance_reassignments):
         assert not whole(decide(state, world.context())).records, "there is nothing left to do"
 
@@ -251,8 +252,8 @@ def _is_sound(world: World) -> None:
 def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:
     """Returns the replicas of each partition and its leader epoch."""
     return {
-        (topic.name, index): (set(topic.assignments[index]), stored.state.leader_epoch)
-        for topic, index, stored in world.state.all_partitions()
+        (each.topic, each.partition): (set(each.replicas), each.leader_epoch)
+        for each in world.state.all_partitions()
     }
 
 

@@ -23,16 +23,15 @@ from tidelog.controller.core.decision import (
     Write,
 )
 from tidelog.controller.core.elections import call_roll, eligible_after, min_isr_without_elr
-from tidelog.controller.core.state import ClusterState, StoredPartition
+from tidelog.controller.core.state import ClusterState, written
 from tidelog.metadata.entries import (
-    PartitionStateEntry,
     ProducerIdBlockEntry,
     broker_config_key,
     settled_suspect_key,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import PartitionState
 from tidelog.rpc.controller_api import PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from tidelog.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 
@@ -74,28 +73,24 @@ def controlled_shutdown(
     check_broker_epoch(state, broker_id, broker_epoch)
     records: list[Record] = [NoteShutdown(broker_id, broker_epoch)]
     remaining: list[TopicPartition] = []
-    for topic, partition, stored in state.all_partitions():
+    for partition in state.all_partitions():
         yield
-        if broker_id not in stored.state.isr:
+        if broker_id not in partition.isr:
             continue
-        entry = _shut_down(state, context, topic.assignments[partition], stored, broker_id)
-        if entry is not None:
-            records.append(Write(entry, stored.mod_revision))
-        elif stored.state.leader == broker_id:
-            remaining.append(TopicPartition(topic.name, partition))
+        after = _shut_down(state, context, partition, broker_id)
+        if after is not None:
+            records.append(written(after))
+        elif partition.leader == broker_id:
+            remaining.append(TopicPartition(partition.topic, partition.partition))
     return ControllerDecision(tuple(records), tuple(remaining))
 
 
 def _shut_down(
-    state: ClusterState,
-    context: Context,
-    replicas: tuple[int, ...],
-    stored: StoredPartition,
-    broker_id: int,
-) -> PartitionStateEntry | None:
+    state: ClusterState, context: Context, before: PartitionState, broker_id: int
+) -> PartitionState | None:
     """Returns the state without the broker, or None if no other replica could lead."""
-    before = stored.state
-    roll = call_roll(state, replicas, stored)
+    replicas = before.replicas
+    roll = call_roll(state, before)
     successors = [
         r for r in replicas if r in before.isr and r in roll.steady - roll.stopping and r != broker_id
     ]
@@ -113,7 +108,7 @@ def _shut_down(
         isr=isr,
         controller_epoch=context.controller_epoch,
         elr=eligible_after(before, isr, roll.suspect, min_isr),
-        last_known_leader=-1,
+        last_known_elr=(),
     )
 
 
@@ -141,15 +136,14 @@ def _removal(state: ClusterState, context: Context, broker_id: int) -> Steps[lis
     keys = [broker_config_key(str(broker_id)), settled_suspect_key(broker_id)]
     records: list[Record] = [Erase(key) for key in keys if state.revision_of(key)]
     is_known = bool(records)
-    for topic, partition, stored in state.all_partitions():
+    for partition in state.all_partitions():
         yield
-        if broker_id not in topic.assignments[partition]:
+        if broker_id not in partition.replicas:
             continue
         is_known = True
-        left = without_broker(stored, broker_id)
+        left = without_broker(partition, broker_id)
         if left is not None:
-            entry = left._replace(controller_epoch=context.controller_epoch)
-            records.append(Write(entry, stored.mod_revision))
+            records.append(written(left._replace(controller_epoch=context.controller_epoch)))
     if not is_known:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
@@ -157,16 +151,15 @@ def _removal(state: ClusterState, context: Context, broker_id: int) -> Steps[lis
     return records
 
 
-def without_broker(stored: StoredPartition, broker_id: int) -> PartitionStateEntry | None:
+def without_broker(before: PartitionState, broker_id: int) -> PartitionState | None:
     """Returns the state of a partition without the broker, or None if the broker has no place in it."""
-    before = stored.state
     isr = tuple(replica for replica in before.isr if replica != broker_id)
     elr = tuple(replica for replica in before.elr if replica != broker_id)
-    last_known = NO_LEADER if before.last_known_leader == broker_id else before.last_known_leader
-    after = before._replace(isr=isr, elr=elr, last_known_leader=last_known)
+    last_known = tuple(replica for replica in before.last_known_elr if replica != broker_id)
+    after = before._replace(isr=isr, elr=elr, last_known_elr=last_known)
     if after == before:
         return None
-    if not isr and not elr and (before.isr or before.elr or last_known == NO_LEADER):
+    if not isr and not elr and (before.isr or before.elr or not last_known):
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             f"Only broker {broker_id} has all acknowledged records of {before.topic}-{before.partition}. "

@@ -102,10 +102,7 @@ def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) ->
     of_broker: dict[int, list[PartitionState]] = {}
     for topic_name, index in sorted(changes.partitions):
         yield
-        topic = state.topics.get(topic_name)
-        if topic is None or index >= len(topic.assignments):
-            continue
-        partition = state.partition_state(topic, index)
+        partition = state.partition(topic_name, index)
         if partition is None:
             continue
         if (topic_name, index) in changes.new_partitions:
@@ -143,13 +140,12 @@ def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> Steps[list[d
     stopped = _Stops()
     for name, index in sorted(changes.partitions) if state.stopping else ():
         yield
-        current = state.topics.get(name)
-        stored = state.partitions.get(name, {}).get(index)
-        if current is None or stored is None or index >= len(current.assignments):
+        partition = state.partition(name, index)
+        if partition is None:
             continue
-        for broker_id in state.stopping.intersection(current.assignments[index]):
-            if broker_id not in stored.state.isr:
-                stopped.add(broker_id, name, index, current.topic_id)
+        for broker_id in state.stopping.intersection(partition.replicas):
+            if broker_id not in partition.isr:
+                stopped.add(broker_id, name, index, partition.topic_id)
     return [deleted.commands(term, delete=True), stopped.commands(term, delete=False)]
 
 

@@ -18,11 +18,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Record, Write
-from tidelog.controller.core.state import ClusterState, StoredPartition
-from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
+from tidelog.controller.core.state import ClusterState, written
+from tidelog.metadata.entries import SettledSuspectEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition, effective_min_in_sync_replicas
+from tidelog.rpc.broker_commands import PartitionState
 from tidelog.wire.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -48,16 +49,15 @@ class RollCall(NamedTuple):
     suspect: frozenset[int]
     failed: frozenset[int]
 
-    def is_untouched(self, before: PartitionStateEntry) -> bool:
+    def is_untouched(self, before: PartitionState) -> bool:
         """Whether nothing has happened to the brokers that requires another state."""
         return not before.elr and before.leader in self.steady and self.steady.issuperset(before.isr)
 
 
-def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPartition) -> RollCall:
-    before = stored.state
+def call_roll(state: ClusterState, before: PartitionState) -> RollCall:
     partition = TopicPartition(before.topic, before.partition)
     alive, steady, stopping, suspect, failed = [], [], [], [], []
-    for replica in {*replicas, *before.isr, *before.elr}:
+    for replica in {*before.replicas, *before.isr, *before.elr}:
         broker = state.brokers.get(replica)
         if broker is None:
             continue
@@ -72,7 +72,7 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
             failed.append(replica)
             continue
         alive.append(replica)
-        if not is_suspect and broker.broker_epoch < stored.mod_revision:
+        if not is_suspect and broker.broker_epoch < before.partition_epoch:
             steady.append(replica)
     return RollCall(
         frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect), frozenset(failed)
@@ -90,7 +90,7 @@ def min_isr_without_elr(state: ClusterState, context: Context, topic: str, repli
 
 
 def eligible_after(
-    before: PartitionStateEntry, isr: tuple[int, ...], excluded: Container[int], min_isr: int
+    before: PartitionState, isr: tuple[int, ...], excluded: Container[int], min_isr: int
 ) -> tuple[int, ...]:
     """Returns the ELR that belongs to `isr`. While the ISR is below its minimum, the high watermark does not
     move, so every replica that leaves the ISR then has all acknowledged records.
@@ -104,20 +104,20 @@ def eligible_after(
 def next_state(
     state: ClusterState,
     context: Context,
-    replicas: tuple[int, ...],
-    stored: StoredPartition,
+    before: PartitionState,
     *,
     unclean: bool | None = None,
     is_new_epoch: bool = False,
-) -> PartitionStateEntry | None:
-    """Returns the state that a partition must have now, or None if it has this state already.
+) -> PartitionState | None:
+    """Returns the state that a partition must have now, or None if it has this state already. The caller may
+    have given it other replicas.
 
     A leader that is steady and in the ISR stays the leader. `unclean` says whether a replica that may lack
     acknowledged records may lead if no other replica can; None stands for `unclean.leader.election.enable`.
     With `is_new_epoch`, the leader epoch grows in any case, because the replicas have changed.
     """
-    before = stored.state
-    roll = call_roll(state, replicas, stored)
+    replicas = before.replicas
+    roll = call_roll(state, before)
     if not is_new_epoch and roll.is_untouched(before):
         return None
     members = set(replicas) - roll.suspect
@@ -143,7 +143,7 @@ def next_state(
     if leader != NO_LEADER:
         is_lossless = leader in isr or leader in elr
         isr = _isr_after(leader, isr, roll)
-        last_known = NO_LEADER
+        last_known = ()
     else:
         is_lossless = True
     min_isr = min_isr_without_elr(state, context, before.topic, len(replicas))
@@ -152,7 +152,7 @@ def next_state(
         leader=leader,
         isr=isr,
         elr=eligible_after(before, isr, gone, min_isr) if is_lossless else (),
-        last_known_leader=last_known,
+        last_known_elr=last_known,
     )
     is_reborn = leader != NO_LEADER and not keeps
     if is_new_epoch or is_reborn or leader != before.leader:
@@ -173,10 +173,10 @@ def is_cluster_returning(state: ClusterState) -> bool:
         return False
     first_epoch = min(broker.broker_epoch for broker in state.brokers.values())
     expected: set[int] = set()
-    for _, _, stored in state.all_partitions():
-        if stored.mod_revision > first_epoch:
+    for partition in state.all_partitions():
+        if partition.partition_epoch > first_epoch:
             return False
-        expected.update(stored.state.isr)
+        expected.update(partition.isr)
     return not expected <= state.brokers.keys()
 
 
@@ -194,11 +194,11 @@ def settle_partitions(state: ClusterState, context: Context) -> DecisionSteps[No
     if not state.brokers:
         return ControllerDecision((), None)
     records: list[Record] = []
-    for topic, partition, stored in state.all_partitions():
+    for partition in state.all_partitions():
         yield
-        entry = next_state(state, context, topic.assignments[partition], stored)
-        if entry is not None:
-            records.append(Write(entry, stored.mod_revision))
+        after = next_state(state, context, partition)
+        if after is not None:
+            records.append(written(after))
     # These records come last, when the suspect logs have left every ISR and ELR. From then on, their
     # replicas may catch up and join again.
     records += [
@@ -212,7 +212,7 @@ def _elect(
     replicas: tuple[int, ...],
     isr: tuple[int, ...],
     elr: tuple[int, ...],
-    last_known: int,
+    last_known: tuple[int, ...],
     roll: RollCall,
 ) -> int:
     """Returns the first electable replica in the order of the replicas: from the ISR, preferably one that
@@ -222,8 +222,8 @@ def _elect(
         leader = _first(replicas, {m for m in members if m in present} - roll.stopping)
         if leader != NO_LEADER:
             return leader
-    if not isr and not elr and last_known in replicas and last_known in roll.alive - roll.stopping:
-        return last_known
+    if not isr and not elr and last_known and last_known[0] in roll.alive - roll.stopping:
+        return last_known[0] if last_known[0] in replicas else NO_LEADER
     return NO_LEADER
 
 
@@ -261,24 +261,22 @@ def _isr_after(leader: int, isr: tuple[int, ...], roll: RollCall) -> tuple[int, 
     return tuple(replica for replica in isr if replica in present)
 
 
-def _last_known_leader(before: PartitionStateEntry, isr: tuple[int, ...]) -> int:
-    """Returns the broker to wait for if no replica can lead: the last leader or, if the ISR has become empty,
-    one of its last members.
+def _last_known_leader(before: PartitionState, isr: tuple[int, ...]) -> tuple[int, ...]:
+    """Returns the broker to wait for, if there is one, if no replica can lead: the last leader or, if the ISR
+    has become empty, one of its last members.
     """
-    last = before.leader if before.leader != NO_LEADER else before.last_known_leader
-    if before.isr and not isr and last not in before.isr:
-        return before.isr[0]
+    last = (before.leader,) if before.leader != NO_LEADER else before.last_known_elr
+    if before.isr and not isr and not set(last) & set(before.isr):
+        return before.isr[:1]
     return last
 
 
-def led_by_preferred(
-    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
-) -> PartitionStateEntry | None:
+def led_by_preferred(state: ClusterState, context: Context, before: PartitionState) -> PartitionState | None:
     """Returns the state with the first replica as leader, at the next leader epoch. Returns None if the first
     replica leads already or cannot lead: it is dead, has registered again, is stopping, or is not in the ISR.
     """
-    before, preferred = stored.state, replicas[0]
-    roll = call_roll(state, replicas, stored)
+    preferred = before.replicas[0]
+    roll = call_roll(state, before)
     if before.leader == preferred or preferred not in before.isr:
         return None
     if preferred not in roll.steady or preferred in roll.stopping:
@@ -287,7 +285,7 @@ def led_by_preferred(
         leader=preferred,
         leader_epoch=before.leader_epoch + 1,
         controller_epoch=context.controller_epoch,
-        last_known_leader=NO_LEADER,
+        last_known_elr=(),
     )
 
 
@@ -298,25 +296,24 @@ def balance_leaders(state: ClusterState, context: Context) -> DecisionSteps[int]
     if not context.rules.auto_leader_rebalance_enable:
         return ControllerDecision((), 0)
     preferred_count: dict[int, int] = {}
-    strayed: dict[int, list[tuple[tuple[int, ...], StoredPartition]]] = {}
-    for topic, partition, stored in state.all_partitions():
+    strayed: dict[int, list[PartitionState]] = {}
+    for partition in state.all_partitions():
         yield
-        replicas = topic.assignments[partition]
-        preferred = replicas[0]
+        preferred = partition.replicas[0]
         preferred_count[preferred] = preferred_count.get(preferred, 0) + 1
-        is_moving = partition in topic.adding or partition in topic.removing
-        if stored.state.leader != preferred and not is_moving:
-            strayed.setdefault(preferred, []).append((replicas, stored))
+        is_moving = partition.adding_replicas or partition.removing_replicas
+        if partition.leader != preferred and not is_moving:
+            strayed.setdefault(preferred, []).append(partition)
     records: list[Record] = []
     for broker_id in sorted(strayed):
         share = len(strayed[broker_id]) * 100 / preferred_count[broker_id]
         if share <= context.rules.leader_imbalance_per_broker_percentage:
             continue
-        for replicas, stored in strayed[broker_id]:
+        for partition in strayed[broker_id]:
             yield
-            entry = led_by_preferred(state, context, replicas, stored)
-            if entry is not None:
-                records.append(Write(entry, stored.mod_revision))
+            after = led_by_preferred(state, context, partition)
+            if after is not None:
+                records.append(written(after))
     return ControllerDecision(tuple(records), len(records))
 
 
@@ -369,43 +366,34 @@ def _wanted(state: ClusterState, request: ElectLeadersRequest) -> Iterable[tuple
 
 
 def _elect_requested(
-    state: ClusterState, context: Context, name: str, partition: int, *, unclean: bool
+    state: ClusterState, context: Context, name: str, index: int, *, unclean: bool
 ) -> Record:
-    topic = state.topics.get(name)
-    stored = state.partitions.get(name, {}).get(partition)
-    if topic is None or stored is None:
+    partition = state.partition(name, index)
+    if partition is None:
         raise KafkaError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {partition} of topic '{name}'."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {index} of topic '{name}'."
         )
-    replicas = topic.assignments[partition]
-    if unclean:
-        entry = _elect_any(state, context, replicas, stored)
-    else:
-        entry = _elect_preferred(state, context, replicas, stored)
-    return Write(entry, stored.mod_revision)
+    elect = _elect_any if unclean else _elect_preferred
+    return written(elect(state, context, partition))
 
 
-def _elect_any(
-    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
-) -> PartitionStateEntry:
-    if stored.state.leader != NO_LEADER:
+def _elect_any(state: ClusterState, context: Context, partition: PartitionState) -> PartitionState:
+    if partition.leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
-    entry = next_state(state, context, replicas, stored, unclean=True)
-    if entry is None or entry.leader == NO_LEADER:
+    after = next_state(state, context, partition, unclean=True)
+    if after is None or after.leader == NO_LEADER:
         raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica of the partition is alive.")
-    return entry
+    return after
 
 
-def _elect_preferred(
-    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
-) -> PartitionStateEntry:
-    preferred = replicas[0]
-    if stored.state.leader == preferred:
+def _elect_preferred(state: ClusterState, context: Context, partition: PartitionState) -> PartitionState:
+    preferred = partition.replicas[0]
+    if partition.leader == preferred:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred leader already leads the partition.")
-    entry = led_by_preferred(state, context, replicas, stored)
-    if entry is None:
+    after = led_by_preferred(state, context, partition)
+    if after is None:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"The preferred leader {preferred} is not alive or not in the ISR.",
         )
-    return entry
+    return after

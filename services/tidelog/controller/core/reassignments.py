@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Record, Write
 from tidelog.controller.core.elections import next_state
-from tidelog.controller.core.state import ClusterState
+from tidelog.controller.core.state import ClusterState, written
 from tidelog.controller.core.topics import Room, check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -161,16 +161,17 @@ def advance_reassignments(state: ClusterState, context: Context) -> DecisionStep
         topic = after = state.topics[name]
         for partition in sorted({*topic.adding, *topic.removing}):
             yield
-            stored = state.partitions.get(name, {}).get(partition)
+            known = state.partition(name, partition)
             placement = placement_of(topic, partition)
             target = placement.target
-            if stored is None or not set(target) <= set(stored.state.isr):
+            if known is None or not set(target) <= set(known.isr):
                 continue
             if placement.removing:
-                entry = next_state(state, context, target, stored, unclean=False, is_new_epoch=True)
-                if entry is None or entry.leader == NO_LEADER:
+                reduced = known._replace(replicas=target)
+                left = next_state(state, context, reduced, unclean=False, is_new_epoch=True)
+                if left is None or left.leader == NO_LEADER:
                     continue
-                records.append(Write(entry, stored.mod_revision))
+                records.append(written(left))
             after = with_placement(after, partition, Placement(target))
             count += 1
         if after != topic:
@@ -207,19 +208,19 @@ def _state_after(
     """Returns the partition's state with other replicas, or None if the set is the same. Raises
     KafkaError(INVALID_REPLICA_ASSIGNMENT) if the remaining replicas would lack acknowledged records.
     """
-    stored = state.partitions.get(topic.name, {}).get(partition)
-    if stored is None or set(after.replicas) == set(topic.assignments[partition]):
+    before = state.partition(topic.name, partition)
+    if before is None or set(after.replicas) == set(topic.assignments[partition]):
         return None
-    before = stored.state
-    entry = next_state(state, context, after.replicas, stored, unclean=False, is_new_epoch=True)
+    moved = before._replace(replicas=after.replicas)
+    settled = next_state(state, context, moved, unclean=False, is_new_epoch=True)
     is_stranded = bool(before.isr) and not set(before.isr) & set(after.replicas)
-    if entry is None or is_stranded or (entry.leader == NO_LEADER and before.leader != NO_LEADER):
+    if settled is None or is_stranded or (settled.leader == NO_LEADER and before.leader != NO_LEADER):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Unable to revert partition assignment for {topic.name}-{partition} because it would require an "
             "unclean leader election.",
         )
-    return Write(entry, stored.mod_revision)
+    return written(settled)
 
 
 def _with(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import SIZED_PREFIXES, EntrySizes, Steps
+from tidelog.controller.core.decision import SIZED_PREFIXES, EntrySizes, Steps, Write
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
@@ -48,7 +48,7 @@ from tidelog.metadata.entries import (
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION, FinalizedFeatures
 from tidelog.model.protocol_values import NO_LEADER
-from tidelog.model.topics import TopicPartition, collision_key
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition, collision_key
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 from tidelog.sasl.delegation_tokens import TokenSecrets
 
@@ -69,10 +69,10 @@ class ChangeSet:
     # The topics to send in UpdateMetadata.
     topics: set[str] = field(default_factory=set)
     # The partitions to send in LeaderAndIsr.
-    partitions: set[tuple[str, int]] = field(default_factory=set)
-    new_partitions: set[tuple[str, int]] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
+    new_partitions: set[TopicPartition] = field(default_factory=set)
     # The partitions whose state changed in any way, including an ISR written by its leader.
-    touched_partitions: set[tuple[str, int]] = field(default_factory=set)
+    touched_partitions: set[TopicPartition] = field(default_factory=set)
     removed_replicas: set[RemovedReplica] = field(default_factory=set)
     deleted_topics: list[TopicEntry] = field(default_factory=list)
     # A broker that registered again is both registered and unregistered. `brokers` is set if the content of
@@ -126,11 +126,23 @@ class ChangeSet:
 _NO_CONFIGS: Mapping[str, str] = {}
 
 
-class StoredPartition(NamedTuple):
-    """A partition's state and the mod_revision of its key."""
-
-    state: PartitionStateEntry
-    mod_revision: int
+def written(partition: PartitionState) -> Write:
+    """Returns the record that writes the state of a partition, if its key still has the mod_revision that is
+    the partition epoch. A partition without a key has the epoch ABSENT.
+    """
+    return Write(
+        PartitionStateEntry(
+            partition.topic,
+            partition.partition,
+            partition.leader,
+            partition.leader_epoch,
+            partition.isr,
+            partition.controller_epoch,
+            partition.elr,
+            partition.last_known_elr[0] if partition.last_known_elr else NO_LEADER,
+        ),
+        partition.partition_epoch,
+    )
 
 
 class ClusterState:
@@ -152,7 +164,9 @@ class ClusterState:
         # The number of partitions of all topics, and of the replicas that are assigned to each broker.
         self.partition_count = 0
         self.replica_counts: Counter[int] = Counter()
-        self.partitions: dict[str, dict[int, StoredPartition]] = {}
+        # Each partition that has a state, with the replicas that its topic assigns. A topic that is half
+        # created or deleted assigns none.
+        self.partitions: dict[str, dict[int, PartitionState]] = {}
         self.topic_configs: dict[str, Mapping[str, str]] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         self.acls: dict[str, AclEntry] = {}
@@ -229,44 +243,30 @@ class ClusterState:
         yield from self.delegation_tokens.values()
         yield from self.client_metrics.values()
 
-    def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
+    def all_partitions(self) -> Iterator[PartitionState]:
         """Yields every partition of an existing topic that has a state."""
         for name, topic in self.topics.items():
             stored = self.partitions.get(name, {})
-            for partition in range(len(topic.assignments)):
-                if partition in stored:
-                    yield topic, partition, stored[partition]
+            for index in range(len(topic.assignments)):
+                if index in stored:
+                    yield stored[index]
 
-    def partition_state(self, topic: TopicEntry, partition: int) -> PartitionState | None:
-        """Returns the partition's state in the form of a command, or None while it has no state."""
-        stored = self.partitions.get(topic.name, {}).get(partition)
-        if stored is None:
+    def partition(self, topic: str, index: int) -> PartitionState | None:
+        """Returns a partition of an existing topic, or None while it has no state."""
+        known = self.topics.get(topic)
+        if known is None or index >= len(known.assignments):
             return None
-        state = stored.state
-        return PartitionState(
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=partition,
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            isr=state.isr,
-            replicas=topic.assignments[partition],
-            controller_epoch=state.controller_epoch,
-            partition_epoch=stored.mod_revision,
-            elr=state.elr,
-            last_known_elr=(state.last_known_leader,) if state.last_known_leader >= 0 else (),
-            adding_replicas=topic.adding.get(partition, ()),
-            removing_replicas=topic.removing.get(partition, ()),
-        )
+        return self.partitions.get(topic, {}).get(index)
 
     def topic_state(self, name: str) -> TopicState:
         """Returns the whole topic in the form of a command. It is cached until the topic changes."""
         known = self._topic_states.get(name)
         if known is None:
             topic = self.topics[name]
-            partitions = (self.partition_state(topic, index) for index in range(len(topic.assignments)))
+            stored = self.partitions.get(name, {})
+            partitions = tuple(stored[index] for index in range(len(topic.assignments)) if index in stored)
             known = self._topic_states[name] = TopicState(
-                name, topic.topic_id, tuple(p for p in partitions if p is not None), self.configs_of(name)
+                name, topic.topic_id, partitions, self.configs_of(name)
             )
         return known
 
@@ -434,19 +434,17 @@ class ClusterState:
     ) -> None:
         stored = self.partitions.setdefault(entry.topic, {})
         before = stored.get(entry.partition)
-        stored[entry.partition] = StoredPartition(entry, mod_revision)
+        topic = self.topics.get(entry.topic)
+        stored[entry.partition] = _with_assignment(_partition_of(entry, mod_revision), topic)
         self._topic_states.pop(entry.topic, None)
-        partition = (entry.topic, entry.partition)
+        partition = TopicPartition(entry.topic, entry.partition)
         changes.touched_partitions.add(partition)
         if not is_own and self.failed_replicas:
-            known = before.state.isr if before is not None else ()
+            known = before.isr if before is not None else ()
             self._serve_again(entry, {entry.leader, *entry.isr} - (set(known) - {entry.leader}))
         if before is None:
             changes.new_partitions.add(partition)
-        elif not is_own and (before.state.leader, before.state.leader_epoch) == (
-            entry.leader,
-            entry.leader_epoch,
-        ):
+        elif not is_own and (before.leader, before.leader_epoch) == (entry.leader, entry.leader_epoch):
             return  # The leader publishes its own ISR change with a notification.
         changes.partitions.add(partition)
         changes.topics.add(entry.topic)
@@ -469,7 +467,7 @@ class ClusterState:
         else:
             for partition, replicas in enumerate(entry.assignments[: len(before.assignments)]):
                 if replicas != before.assignments[partition]:
-                    changes.partitions.add((entry.name, partition))
+                    changes.partitions.add(TopicPartition(entry.name, partition))
                     changes.removed_replicas |= {
                         RemovedReplica(entry.name, entry.topic_id, partition, broker_id)
                         for broker_id in before.assignments[partition]
@@ -477,6 +475,11 @@ class ClusterState:
                     }
         self._count(() if before is None else before.assignments, entry.assignments)
         self.topics[entry.name] = entry
+        stored = self.partitions.get(entry.name, {})
+        for index, known in stored.items():
+            assigned = _with_assignment(known, entry)
+            if assigned != known:
+                stored[index] = assigned
         if entry.adding or entry.removing:
             self.reassigning.add(entry.name)
         else:
@@ -558,6 +561,36 @@ class ClusterState:
         changes.topics.add(name)
 
 
+def _partition_of(entry: PartitionStateEntry, mod_revision: int) -> PartitionState:
+    """Returns the partition of a state key, without replicas."""
+    return PartitionState(
+        topic=entry.topic,
+        topic_id=ZERO_TOPIC_ID,
+        partition=entry.partition,
+        leader=entry.leader,
+        leader_epoch=entry.leader_epoch,
+        isr=entry.isr,
+        replicas=(),
+        controller_epoch=entry.controller_epoch,
+        partition_epoch=mod_revision,
+        elr=entry.elr,
+        last_known_elr=(entry.last_known_leader,) if entry.last_known_leader >= 0 else (),
+    )
+
+
+def _with_assignment(partition: PartitionState, topic: TopicEntry | None) -> PartitionState:
+    """Returns the partition with the id of its topic and the replicas that the topic assigns to it."""
+    index = partition.partition
+    if topic is None or index >= len(topic.assignments):
+        return partition
+    return partition._replace(
+        topic_id=topic.topic_id,
+        replicas=topic.assignments[index],
+        adding_replicas=topic.adding.get(index, ()),
+        removing_replicas=topic.removing.get(index, ()),
+    )
+
+
 def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
     return BrokerRegistration(
         entry.broker_id,
@@ -597,7 +630,7 @@ def take_census(state: ClusterState) -> Census:
             assigned.update(replicas)
             if index not in stored:
                 continue
-            leader = stored[index].state.leader
+            leader = stored[index].leader
             if leader == NO_LEADER or leader not in brokers:
                 offline += 1
             if leader != replicas[0]:

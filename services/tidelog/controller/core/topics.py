@@ -162,7 +162,7 @@ class Room:
 
 def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> Iterator[Record]:
     for partition, replicas in enumerate(entry.assignments):
-        yield Write(first_state(state, context, entry.name, partition, replicas), ABSENT)
+        yield first_state(state, context, entry.name, partition, replicas)
 
 
 def _check_name(state: ClusterState, name: str, made_here: dict[str, str]) -> None:
@@ -321,7 +321,7 @@ def _new_partition_records(
 ) -> Iterator[Record]:
     yield Write(topic._replace(assignments=topic.assignments + added))
     for partition, replicas in enumerate(added, len(topic.assignments)):
-        yield Write(first_state(state, context, topic.name, partition, replicas), ABSENT)
+        yield first_state(state, context, topic.name, partition, replicas)
 
 
 def _assign_added(
@@ -369,11 +369,12 @@ def _assign_added(
 
 def first_state(
     state: ClusterState, context: Context, topic: str, partition: int, replicas: tuple[int, ...]
-) -> PartitionStateEntry:
-    """Returns the state of a new partition: every available replica is in sync, and the first one leads."""
+) -> Write:
+    """Returns the record of a new partition: every available replica is in sync, and the first one leads."""
     present = tuple(r for r in replicas if r in state.brokers and r not in state.stopping)
     leader = present[0] if present else NO_LEADER
-    return PartitionStateEntry(topic, partition, leader, 0, present or replicas, context.controller_epoch)
+    isr = present or replicas
+    return Write(PartitionStateEntry(topic, partition, leader, 0, isr, context.controller_epoch), ABSENT)
 
 
 def place_replicas(
@@ -574,7 +575,7 @@ def finish_half_done(state: ClusterState, context: Context) -> DecisionSteps[Non
         yield
         for partition, replicas in enumerate(topic.assignments):
             if partition not in stored:
-                records.append(Write(first_state(state, context, topic.name, partition, replicas), ABSENT))
+                records.append(first_state(state, context, topic.name, partition, replicas))
     for name, stored in state.partitions.items():
         yield
         known = len(state.topics[name].assignments) if name in state.topics else 0
