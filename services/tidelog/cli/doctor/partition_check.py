@@ -49,7 +49,14 @@ from tidelog.log_format.entries import (
     decode_snapshot,
 )
 from tidelog.log_format.leader_epochs import LeaderEpochs
-from tidelog.records.batch import BATCH_HEADER_BYTES, NO_PRODUCER_ID, BatchHeader, crc_matches, parse_header
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    NO_PRODUCER_ID,
+    BatchHeader,
+    crc_matches,
+    known_max_timestamp,
+    parse_header,
+)
 from tidelog.records.record import end_transaction_marker
 
 REPAIR_STEP: Final = "--repair repairs it, and first copies the files that it changes"
@@ -550,7 +557,7 @@ class _TimeIndexCheck(_IndexCheck):
 
     def take(self, header: BatchHeader) -> None:
         before = self._max_timestamp
-        self._max_timestamp = max(before, header.max_timestamp)
+        self._max_timestamp = max(before, known_max_timestamp(header))
         while self._next is not None and self._base_offset + self._next[1] <= header.last_offset:
             timestamp, offset = self._next[0], self._base_offset + self._next[1]
             if offset < header.base_offset or timestamp != header.max_timestamp:
