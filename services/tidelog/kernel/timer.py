@@ -43,6 +43,9 @@ class Timer(Protocol):
     def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
         """Runs `callback` once at `deadline_ms` or soon after, but never during this call."""
 
+    def add_after(self, callback: Callback, delay_ms: float) -> TimerEntry[Callback]:
+        """Runs `callback` once after at least `delay_ms`, rounded up to the next millisecond of the clock."""
+
 
 class LoopTimer:
     """A timing wheel that one `call_at` of the event loop drives, at the time of its next bucket. Without
@@ -78,7 +81,6 @@ class LoopTimer:
         return entry
 
     def add_after(self, callback: Callback, delay_ms: float) -> TimerEntry[Callback]:
-        """Runs `callback` after at least `delay_ms`, rounded up to the next millisecond of the clock."""
         return self.add(callback, MonotonicMs(math.ceil(self._loop.time() * _MS_PER_S + delay_ms)))
 
     def close(self) -> None:
@@ -140,6 +142,9 @@ class VirtualTimer:
 
     def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
         return self._wheel.add(callback, deadline_ms)
+
+    def add_after(self, callback: Callback, delay_ms: float) -> TimerEntry[Callback]:
+        return self._wheel.add(callback, MonotonicMs(self._now_ms + math.ceil(delay_ms)))
 
     def next_expiry_ms(self) -> MonotonicMs | None:
         """Returns the next time to which `advance` must move for a callback to run, or None."""

@@ -139,10 +139,7 @@ class ShardCall:
         self, pass_on: Callable[[ShardCall], ErrorCode], timer: Timer, timeout_ms: int
     ) -> tuple[bytes | None, ErrorCode]:
         """Asks as `ask` does, and returns REQUEST_TIMED_OUT if there is no answer within `timeout_ms`."""
-        expiry = timer.add(
-            lambda: self.answered(None, ErrorCode.REQUEST_TIMED_OUT),
-            MonotonicMs(timer.monotonic_ms() + timeout_ms),
-        )
+        expiry = timer.add_after(lambda: self.answered(None, ErrorCode.REQUEST_TIMED_OUT), timeout_ms)
         try:
             return await self.ask(pass_on)
         finally:

@@ -425,9 +425,8 @@ class Coordination:
 
     def finish_later(self, session: CoordinatorSession, request_id: int) -> None:
         """Ends a call whose client has gone, once the coordinator has taken it."""
-        self._timer.add(
-            lambda: session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
-            MonotonicMs(self._timer.monotonic_ms() + ABANDONED_MS),
+        self._timer.add_after(
+            lambda: session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), ABANDONED_MS
         )
 
     def started(self) -> None:
@@ -494,7 +493,7 @@ class Coordination:
 
     def _check_held_later(self) -> None:
         interval_ms = max(1, self._commit_timeout_ms // HELD_CHECKS_PER_TIMEOUT)
-        self._timer.add(self._check_held, MonotonicMs(self._timer.monotonic_ms() + interval_ms))
+        self._timer.add_after(self._check_held, interval_ms)
 
     def _check_held(self) -> None:
         expired_ms = MonotonicMs(self._timer.monotonic_ms() - self._commit_timeout_ms)

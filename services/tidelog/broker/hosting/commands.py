@@ -16,7 +16,6 @@ from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting import Hosting
 from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 from tidelog.broker.requests.waiting import WaitingRequests
-from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.slices import run_in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import Timer
@@ -163,7 +162,7 @@ class CommandReceiver:
     def _retry_later(self) -> None:
         if not self._is_retry_due:
             self._is_retry_due = True
-            self._timer.add(self._start_retry, MonotonicMs(self._timer.monotonic_ms() + FAILED_RETRY_MS))
+            self._timer.add_after(self._start_retry, FAILED_RETRY_MS)
 
     def _start_retry(self) -> None:
         self._retry = asyncio.get_running_loop().create_task(self._retry_failed(), name="failed-replicas")

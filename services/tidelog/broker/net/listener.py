@@ -17,7 +17,6 @@ from tidelog.broker.net.connection import CLIENT_LOG, Connection, Dispatch
 from tidelog.broker.net.socket_io import BufferPool, Turn
 from tidelog.broker.net.socket_protocol import SocketProtocol
 from tidelog.broker.net.tls import ServerCertificates, TlsAcceptor
-from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.brokers import Endpoint, host_and_port
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 
@@ -391,7 +390,4 @@ class Listener:
             if connection.is_idle_since(oldest):
                 _log.debug("idle connection closed", peer=connection.peer)
                 connection.close()
-        self._timer.add(
-            self._watch_idle,
-            MonotonicMs(self._timer.monotonic_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1)),
-        )
+        self._timer.add_after(self._watch_idle, max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1))

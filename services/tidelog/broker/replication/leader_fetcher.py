@@ -46,7 +46,7 @@ from tidelog.broker.replication.leader_connection import (
 from tidelog.broker.replication.leader_connector import LeaderConnector
 from tidelog.broker.replication.leader_fetch_session import LeaderFetchSession
 from tidelog.broker.replication.leader_questions import LeaderQuestions
-from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.instants import WallMs
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
@@ -271,10 +271,7 @@ class LeaderFetcher:
         _log.warning("leader refuses the fetch request", leader=self.leader_id, error=error.name)
         self._is_pausing = True
         timer = self._context.timer
-        timer.add(
-            self._end_pause,
-            MonotonicMs(timer.monotonic_ms() + self._context.settings.broker.replica_fetch_backoff_ms),
-        )
+        timer.add_after(self._end_pause, self._context.settings.broker.replica_fetch_backoff_ms)
 
     def _end_pause(self) -> None:
         self._is_pausing = False
@@ -363,7 +360,7 @@ class LeaderFetcher:
     def resume_after(self, followed: FollowedPartition, pause_ms: int) -> None:
         """Fetches a partition again after a pause."""
         timer = self._context.timer
-        timer.add(partial(self.resume, followed), MonotonicMs(timer.monotonic_ms() + pause_ms))
+        timer.add_after(partial(self.resume, followed), pause_ms)
 
     # -- for LeaderQuestions
 

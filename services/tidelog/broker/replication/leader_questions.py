@@ -24,7 +24,6 @@ from tidelog.broker.replication.followed_partition import (
     FollowerContext,
 )
 from tidelog.broker.replication.leader_connection import LeaderConnection, Question
-from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
@@ -193,7 +192,7 @@ class LeaderQuestions:
                 error=error.name,
             )
         timer = self._context.timer
-        timer.add(partial(self._ask_again, known), MonotonicMs(timer.monotonic_ms() + FIRST_BACKOFF_MS))
+        timer.add_after(partial(self._ask_again, known), FIRST_BACKOFF_MS)
 
     def _ask_again(self, known: _EpochQuestion) -> None:
         replica, question = known

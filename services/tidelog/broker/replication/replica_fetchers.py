@@ -258,8 +258,7 @@ class ReplicaFetchers:
         except KafkaError as error:
             _note_failed_flush(replica, error)
             pause_ms = context.settings.broker.replica_fetch_backoff_ms
-            deadline_ms = MonotonicMs(context.timer.monotonic_ms() + pause_ms)
-            context.timer.add(partial(self._flush_ended, replica), deadline_ms)
+            context.timer.add_after(partial(self._flush_ended, replica), pause_ms)
         except BaseException:
             self._flushing.discard(replica)  # otherwise the log would never be flushed again
             raise
