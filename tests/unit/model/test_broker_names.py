@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterlab.controllers import Core
-from tidelog.broker.cluster.config_changes import check_broker_name
+from tidelog.broker.handlers.configs import check_broker_name
 from tidelog.controller.core.config_changes import incremental_alter_configs
 from tidelog.model.brokers import MAX_BROKER_ID, parse_broker_id
 from tidelog.model.errors import ErrorCode, KafkaError

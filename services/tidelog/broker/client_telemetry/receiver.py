@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 from zlib import crc32
 
@@ -40,6 +40,7 @@ from tidelog.model.fair_budget import ANY_TIME_S, NEVER_S, FairBudget, Holding
 from tidelog.records.compression import CompressionDataError, decompress
 
 if TYPE_CHECKING:
+    from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder
     from tidelog.broker.security.security_snapshot import SecuritySnapshot
     from tidelog.kernel.instants import MonotonicMs
     from tidelog.metadata.entries import ClientMetricsEntry
@@ -81,14 +82,6 @@ _PREFIX: Final = "kafka_client_"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
 
 _log = structlog.get_logger(__name__)
-
-
-class MetricsForwarder(Protocol):
-    """Sends metrics on to a collector."""
-
-    def forward(self, data: MetricsData, attributes: Mapping[str, str]) -> None:
-        """Queues the metrics of one push. `attributes` describe the client."""
-        ...
 
 
 class Plan(NamedTuple):
@@ -433,7 +426,7 @@ class ClientTelemetry:
     def __init__(self, max_bytes: int) -> None:
         self.instances = ClientInstances(max_bytes)
         self.series = ClientSeries()
-        self.forwarder: MetricsForwarder | None = None
+        self.forwarder: OtlpMetricsForwarder | None = None
         """The way to the collector, if tracing is set up."""
         self._entries: Mapping[str, ClientMetricsEntry] | None = None
         self._next_sweep_ms = MonotonicMs(0)

@@ -194,8 +194,6 @@ class FollowerFetch:
         self._park()
         return PARKED
 
-    # -- waiting
-
     def _park(self) -> None:
         timer = self._services.timer
         self._session.parked = self
@@ -245,8 +243,6 @@ class FollowerFetch:
             self._release()
             raise
         self._news = []
-
-    # -- reading
 
     def _look(self, now_ms: MonotonicMs, *, takes_in_positions: bool) -> None:
         """Collects the news of the dirty partitions. A partition without news is no longer dirty."""
@@ -356,8 +352,6 @@ class FollowerFetch:
         ):
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return services.hosted.no_replica_error(*topic_partition)
-
-    # -- the response
 
     def _is_answerable(self) -> bool:
         return self._is_urgent or self._bytes >= self._request.min_bytes

@@ -23,7 +23,6 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.model.fair_budget import NO_LIMIT, FairBudget, Holding
 from tidelog.wire.headers import SIZE_BYTES
 
-# -- receiving: few copies
 #
 # All connections read into one shared buffer, because the event loop hands a connection its bytes before it
 # reads for another one. Only the incomplete frame at the end is copied, into a buffer that belongs to the
@@ -289,7 +288,6 @@ class FrameReader:
             self.holding.grew_s = monotonic()
 
 
-# -- sending: one writer per socket
 #
 # All bytes leave by system calls on the connection's socket and none through the transport, so that `write`
 # and `sendfile` cannot overtake each other. What the socket does not accept waits in the outbox. The event
@@ -490,8 +488,6 @@ class Outbox:
             self._chunks.popleft()
         return sent
 
-    # -- pages that are not in memory: a thread reads them, so that the event loop never waits for the disk
-
     def _is_cold(self, head: FileRange) -> bool:
         """Returns whether sending the next bytes of `head` would wait for the disk. If not, moves
         `_probed_to` to the end of the bytes that can be sent.
@@ -522,8 +518,6 @@ class Outbox:
             return
         self._probed_to = head.position + length
         self._pump()
-
-    # -- waiting for the socket
 
     def _watch(self) -> None:
         if not self._watching:
@@ -754,7 +748,6 @@ def release_files(chunks: Iterable[Chunk]) -> None:
             chunk.release()
 
 
-# -- when to send: at the end of an iteration of the event loop, after every readable socket has been read
 #
 # A write wakes its client, which on a busy machine takes the processor at once. Therefore all requests that
 # have arrived are served before the first response is written. With 16 clients that send one message each,

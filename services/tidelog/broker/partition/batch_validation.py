@@ -507,9 +507,6 @@ def _max_timestamp_if_valid(
     return max(greatest, NO_TIMESTAMP)
 
 
-# -- batches from a leader or from the owner of a shard
-
-
 def received_headers(records: memoryview, log_end_offset: int) -> list[BatchHeader]:
     """Returns the header of each whole batch in `records`, in order; ignores an incomplete last batch.
 

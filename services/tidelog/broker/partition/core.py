@@ -173,8 +173,6 @@ class PartitionCore:
         """Takes an event into account and returns its effects."""
         return _HANDLERS[type(event)](self, event)
 
-    # -- questions, which change nothing
-
     @property
     def is_leader(self) -> bool:
         """Whether this broker leads the partition."""
@@ -285,8 +283,6 @@ class PartitionCore:
             )
         return end if end.epoch < last_fetched_epoch or end.end_offset < fetch_offset else None
 
-    # -- roles
-
     def _on_leader_and_isr_received(self, event: LeaderAndIsrReceived) -> list[Effect]:
         is_older = event.leader_epoch == self.leader_epoch and event.partition_epoch < self.partition_epoch
         if is_older or event.leader_epoch < self.leader_epoch:
@@ -333,8 +329,6 @@ class PartitionCore:
             return []
         self.fetch_state = FetchState.TRUNCATING
         return [AskEpochEnd(self.leader_epoch, self.leader_epochs.latest_epoch)]
-
-    # -- leading: appends
 
     def _on_produce_received(self, event: ProduceReceived) -> list[Effect]:
         header, required_acks, wall_ms, guard = event
@@ -393,8 +387,6 @@ class PartitionCore:
         if completed is not None and completed.is_aborted:
             effects.insert(0, IndexAborted(completed))
         return effects
-
-    # -- leading: transactions and coordinators
 
     def _on_verification_asked(self, event: VerificationAsked) -> list[Effect]:
         """Returns VerifyTransaction, or nothing if the transaction already is open here.
@@ -465,8 +457,6 @@ class PartitionCore:
     def _too_few_in_sync(self) -> str:
         in_sync, least = len(self.in_sync_replicas), self.effective_min_in_sync_replicas
         return f"{in_sync} replicas are in sync, {least} are required"
-
-    # -- leading: followers and the ISR
 
     def _on_follower_fetched(self, event: FollowerFetched) -> list[Effect]:
         leading = self._leading
@@ -557,8 +547,6 @@ class PartitionCore:
         self.high_watermark = least
         self.producers.on_high_watermark(least)
         return [AdvanceHighWatermark(least)]
-
-    # -- following
 
     def _on_epoch_end_received(self, event: EpochEndReceived) -> list[Effect]:
         if (
@@ -695,8 +683,6 @@ class PartitionCore:
     def _is_current(self, leader_epoch: int, state: FetchState) -> bool:
         return self.is_follower and leader_epoch == self.leader_epoch and self.fetch_state is state
 
-    # -- flushes
-
     def _on_flushed(self, event: Flushed) -> list[Effect]:
         self.recovery_point = event.recovery_point
         return self._advanced_high_watermark()
@@ -708,8 +694,6 @@ class PartitionCore:
     def _flush_if_due(self) -> list[Effect]:
         """A follower asks for no flush here: its fetcher flushes before it fetches again."""
         return [FlushLog()] if self.is_leader and self.is_flush_due else []
-
-    # -- the log start, settings
 
     def _on_delete_records_received(self, event: DeleteRecordsReceived) -> list[Effect]:
         if not self.is_leader:

@@ -27,8 +27,6 @@ Markers = Mapping[int, EndTransactionMarker | None]
 """The markers of the control batches in a sequence of batches, by base offset."""
 NO_MARKERS: Final[Markers] = MappingProxyType({})
 
-# -- events: roles
-
 
 class LeaderAndIsrReceived(NamedTuple):
     """The controller assigned leader, epoch and ISR. `log_end_offset` is the present end of the log."""
@@ -59,9 +57,6 @@ class EligibleLeadersSwitched(NamedTuple):
     """The feature eligible.leader.replicas.version is now on or off."""
 
     is_on: bool
-
-
-# -- events: appends by clients and coordinators
 
 
 class ProduceReceived(NamedTuple):
@@ -149,9 +144,6 @@ class DeleteRecordsReceived(NamedTuple):
     offset: int
 
 
-# -- events: followers and the ISR
-
-
 class FollowerFetched(NamedTuple):
     """A follower asked for records from `fetch_offset`, so it has everything below.
 
@@ -199,9 +191,6 @@ class IsrState(NamedTuple):
     elr: tuple[int, ...] = ()
 
 
-# -- events: following
-
-
 class EpochEndReceived(NamedTuple):
     """The leader answered OffsetsForLeaderEpoch; epoch and offset are -1 if it knows no such epoch.
 
@@ -247,9 +236,6 @@ class FetchedOutOfRange(NamedTuple):
     leader_epoch: int
     leader_log_start_offset: int
     leader_log_end_offset: int
-
-
-# -- events: facts that the log reports
 
 
 class LogStartOffsetMoved(NamedTuple):
@@ -310,8 +296,6 @@ Event = (
     | Truncated
     | LogRestarted
 )
-
-# -- effects
 
 
 class AppendBatch(NamedTuple):

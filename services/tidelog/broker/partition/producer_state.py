@@ -389,8 +389,6 @@ class ProducerState:
         self._unreplicated.append(completed)
         return completed
 
-    # -- transactions and the last stable offset
-
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
         """Returns whether the producer has written in its transaction here, in this very epoch."""
         producer = self._producers.get(producer_id)
@@ -516,8 +514,6 @@ class ProducerState:
                 ended for ended in self._unreplicated if ended.last_offset >= high_watermark
             ]
 
-    # -- removal
-
     def expire(self, now_ms: WallMs) -> int:
         """Removes producers that were inactive for `expiration_ms`, and returns how many.
 
@@ -540,8 +536,6 @@ class ProducerState:
         self._ongoing.clear()
         self._unreplicated.clear()
         self.end_offset = 0
-
-    # -- snapshot files and DescribeProducers
 
     def snapshot(self) -> bytes:
         """Returns the contents of a `.snapshot` file, whose name is the log end offset, in Kafka's format.

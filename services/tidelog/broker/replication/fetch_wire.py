@@ -163,9 +163,6 @@ class FollowerAnswer:
         self.partitions = partitions
 
 
-# -- requests
-
-
 def encode_request(request: FollowerRequest) -> list[bytes]:
     """Returns the request's body."""
     parts = [
@@ -301,9 +298,6 @@ def follower_request(request: FetchRequest, *, has_topic_ids: bool) -> FollowerR
         positions,
         forgotten,
     )
-
-
-# -- responses
 
 
 def encode_answer(session_id: int, partitions: Sequence[PartitionNews]) -> list[Chunk]:

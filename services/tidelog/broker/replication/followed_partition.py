@@ -1,19 +1,29 @@
-"""A partition that this broker follows: the position from which it is fetched, and its failures."""
+"""A partition that this broker follows: the position from which it is fetched, and its failures.
+
+`LeaderFetchSession` is the follower's half of an incremental fetch session (KIP-227): the contents of the
+next Fetch to one leader. The leader remembers which partitions are fetched and from which offsets. So a
+request names only what changed since the last one: a partition that received records, was added or was
+removed. An idle cluster costs two empty requests per second, however many partitions it has. Requests are
+numbered from 1. A partition accepts the responses to requests from `valid_from` on; earlier requests were
+sent before it was added or moved. Source: Kafka's `FetchSessionHandler`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.roles import FetchState
-from tidelog.broker.replication.leader_fetch_session import LeaderFetchPosition
+from tidelog.broker.replication.fetch_wire import FetchPosition, FetchPositionKey
 from tidelog.broker.replication.throttle import is_throttled
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff
 from tidelog.kernel.timer import Timer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 
 UNKNOWN_LAG: Final = -1
 FIRST_BACKOFF_MS: Final = 50
@@ -59,6 +69,152 @@ class FetcherKey(NamedTuple):
 
     leader_id: int
     shard: int
+
+
+class LeaderFetchPosition(FetchPosition):
+    """The position from which one partition is fetched. It changes in place. `FollowedPartition` derives from
+    it.
+    """
+
+    __slots__ = ("is_fetched", "valid_from")
+
+    def __init__(
+        self,
+        topic_id: bytes,
+        index: int,
+        current_leader_epoch: int = -1,
+        fetch_offset: int = 0,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+        max_bytes: int = 0,
+    ) -> None:
+        super().__init__(
+            topic_id,
+            index,
+            current_leader_epoch,
+            fetch_offset,
+            last_fetched_epoch,
+            log_start_offset,
+            max_bytes,
+        )
+        self.is_fetched = False
+        """Whether the session contains it now."""
+        self.valid_from = 0
+
+
+class LeaderFetchSession:
+    """The positions to fetch from one leader, and the part of them that the leader knows."""
+
+    __slots__ = (
+        "_changed",
+        "_epoch",
+        "_forgotten",
+        "_positions",
+        "_session_id",
+        "first_valid_request",
+        "is_without",
+        "last_request",
+    )
+
+    def __init__(self) -> None:
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+        self._positions: dict[FetchPositionKey, LeaderFetchPosition] = {}
+        self._changed: dict[FetchPositionKey, LeaderFetchPosition] = {}
+        self._forgotten: dict[FetchPositionKey, None] = {}
+        self.last_request = 0
+        """The number of the last request."""
+        self.is_without = False
+        """Whether the leader gave no session, because it does not know this broker yet. It then answers each
+        request in full.
+        """
+        self.first_valid_request = 1
+        """Responses to earlier requests belong to a session that no longer exists."""
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to fetch and nothing to report to the leader."""
+        return not self._positions and (self.is_opening or not self._forgotten)
+
+    def positions(self) -> Iterator[LeaderFetchPosition]:
+        """Yields the positions that are fetched now."""
+        yield from self._positions.values()
+
+    def position_of(self, topic_id: bytes, index: int) -> LeaderFetchPosition | None:
+        """Returns the position of a partition, None if it is not fetched now."""
+        return self._positions.get((topic_id, index))
+
+    def add(self, position: LeaderFetchPosition) -> None:
+        """Starts to fetch the partition. Replaces another position of the same partition."""
+        key = position.key
+        self._positions[key] = position
+        self._forgotten.pop(key, None)  # the leader's entry is overwritten
+        position.is_fetched = True
+        self.moved(position)
+
+    def moved(self, position: LeaderFetchPosition) -> None:
+        """Has the next request report a changed position. Responses to earlier requests no longer count for
+        it.
+        """
+        self._changed[position.topic_id, position.index] = position
+        position.valid_from = self.last_request + 1
+
+    def remove(self, position: LeaderFetchPosition) -> None:
+        """Stops fetching the partition."""
+        if not position.is_fetched:
+            return
+        position.is_fetched = False
+        key = position.key
+        del self._positions[key]
+        self._changed.pop(key, None)
+        self._forgotten[key] = None
+
+    def next_request(self) -> tuple[int, int, list[FetchPosition], list[FetchPositionKey]]:
+        """Returns the session id, session epoch, positions and forgotten partitions of the request that is
+        sent now.
+        """
+        self.last_request += 1
+        session_id, epoch = self._session_id, self._epoch
+        if epoch == INITIAL_EPOCH:
+            positions: list[FetchPosition] = list(self._positions.values())
+            forgotten: list[FetchPositionKey] = []
+        else:
+            positions = list(self._changed.values())
+            forgotten = list(self._forgotten)
+            self._epoch = next_epoch(epoch)
+        self._changed.clear()
+        self._forgotten.clear()
+        return session_id, epoch, positions, forgotten
+
+    def answered(self, session_id: int) -> None:
+        """Takes the session id of a response without an error; NO_SESSION means that the leader keeps no
+        session.
+        """
+        self.is_without = session_id == NO_SESSION
+        if self.is_without:
+            self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
+        elif self._epoch == INITIAL_EPOCH:
+            self._session_id, self._epoch = session_id, FIRST_INCREMENTAL_EPOCH
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether a full request is next or in flight. No other request can follow before its response."""
+        return self._epoch == INITIAL_EPOCH
+
+    def restart(self) -> None:
+        """Starts again with a full request, because the leader lost the session or the connection broke.
+        Responses to earlier requests are void. The full request names the old session's id, so that the
+        leader can drop it.
+        """
+        self._epoch = INITIAL_EPOCH
+        self._changed.clear()
+        self._forgotten.clear()
+        self.first_valid_request = self.last_request + 1
+        for position in self.positions():
+            position.valid_from = self.first_valid_request
 
 
 class FollowedPartition(LeaderFetchPosition):

@@ -147,8 +147,6 @@ class FollowerFetchSessions:
         """The number of requests that wait for news."""
         return sum(session.parked is not None for session in self)
 
-    # -- requests
-
     def open(
         self,
         request: FollowerRequest,
@@ -275,8 +273,6 @@ class FollowerFetchSessions:
             fetched.remove(partition)
             if not fetched:
                 del self.fetched[partition.topic_partition]
-
-    # -- news
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Marks the partition dirty in all sessions and wakes their parked requests: there are records to

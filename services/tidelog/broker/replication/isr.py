@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
-from tidelog.broker.partition.core import PartitionCore
-from tidelog.broker.partition.events import Event, IsrCheckDue, IsrRefused, IsrState, IsrWritten, ProposeIsr
+from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.partition.events import IsrCheckDue, IsrRefused, IsrState, IsrWritten, ProposeIsr
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import Backoff, MonotonicMs
 from tidelog.kernel.slices import run_in_slices
@@ -171,7 +171,7 @@ class IsrMaintenance:
             await asyncio.wait(self._tasks)
         await self.writer.stop()
 
-    def propose(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
+    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
         """Starts to write a proposal. The replica receives the outcome as an event."""
         self.writer.propose(replica, proposal)
 
@@ -279,21 +279,12 @@ async def _publish(store: MetadataStore, partitions: tuple[TopicPartition, ...])
     raise StoreUnavailableError("other brokers kept writing their notifications first")
 
 
-class ProposingReplica(Protocol):
-    """The part of a `Replica` that proposes changes of the ISR."""
-
-    topic_partition: TopicPartition
-    core: PartitionCore
-
-    def step(self, event: Event) -> None: ...
-
-
 class _Pending:
     """A proposal whose outcome is unknown."""
 
     __slots__ = ("is_settled", "key", "proposal", "replica")
 
-    def __init__(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
+    def __init__(self, replica: Replica, proposal: ProposeIsr) -> None:
         self.replica = replica
         self.proposal = proposal
         self.key = partition_state_key(*replica.topic_partition)
@@ -319,7 +310,7 @@ class IsrWriter:
         self._work: asyncio.Task[None] | None = None
         self._is_stopped = False
 
-    def propose(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
+    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
         """Starts to write a proposal. It replaces an earlier one of the same partition that has not been sent
         yet.
         """

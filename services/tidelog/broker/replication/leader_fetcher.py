@@ -36,6 +36,7 @@ from tidelog.broker.replication.followed_partition import (
     FAILURES_EXPECTED,
     FollowedPartition,
     FollowerContext,
+    LeaderFetchSession,
 )
 from tidelog.broker.replication.leader_connection import (
     LeaderConnection,
@@ -44,7 +45,6 @@ from tidelog.broker.replication.leader_connection import (
     Question,
 )
 from tidelog.broker.replication.leader_connector import LeaderConnector
-from tidelog.broker.replication.leader_fetch_session import LeaderFetchSession
 from tidelog.broker.replication.leader_questions import LeaderQuestions
 from tidelog.kernel.instants import WallMs
 from tidelog.model.brokers import Endpoint
@@ -132,8 +132,6 @@ class LeaderFetcher:
         self.followed_count = 0
         """The partitions that belong to this fetcher, whether they are fetched at the moment or not."""
 
-    # -- for ReplicaFetchers
-
     @property
     def is_idle(self) -> bool:
         """Whether the fetcher has nothing to do and can be stopped."""
@@ -177,8 +175,6 @@ class LeaderFetcher:
         self._connector.close()
         await self._link.close()
 
-    # -- the connection
-
     async def _open_connection(self, endpoint: Endpoint, on_lost: OnLost) -> LeaderConnection:
         self._connected_epoch = self._leader_broker_epoch()
         return await self._connector.open(endpoint, on_lost)
@@ -193,8 +189,6 @@ class LeaderFetcher:
         self.questions.connection_lost()
         if not self.is_idle:
             self._link.want()
-
-    # -- fetching
 
     def _fetch_added(self) -> None:
         """Fetches all partitions that were added in this iteration of the event loop with one request."""
@@ -328,8 +322,6 @@ class LeaderFetcher:
         if followed.refresh():
             self.session.moved(followed)
 
-    # -- failures of one partition
-
     def _refused(self, followed: FollowedPartition, error: ErrorCode) -> None:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             # The leader's log does not contain the fetch offset. Ask where it starts and ends.
@@ -361,8 +353,6 @@ class LeaderFetcher:
         """Fetches a partition again after a pause."""
         timer = self._context.timer
         timer.add_after(partial(self.resume, followed), pause_ms)
-
-    # -- for LeaderQuestions
 
     def connection_for_questions(self) -> LeaderConnection | None:
         connection = self._link.connection

@@ -69,8 +69,6 @@ class ReplicaFetchers:
         self._fetchers_per_leader = context.settings.broker.num_replica_fetchers
         context.settings.observe(self._settings_changed)
 
-    # -- what is followed
-
     def _settings_changed(self, settings: BrokerSettings) -> None:
         """Distributes the partitions again if `num.replica.fetchers` has changed. A partition whose log is
         being compared with the leader's moves afterwards.
@@ -183,8 +181,6 @@ class ReplicaFetchers:
         names = self._context.settings.broker.listener_plan().replication_listener_names
         return next(filter(None, map(registration.endpoint, names)), None)
 
-    # -- effects of the partition core
-
     def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
         """Asks the leader until it answers or another broker leads."""
         if not self._is_stopped:
@@ -280,8 +276,6 @@ class ReplicaFetchers:
         topic_partition, task = entry
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("replication failed", partition=str(topic_partition), exc_info=error)
-
-    # -- the throttle and the metrics
 
     def received(self, followed: FollowedPartition, size_bytes: int) -> None:
         """Counts batches that were appended. Throttled replicas may have to wait afterwards."""

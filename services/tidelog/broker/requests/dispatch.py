@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -17,9 +17,7 @@ from tidelog.broker.requests.request import (
     EncodedBody,
     Handling,
     Reply,
-    RequestCharge,
     RequestContext,
-    RequestSteps,
     Route,
 )
 from tidelog.kernel.slices import TaskSet
@@ -32,6 +30,8 @@ from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sas
 if TYPE_CHECKING:
     from tidelog.broker.net.socket_io import Chunk
     from tidelog.broker.requests.chain import RequestChain
+    from tidelog.broker.requests.tracing import RequestTracer
+    from tidelog.broker.security.charge import RequestQuotas
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.wire.schema import Message
 
@@ -82,29 +82,6 @@ class _TokenRoute(Route):
         return None
 
 
-class RequestObserver(Protocol):
-    """Chooses the requests that are observed."""
-
-    def begin(
-        self, connection: Connection, context: RequestContext, message: object, size_bytes: int
-    ) -> RequestSteps | None:
-        """Returns the observer of this request's steps, or None."""
-        ...
-
-
-class RequestQuotas(Protocol):
-    """Makes the charges of requests to the quotas of their clients."""
-
-    @property
-    def is_enforced(self) -> bool:
-        """Whether any user or client id has a quota."""
-        ...
-
-    def charge(self, context: RequestContext, request_bytes: int) -> RequestCharge | None:
-        """Returns the charge of a request, or None if its client has no quota."""
-        ...
-
-
 class Dispatcher:
     """The dispatcher of one broker, with its table of routes."""
 
@@ -113,7 +90,7 @@ class Dispatcher:
         chain: RequestChain,
         telemetry: Telemetry,
         quotas: RequestQuotas,
-        observer: RequestObserver | None = None,
+        observer: RequestTracer | None = None,
     ) -> None:
         self._chain = chain
         self._quotas = quotas

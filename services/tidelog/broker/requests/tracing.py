@@ -61,7 +61,7 @@ _WAITS: Final[Mapping[int, str]] = {
 
 
 class RequestTracer:
-    """Decides which requests are traced. A `RequestObserver` of the dispatcher."""
+    """Decides which requests are traced."""
 
     def __init__(self, tracing: Tracing, topic_names: Mapping[UUID, str]) -> None:
         """`topic_names` maps topic ids to names and is read at each use."""
@@ -190,9 +190,6 @@ def _is_from_follower(message: object) -> bool:
         return False
     state = message.replica_state
     return (message.replica_id if state is None else state.replica_id) >= 0
-
-
-# -- attributes
 
 
 def _request_attributes(connection: Connection, context: RequestContext, size_bytes: int) -> Attributes:

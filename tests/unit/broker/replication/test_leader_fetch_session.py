@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.broker.replication.fetch_wire import FETCH_VERSION, FollowerRequest, encode_request
-from tidelog.broker.replication.leader_fetch_session import LeaderFetchPosition, LeaderFetchSession
+from tidelog.broker.replication.followed_partition import LeaderFetchPosition, LeaderFetchSession
 from tidelog.broker.requests.client_fetch_sessions import ClientFetchSessions
 from tidelog.model.errors import KafkaError
 from tidelog.wire import codec
