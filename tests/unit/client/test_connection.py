@@ -80,7 +80,9 @@ def test_a_refused_connection() -> None:
 def test_a_name_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     look_ups = []
 
-    def fail(host: str, *arguments: object) -> list[object]:
+    def fail(host: str, *arguments: int) -> list[object]:
+        if arguments[-1] & socket.AI_NUMERICHOST:
+            raise socket.gaierror(socket.EAI_NONAME, "not an IP address")
         look_ups.append(host)
         if len(look_ups) < 3:
             raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")

@@ -7,6 +7,7 @@ response in time is closed, and all its requests fail: their outcomes are unknow
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -374,6 +375,8 @@ async def _connected(address: Address) -> socket.socket:
 
 async def _looked_up(address: Address) -> list[Any]:  # the tuples of socket.getaddrinfo
     """Looks up a host, and tries again for a while if the name server is busy. Raises OSError."""
+    with contextlib.suppress(socket.gaierror):  # an IP address needs no thread; at exit, none starts any more
+        return socket.getaddrinfo(*address, 0, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + LOOK_UP_AGAIN_FOR_S
     while True:
