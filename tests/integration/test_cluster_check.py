@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from brokerlab.broker_process import tidelog_command
-from tidelog.cli import cluster_check
+from tidelog.cli.cluster import check
 
 pytestmark = pytest.mark.integration
 
@@ -29,8 +29,8 @@ def test_the_check_succeeds_and_leaves_nothing_behind(bootstrap: str) -> None:
     assert done.returncode == 0, done.stderr
     steps = [line.split()[:2] for line in done.stdout.splitlines()]
     assert steps == [["produce", "ok"], ["consume", "ok"], ["group", "ok"], ["transaction", "ok"]]
-    assert cluster_check.TOPIC_PREFIX not in tool(bootstrap, "topic", "list").stdout
-    assert cluster_check.TOPIC_PREFIX not in tool(bootstrap, "group", "list").stdout
+    assert check.TOPIC_PREFIX not in tool(bootstrap, "topic", "list").stdout
+    assert check.TOPIC_PREFIX not in tool(bootstrap, "group", "list").stdout
 
 
 def test_a_failure_is_reported_in_one_line(bootstrap: str) -> None:

@@ -127,7 +127,7 @@ def test_a_record_that_arrives_during_the_search_stays(
         cluster.produce("busy", b"new")
         return found
 
-    monkeypatch.setattr("tidelog.cli.offsets.list_offsets", ask_while_records_arrive)
+    monkeypatch.setattr("tidelog.cli.admin.offsets.list_offsets", ask_while_records_arrive)
     rows = tools.rows("delete-records", "busy", "--to-datetime", "2100-01-31T08:00:00")
     assert rows[1:] == [["busy", "0", "1", ""]]
 

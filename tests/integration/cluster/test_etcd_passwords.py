@@ -14,7 +14,7 @@ import pytest
 from brokerlab.broker_process import free_port, tidelog_command
 from brokerlab.command_line import Tools
 from brokerlab.etcd_process import EtcdProcess
-from tidelog.cli.etcd import etcd_role
+from tidelog.cli.services.etcd import etcd_role
 from tidelog.rpc.peer_tls import ServiceRole
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]

@@ -16,8 +16,8 @@ from brokerlab.clients import create_topic, new_producer
 from chaoslab.scrutiny import loaded
 from clusterlab.load import LoadPlan
 from clusterlab.tidelog_cluster import TidelogCluster
+from tidelog.cli.cluster.rebalance import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from tidelog.cli.main import main
-from tidelog.cli.rebalance import FOLLOWER_RATE, LEADER_RATE, LEADER_REPLICAS
 from tidelog.client.admin.reassignments import list_reassignments
 from tidelog.client.admin.topics import ConfigResource, describe_configs
 from tidelog.client.cluster import Cluster

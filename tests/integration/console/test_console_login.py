@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from brokerlab.broker_process import free_port
 from brokerlab.console_users import MECHANISM, PASSWORDS, WAIT_S, SecuredCluster
-from tidelog.cli.console import Exposure, console_server
 from tidelog.cli.local_cluster.certificate_authority import CertificateAuthority
+from tidelog.cli.services.console import Exposure, console_server
 from tidelog.client.address import Address
 from tidelog.client.security import UsersSecurity
 from tidelog.console.server import ConsoleServer

@@ -106,7 +106,7 @@ def test_the_help_arranges_all_commands_in_sections() -> None:
 
 
 def test_a_command_without_a_section_is_shown_as_well() -> None:
-    group = LazyGroup("g", places={"dlq": "tidelog.cli.dlq:command"}, sections={"Run": {}})
+    group = LazyGroup("g", places={"dlq": "tidelog.cli.admin.dlq:command"}, sections={"Run": {}})
     assert "Other commands:\n  dlq  Show the dead letters" in CliRunner().invoke(group, ["--help"]).output
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.cli.config import parse_additions
-from tidelog.cli.consume import RecordFormat, with_properties
-from tidelog.cli.offsets import parse_partitions, parse_time
-from tidelog.cli.perf import percentile
+from tidelog.cli.admin.config import parse_additions
+from tidelog.cli.admin.offsets import parse_partitions, parse_time
+from tidelog.cli.data.consume import RecordFormat, with_properties
+from tidelog.cli.data.perf import percentile
 from tidelog.records.record import Record
 
 RECORD = Record(5, 1_700_000_000_000, b"k", b"v", (("h", b"1"), ("i", None)))

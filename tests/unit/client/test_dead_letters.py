@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.cli.dlq import age
+from tidelog.cli.admin.dlq import age
 from tidelog.client.admin import dead_letters
 from tidelog.client.admin.dead_letters import MAX_EMPTY_POLLS, parse, without_own_headers
 from tidelog.model.dead_letters import HEADERS

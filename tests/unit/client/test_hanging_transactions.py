@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from click.testing import CliRunner, Result
 
-from tidelog.cli import transactions as command
+from tidelog.cli.admin import transactions as command
 from tidelog.cli.main import main
 from tidelog.client.address import Address
 from tidelog.client.admin.groups import Transaction

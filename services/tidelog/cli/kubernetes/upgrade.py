@@ -18,6 +18,7 @@ from typing import Final
 
 import click
 
+from tidelog.cli.cluster.rebalance import AT_ONCE, carry_out, parse_ids, planned
 from tidelog.cli.kubernetes.release import (
     CONTROLLER,
     ETCD,
@@ -46,7 +47,6 @@ from tidelog.cli.kubernetes.upgrade_plan import (
 )
 from tidelog.cli.output import add_facts, counted, say
 from tidelog.cli.output import progress as say_progress
-from tidelog.cli.rebalance import AT_ONCE, carry_out, parse_ids, planned
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments, sentence_of
 from tidelog.client.admin.reassignments import elect_preferred_leaders, standing_of
 from tidelog.client.errors import ClientError

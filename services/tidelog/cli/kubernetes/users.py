@@ -22,14 +22,14 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from tidelog.cli.admin.user import check_unchanged_by_saslprep
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.release import bootstrap_option, release_options
 from tidelog.cli.kubernetes.upgrade import Progress, timeout_option
 from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
 from tidelog.cli.output import counted, say
-from tidelog.cli.service_options import etcd_options, settings_from
+from tidelog.cli.services.service_options import etcd_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.cli.user import check_unchanged_by_saslprep
 from tidelog.client.admin.access import (
     create_acls,
     delete_acls,

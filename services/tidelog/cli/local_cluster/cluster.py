@@ -173,7 +173,7 @@ class LocalCluster:
         etcd takes the common name of a certificate for the user, and the command line has the role root.
         Raises ToolError.
         """
-        from tidelog.cli.etcd import service_users  # loads gRPC
+        from tidelog.cli.services.etcd import service_users  # loads gRPC
         from tidelog.metadata.etcd.users import ROOT, ROOT_ROLE, EtcdUser, require_users
 
         administrators = [EtcdUser(name, ROOT_ROLE) for name in (ROOT, Member(TOOLS, 1).name)]

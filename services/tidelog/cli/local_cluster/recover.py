@@ -24,7 +24,7 @@ from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseErr
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
-from tidelog.cli.service_options import etcd_options, service_options, settings_from
+from tidelog.cli.services.service_options import etcd_options, service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (

@@ -24,7 +24,7 @@ from tidelog.cli.main import main
 @pytest.fixture
 def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedRelease]:
     monkeypatch.setattr("tidelog.cli.kubernetes.release.GONE_POLL_INTERVAL_S", 0.01)
-    monkeypatch.setattr("tidelog.cli.rebalance.POLL_INTERVAL_S", 0.01)
+    monkeypatch.setattr("tidelog.cli.cluster.rebalance.POLL_INTERVAL_S", 0.01)
     with ScriptedRelease(wanted="old") as scripted:
         monkeypatch.setenv("KUBECONFIG", str(scripted.api.kubeconfig(tmp_path)))
         scripted.add_deployment("controller")

@@ -1,0 +1,1 @@
+"""The tools for topics, settings, groups, transactions, users and ACLs."""

@@ -1,0 +1,1 @@
+"""The tools for a whole cluster: its state, its replicas, and changes of its brokers."""

@@ -1,0 +1,1 @@
+"""The tools that write, read and print records."""

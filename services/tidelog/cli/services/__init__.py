@@ -1,0 +1,1 @@
+"""The commands that run a service, and the tools for what a service needs."""
