@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from brokerlab.kafka_jars import JAVA_OPTIONS
 from brokerlab.logs import OwnedLog, files
-from tidelog.broker.hosting.log_cleaner import last_records_of
+from tidelog.broker.hosting.log_cleaner import Dirtiness, dirtiness, last_records_of
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, CleaningDone, CleaningJob, SourceSegment
-from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.cleaning.worker import clean
 from tidelog.records.batch import BatchHeader, iterate_headers

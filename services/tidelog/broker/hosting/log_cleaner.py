@@ -2,7 +2,8 @@
 segments.
 
 The event loop only picks logs and exchanges segment objects. The worker process reads and writes, and a
-thread renames the files. Source: Kafka's `LogCleaner`, `LogCleanerManager`.
+thread renames the files. Source: Kafka's `LogCleaner`, `LogCleanerManager.cleanableOffsets`, `LogToClean`,
+`UnifiedLog.nonActiveLogSegmentsFrom`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,17 +29,19 @@ from tidelog.broker.log.cleaning.cleaning_job import (
     SourceSegment,
     decode_answer,
 )
-from tidelog.broker.log.cleaning.dirtiness import Dirtiness, closed_dirty_segments, dirtiness
 from tidelog.broker.log.cleaning.segment_files import remove_cleaned_files
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.directory_files import LogStorageError
-from tidelog.broker.log.segment import Segment
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.log.segment import Segment, segment_index
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.partition.roles import FetchState
+from tidelog.kernel.instants import WallMs
 from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import known_max_timestamp
 from tidelog.settings.setting import LONG_MAX
+from tidelog.settings.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.current_settings import CurrentSettings
@@ -428,3 +431,61 @@ class WorkerProcess:
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+
+
+class Dirtiness(NamedTuple):
+    """The dirty part of a log, from `first_dirty_offset` up to `first_uncleanable_offset`.
+
+    `is_overdue` says that `max.compaction.lag.ms` has passed.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+    def is_due(self, min_ratio: float) -> bool:
+        return bool(self.dirty_bytes) and (self.is_overdue or self.ratio > min_ratio)
+
+
+def dirtiness(
+    storage: PartitionLog, settings: TopicSettings, last_stable_offset: int, now_ms: WallMs
+) -> Dirtiness:
+    """Returns the part of a log that may be cleaned; it ends at the base offset of a segment.
+
+    It does not extend beyond the last stable offset, into the active segment, or into a segment with records
+    younger than `min.compaction.lag.ms`.
+    """
+    segments = storage.log.segments
+    first_dirty = first_dirty_offset(storage)
+    limit = min(last_stable_offset, segments[-1].base_offset)
+    closed_dirty = segments[segment_index(segments, first_dirty) : -1]
+    if settings.min_compaction_lag_ms > 0:
+        youngest_ms = now_ms - settings.min_compaction_lag_ms
+        young = next((s.base_offset for s in closed_dirty if s.largest_timestamp > youngest_ms), limit)
+        limit = min(limit, young)
+    limit = segments[segment_index(segments, max(limit, first_dirty))].base_offset
+    clean_bytes = sum(s.size_bytes for s in segments if s.base_offset < first_dirty)
+    begin = segment_index(segments, min(first_dirty, limit))
+    dirty_bytes = sum(s.size_bytes for s in segments[begin:] if s.base_offset < limit)
+    oldest_ms = min((s.first_timestamp for s in closed_dirty if s.first_timestamp > 0), default=now_ms)
+    is_overdue = oldest_ms < now_ms - settings.max_compaction_lag_ms
+    return Dirtiness(first_dirty, limit, clean_bytes, dirty_bytes, is_overdue)
+
+
+def first_dirty_offset(storage: PartitionLog) -> int:
+    """Returns the end of the last cleaning, or the log start offset if that end is outside of the log."""
+    if storage.log.log_start_offset <= storage.clean_offset <= storage.log.log_end_offset:
+        return storage.clean_offset
+    return storage.log.log_start_offset
+
+
+def closed_dirty_segments(storage: PartitionLog) -> Sequence[Segment]:
+    segments = storage.log.segments
+    return segments[segment_index(segments, first_dirty_offset(storage)) : -1]

@@ -12,11 +12,9 @@ Everything else belongs to the event loop.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import takewhile
-from operator import attrgetter
 from pathlib import Path
 from time import monotonic
 from typing import Final, NamedTuple
@@ -34,7 +32,7 @@ from tidelog.broker.log.directory_files import (
 )
 from tidelog.broker.log.log_config import LogConfig, segments_to_delete
 from tidelog.broker.log.recovery import LostRecordsError
-from tidelog.broker.log.segment import OpenSegments, Segment
+from tidelog.broker.log.segment import OpenSegments, Segment, segment_index
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.producer_state import ProducerState
@@ -57,8 +55,6 @@ _SMALL_FILES: Final = (
     SEGMENTS_CHECKPOINT_FILE,
     TOPIC_SETTINGS_FILE,
 )
-
-_BASE_OFFSET = attrgetter("base_offset")
 
 
 class PartitionLog:
@@ -300,7 +296,7 @@ class PartitionLog:
                 if offset == log.segments[0].base_offset:
                     self._empty_at(offset, now_ms)
                 else:
-                    count = bisect_right(log.segments, offset - 1, key=_BASE_OFFSET)
+                    count = segment_index(log.segments, offset - 1) + 1
                     self._delete(log.segments[count:], now_ms)
                     log.set_segments(log.segments[:count])
                     recovery.truncate_segment(log.segments[-1], offset)

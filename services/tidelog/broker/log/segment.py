@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.directory_files import PartitionDirectory, sync_file
@@ -28,6 +30,7 @@ from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, known_max_timestamp
 NOT_OPEN: Final = -1
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 DEFAULT_MAX_OPEN_SEGMENTS: Final = 8192
+_BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 class OpenSegments:
@@ -373,6 +376,11 @@ class RangeEnd(NamedTuple):
     position: int
     next_offset: int
     index_slot: int
+
+
+def segment_index(segments: Sequence[Segment], offset: int) -> int:
+    """Returns the index of the segment that contains `offset` if it is in the log, at least 0."""
+    return max(0, bisect_right(segments, offset, key=_BASE_OFFSET) - 1)
 
 
 def batch_with(segment: Segment, offset: int) -> BatchPlace | None:

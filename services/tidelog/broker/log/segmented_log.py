@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import os
 import zlib
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from operator import attrgetter
 from typing import Final
 
 from tidelog.broker.log import time_lookup
@@ -28,6 +26,7 @@ from tidelog.broker.log.segment import (
     batch_with,
     end_at_limit,
     end_before_offset,
+    segment_index,
 )
 from tidelog.broker.log.segment_indexes import AbortedSearch, TimeIndex, aborted_transaction
 from tidelog.broker.log.time_lookup import TimestampedOffset
@@ -43,8 +42,6 @@ PLACES_REMEMBERED: Final = 64
 
 LOOKUP_ATTEMPTS: Final = 5
 """The number of attempts of a lookup by time while segments are added and removed."""
-
-_BASE_OFFSET = attrgetter("base_offset")
 
 
 class SegmentedLog:
@@ -381,7 +378,7 @@ class SegmentedLog:
     def _find(self, fetch_offset: int) -> BatchPlace | None:
         """Finds the batch by binary search over the segments, then in the segment. Skips emptied ones."""
         segments = self._segments
-        at = max(0, bisect_right(segments, fetch_offset, key=_BASE_OFFSET) - 1)
+        at = segment_index(segments, fetch_offset)
         for segment in segments[at:]:
             if segment.size_bytes and fetch_offset < segment.next_offset:
                 place = batch_with(segment, fetch_offset)
@@ -429,7 +426,7 @@ class SegmentedLog:
 
     def _search_aborted(self, search: AbortedSearch) -> None:
         segments = self._segments
-        at = max(0, bisect_right(segments, search.from_offset, key=_BASE_OFFSET) - 1)
+        at = segment_index(segments, search.from_offset)
         try:
             for segment in segments[at:]:
                 if segment.transaction_index.collect(search):

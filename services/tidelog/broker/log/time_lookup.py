@@ -9,18 +9,14 @@ again, so that they can run in another thread than the event loop. Source: Kafka
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from tidelog.broker.log.segment import Segment
+from tidelog.broker.log.segment import Segment, segment_index
 from tidelog.log_format.batches import TornLogError, scan_headers
 from tidelog.records.batch import BatchHeader, known_max_timestamp, may_reach
 from tidelog.records.record import records_of, scan_records
-
-_BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 class TimestampedOffset(NamedTuple):
@@ -59,7 +55,7 @@ def of_offset(segments: Sequence[Segment], offset: int) -> TimestampedOffset | N
     """Returns the last offset and the greatest timestamp of the first batch that ends at or behind `offset`.
     Reads batch headers only. Raises OSError, TornLogError.
     """
-    at = max(0, bisect_right(segments, offset, key=_BASE_OFFSET) - 1)
+    at = segment_index(segments, offset)
     for segment in segments[at:]:
         size_bytes = segment.size_bytes
         if not size_bytes or segment.next_offset <= offset:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brokerlab.logs import OwnedLog, append, make_batch, make_marker, open_log
+from tidelog.broker.hosting.log_cleaner import Dirtiness, dirtiness
 from tidelog.broker.log.cleaning.cleaning_job import SourceSegment
-from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness
 from tidelog.broker.log.cleaning.worker import group_segments
 from tidelog.settings.topic_settings import TopicSettings
 
