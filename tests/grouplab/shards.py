@@ -429,17 +429,15 @@ class Coordinator:
                     break
         self.end_turn()
 
-    def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
-        self.ended.append(effect)
-
-    def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
-        self.asked_for_ids.append(effect)
-
-    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None:
-        self.asked_about_states.append(effect)
-
-    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None:
-        self.asked_about_states.append(effect)
+    def begin_effect(
+        self, shard: Shard, effect: EndTransaction | AllocateProducerId | AskShareStates | AskEndOffsets
+    ) -> None:
+        if isinstance(effect, EndTransaction):
+            self.ended.append(effect)
+        elif isinstance(effect, AllocateProducerId):
+            self.asked_for_ids.append(effect)
+        else:
+            self.asked_about_states.append(effect)
 
     def now_ms(self) -> WallMs:
         return WallMs(self.now + self.wall_skew_ms)

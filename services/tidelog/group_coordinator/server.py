@@ -17,12 +17,7 @@ import structlog
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
-from tidelog.group_coordinator.shards.broker_calls import (
-    MarkerSender,
-    OffsetQuestions,
-    ProducerIds,
-    ShareQuestions,
-)
+from tidelog.group_coordinator.shards.broker_calls import BrokerCalls
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.lag import LagReporter
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
@@ -150,23 +145,20 @@ def _compose(
 ) -> tuple[CoordinatorRuntime, LagReporter]:
     view = ClusterView(store)
     sessions = BrokerSessions(connector, settings.node_id, view, timer)
-    questions = OffsetQuestions(sessions.line_to_leader, timer)
+    calls = BrokerCalls(sessions.any_line, sessions.line_to_leader, view.is_topic_gone, timer)
     runtime = CoordinatorRuntime(
         settings.node_id,
         core_factories(settings, followed),
         view=view,
         claims=Claims(store, settings.node_id, shard_count=view.shard_count),
         sessions=sessions,
-        markers=MarkerSender(sessions.line_to_leader, view.is_topic_gone, timer),
-        producer_ids=ProducerIds(sessions.any_line, timer),
-        offset_questions=questions,
-        share_questions=ShareQuestions(sessions.any_line, timer),
+        calls=calls,
         tracing=None if tracing is None else RequestTracing(tracing),
         clock=SteadyClock(clock),
         timer=timer,
         call_soon=asyncio.get_running_loop().call_soon,
     )
-    return runtime, LagReporter(runtime, questions, clock, timer)
+    return runtime, LagReporter(runtime, calls.offsets, clock, timer)
 
 
 def core_factories(

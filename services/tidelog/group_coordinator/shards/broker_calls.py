@@ -16,9 +16,16 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
-from tidelog.group_coordinator.shard_core import AskShareStates, EndTransaction
+from tidelog.group_coordinator.shard_core import (
+    AllocateProducerId,
+    AskEndOffsets,
+    AskShareStates,
+    EffectOutcome,
+    EndTransaction,
+)
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.model.errors import ErrorCode
+from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc import coordinator_session as session
 from tidelog.rpc.coordinator_session import (
@@ -493,3 +500,46 @@ class MarkerSender:
         later, self._later = self._later, []
         self._due.extend(later)
         self.flush()
+
+
+class BrokerCalls:
+    """All calls of a coordinator, which carry out the effects that the cores of its shards decide."""
+
+    def __init__(
+        self, any_line: AnyLine, line_to_leader: LineToLeader, is_topic_gone: IsTopicGone, timer: DelayTimer
+    ) -> None:
+        self.markers = MarkerSender(line_to_leader, is_topic_gone, timer)
+        self.offsets = OffsetQuestions(line_to_leader, timer)
+        self._producer_ids = ProducerIds(any_line, timer)
+        self._share_states = ShareQuestions(any_line, timer)
+
+    def ask(
+        self,
+        effect: AllocateProducerId | AskShareStates | AskEndOffsets,
+        then: Callable[[EffectOutcome], None],
+    ) -> None:
+        """Calls `then` once with the outcome of the effect, at once or later."""
+        if isinstance(effect, AllocateProducerId):
+            self._producer_ids.take(then)
+        elif isinstance(effect, AskShareStates):
+            self._share_states.ask(effect, then)
+        else:
+            self.offsets.ask(
+                [(partition, UNKNOWN_OFFSET) for partition in effect.partitions],
+                lambda found: then({partition: at.high_watermark for (partition, _), at in found.items()}),
+            )
+
+    def received(self, item: session.Item) -> None:
+        """Takes a broker's answer to a call."""
+        if isinstance(item, MarkersWritten):
+            self.markers.written(item)
+        elif isinstance(item, session.ProducerIdsTold):
+            self._producer_ids.received(item)
+        elif isinstance(item, session.ShareStatesTold):
+            self._share_states.received(item)
+        elif isinstance(item, session.OffsetsTold):
+            self.offsets.received(item)
+
+    def session_ended(self, broker_id: int) -> None:
+        for calls in (self.markers, self._producer_ids, self.offsets, self._share_states):
+            calls.session_ended(broker_id)

@@ -122,7 +122,7 @@ class LagReporter:
 
     @property
     def ending_transaction_count(self) -> int:
-        return self._runtime.markers.ending_count
+        return self._runtime.calls.markers.ending_count
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()

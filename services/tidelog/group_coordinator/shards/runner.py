@@ -22,19 +22,15 @@ from tidelog.group_coordinator.shard_core import (
     EndTransaction,
     ShardCore,
 )
-from tidelog.group_coordinator.shards.broker_calls import (
-    MarkerSender,
-    OffsetQuestions,
-    Position,
-    ProducerIds,
-    ShareQuestions,
-)
+from tidelog.group_coordinator.shards.broker_calls import BrokerCalls
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.sessions import (
     BrokerSession,
     BrokerSessions,
     RequestTracing,
     WaitingItems,
+    is_of_a_broker,
+    refuse,
 )
 from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.shards.store_copies import ClusterView
@@ -46,27 +42,17 @@ from tidelog.kernel.timer import LoopTimer
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
-from tidelog.model.errors import ErrorCode
-from tidelog.model.protocol_values import UNKNOWN_OFFSET
 from tidelog.rpc.coordinator_session import (
-    AnswerRequest,
     ForwardedToShard,
     Item,
-    MarkersWritten,
-    OffsetsTold,
-    PartitionOffsets,
-    ProducerIdsTold,
     ServedShard,
     ServeShards,
     ShardAttached,
     ShardCommitted,
     ShardLost,
     ShardRecords,
-    ShareStatesTold,
 )
-from tidelog.wire.api_keys import ApiKey
 
-_FIRST_VERSION_OF_BROKERS: Final = 4
 ATTACH_BACKOFF: Final = Backoff(20, 1_000)
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
@@ -84,10 +70,90 @@ RELEASE_RETRY_MS: Final = 500
 STORE_TIMEOUT_MS: Final = 500
 """The time that a stop waits for etcd. The lease ends the claims that etcd has not deleted by then."""
 
+CallSoon = Callable[[Callable[[], None]], object]
 MakeCore = Callable[[ShardId, int], ShardCore]
 """Makes the core of a shard, given its number and its shard epoch."""
 
 _log = structlog.get_logger(__name__)
+
+
+class _LoadQueue:
+    """The replays of shards that load, of which the first is under way. After a failure of a broker, many
+    shards load at once.
+    """
+
+    def __init__(self, clock: Clock, call_soon: CallSoon) -> None:
+        self._clock = clock
+        self._call_soon = call_soon
+        self._replays: deque[Iterator[None]] = deque()
+
+    def add(self, replay: Iterator[None]) -> None:
+        if not self._replays:
+            self._call_soon(self._go_on)
+        self._replays.append(replay)
+
+    def _go_on(self) -> None:
+        """Replays as many records as the event loop may be held for."""
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
+        for count in range(RECORDS_OF_A_TURN):
+            if count % STEPS_BETWEEN_READINGS == 0 and self._clock.monotonic_ms() > until_ms:
+                break
+            try:
+                is_done = next(self._replays[0], True)
+            except Exception:  # noqa: BLE001 - a bug; the other shards must still be loaded
+                _log.exception("loading a shard failed")
+                is_done = True
+            if is_done:
+                self._replays.popleft()
+                if not self._replays:
+                    return
+        self._call_soon(self._go_on)
+
+
+class _ImageQueue:
+    """The shards that do not have the newest image of the cluster yet."""
+
+    def __init__(self, runtime: CoordinatorRuntime, clock: Clock, call_soon: CallSoon) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._call_soon = call_soon
+        self._due: Cancellable | None = None
+        self._outdated: deque[Shard] = deque()
+
+    def changed(self) -> None:
+        """Sends the image now, and further changes together after IMAGE_DELAY_MS."""
+        if self._due is None:
+            self.send()
+            self._due = self._runtime.call_after(self._send_again, IMAGE_DELAY_MS)
+
+    def _send_again(self) -> None:
+        self._due = None
+        self.send()
+
+    def send(self) -> None:
+        is_under_way = bool(self._outdated)
+        self._outdated = deque(self._runtime.shards.values())
+        if not is_under_way:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Gives the image to some shards. Each of them looks through all topics and its offsets.
+
+        A shard whose own topic is not in the view gets none. The store was emptied, or its contents are not
+        all there yet: that topics are missing does not mean that they were deleted with their offsets.
+        """
+        until_ms, view = self._clock.monotonic_ms() + SLICE_MS, self._runtime.view
+        try:
+            image = view.image()
+            for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
+                shard = self._outdated.popleft()
+                if view.shard_count(shard.shard_id.kind):
+                    shard.image_changed(image)
+                if self._clock.monotonic_ms() > until_ms:
+                    break
+        finally:
+            if self._outdated:
+                self._call_soon(self._go_on)
 
 
 class CoordinatorRuntime:
@@ -105,43 +171,34 @@ class CoordinatorRuntime:
         view: ClusterView,
         claims: Claims,
         sessions: BrokerSessions,
-        markers: MarkerSender,
-        producer_ids: ProducerIds,
-        offset_questions: OffsetQuestions,
-        share_questions: ShareQuestions,
+        calls: BrokerCalls,
         tracing: RequestTracing | None,
         clock: Clock,
         timer: LoopTimer,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_soon: CallSoon,
     ) -> None:
         self.shards: dict[ShardId, Shard] = {}
         self.counts = CoordinatorCounts()
         self.claims = claims
         self.sessions = sessions
-        self.markers = markers
-        self._view = view
-        self._producer_ids = producer_ids
-        self._offset_questions = offset_questions
-        self._share_questions = share_questions
+        self.calls = calls
+        self.view = view
         self._tracing = tracing
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
         self._clock = clock
         self._timer = timer
         self._call_soon = call_soon
+        self.images = _ImageQueue(self, clock, call_soon)
         self._by_attachment: dict[int, Shard] = {}
         self._attachments = 0
         self._retries: dict[ShardId, Cancellable] = {}
-        self._loads: deque[Iterator[None]] = deque()
-        """The replays of shards that load, of which the first is under way."""
+        self._loads = _LoadQueue(clock, call_soon)
         self._items: WaitingItems = WaitingItems()
         self._pending: list[Shard] = []
         self._has_pending_markers = False
         self._has_serving_changed = False
         self._is_flush_due = False
-        self._image_due: Cancellable | None = None
-        self._outdated: deque[Shard] = deque()
-        """The shards that do not have the newest image yet."""
         self._is_stopping = False
         self._drained = asyncio.Event()
         self._releases: TaskSet[None] = TaskSet()
@@ -151,7 +208,7 @@ class CoordinatorRuntime:
     async def start(self) -> None:
         """Raises StoreUnavailableError."""
         self.sessions.start(self)
-        await self._view.start(self)
+        await self.view.start(self)
         await self.claims.start(self)
 
     async def lease_taken(self, lease: int) -> None:
@@ -182,7 +239,7 @@ class CoordinatorRuntime:
         except (TimeoutError, StoreError) as error:
             _log.warning("claims of shards remain until their lease ends", reason=str(error))
         await self.claims.stop()
-        await self._view.stop()
+        await self.view.stop()
         self.sessions.close()
         self._releases.cancel()
         self._works.cancel()
@@ -221,40 +278,9 @@ class CoordinatorRuntime:
 
     def _brokers_or_topics_changed(self) -> None:
         if not self._is_stopping:
-            self.sessions.brokers_changed(self._view.brokers.values())
+            self.sessions.brokers_changed(self.view.brokers.values())
             self.claims.shards_changed()
-            if self._image_due is None:
-                self._send_image()
-                self._image_due = self.call_after(self._send_image_again, IMAGE_DELAY_MS)
-
-    def _send_image_again(self) -> None:
-        self._image_due = None
-        self._send_image()
-
-    def _send_image(self) -> None:
-        is_under_way = bool(self._outdated)
-        self._outdated = deque(self.shards.values())
-        if not is_under_way:
-            self._send_image_on()
-
-    def _send_image_on(self) -> None:
-        """Gives the image to some shards. Each of them looks through all topics and its offsets.
-
-        A shard whose own topic is not in the view gets none. The store was emptied, or its contents are not
-        all there yet: that topics are missing does not mean that they were deleted with their offsets.
-        """
-        until_ms = self._clock.monotonic_ms() + SLICE_MS
-        try:
-            image = self._view.image()
-            for _ in range(min(SHARDS_OF_A_TURN, len(self._outdated))):
-                shard = self._outdated.popleft()
-                if self._view.shard_count(shard.shard_id.kind):
-                    shard.image_changed(image)
-                if self._clock.monotonic_ms() > until_ms:
-                    break
-        finally:
-            if self._outdated:
-                self._call_soon(self._send_image_on)
+            self.images.changed()
 
     def claimed(self, shard_id: ShardId, shard_epoch: int) -> None:
         known = self.shards.pop(shard_id, None)
@@ -286,7 +312,7 @@ class CoordinatorRuntime:
         """Attaches the shard at its partition's leader, unless it is attached there."""
         if self._is_stopping or shard.state in (ShardState.DRAINING, ShardState.CLOSED):
             return
-        leader = self._view.leader(shard.shard_id.topic_partition)
+        leader = self.view.leader(shard.shard_id.topic_partition)
         if leader is None:
             return
         session = self.sessions.get(leader.broker_id)
@@ -313,7 +339,7 @@ class CoordinatorRuntime:
     def detached(self, attachment: int, core: ShardCore | None) -> None:
         self._by_attachment.pop(attachment, None)
         if core is not None:
-            self.markers.forget(core)
+            self.calls.markers.forget(core)
 
     def lost(self, shard: Shard, *, was_attached: bool) -> None:
         self.counts.lost[shard.shard_id.kind] += was_attached
@@ -372,11 +398,7 @@ class CoordinatorRuntime:
         for shard in list(self.shards.values()):
             if shard.line is session.line:
                 shard.lose("the session with the broker ended", broker_knows=True)
-        broker_id = session.broker.broker_id
-        self.markers.session_ended(broker_id)
-        self._producer_ids.session_ended(broker_id)
-        self._offset_questions.session_ended(broker_id)
-        self._share_questions.session_ended(broker_id)
+        self.calls.session_ended(session.broker.broker_id)
 
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
         """Processes items, or lets them wait for earlier ones. A burst of requests takes many turns."""
@@ -402,7 +424,7 @@ class CoordinatorRuntime:
                 continue
             try:
                 if isinstance(item, ForwardedToShard) and self._items.is_outdated(item, arrival):
-                    _refuse(session, item)
+                    refuse(session, item)
                 else:
                     self._process(session, item)
             except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
@@ -422,21 +444,15 @@ class CoordinatorRuntime:
             self._records_read(item)
         elif isinstance(item, ShardAttached | ShardLost):
             self._attachment_changed(item)
-        elif isinstance(item, MarkersWritten):
-            self.markers.written(item)
-        elif isinstance(item, ProducerIdsTold):
-            self._producer_ids.received(item)
-        elif isinstance(item, ShareStatesTold):
-            self._share_questions.received(item)
-        elif isinstance(item, OffsetsTold):
-            self._offset_questions.received(item)
+        else:
+            self.calls.received(item)
 
     def _forwarded(self, session: BrokerSession, item: ForwardedToShard) -> None:
         shard = self.shards.get(item.shard)
         # A client's request that comes through a former leader may be older than answers sent since then.
         # Questions of brokers may come from any broker.
-        if shard is None or (session.line is not shard.line and not _is_of_a_broker(item)):
-            _refuse(session, item)
+        if shard is None or (session.line is not shard.line and not is_of_a_broker(item)):
+            refuse(session, item)
         elif item.traceparent and self._tracing is not None:
             self._tracing.traced(item, lambda: shard.request(item, session.line))
         else:
@@ -452,26 +468,7 @@ class CoordinatorRuntime:
         shard = self._by_attachment.get(item.attachment)
         if shard is None:
             return
-        if not self._loads:
-            self._call_soon(self._load_on)
-        self._loads.append(shard.records_read(item))
-
-    def _load_on(self) -> None:
-        """Replays records of the shards that load, as many as the event loop may be held for."""
-        until_ms = self._clock.monotonic_ms() + SLICE_MS
-        for count in range(RECORDS_OF_A_TURN):
-            if count % STEPS_BETWEEN_READINGS == 0 and self._clock.monotonic_ms() > until_ms:
-                break
-            try:
-                is_done = next(self._loads[0], True)
-            except Exception:  # noqa: BLE001 - a bug; the other shards must still be loaded
-                _log.exception("loading a shard failed")
-                is_done = True
-            if is_done:
-                self._loads.popleft()
-                if not self._loads:
-                    return
-        self._call_soon(self._load_on)
+        self._loads.add(shard.records_read(item))
 
     def _attachment_changed(self, item: ShardAttached | ShardLost) -> None:
         shard = self._by_attachment.get(item.attachment)
@@ -482,39 +479,23 @@ class CoordinatorRuntime:
         else:
             shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)
 
-    def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
+    def begin_effect(
+        self, shard: Shard, effect: EndTransaction | AllocateProducerId | AskShareStates | AskEndOffsets
+    ) -> None:
         core = shard.core
         if core is None:
+            return
+        if not isinstance(effect, EndTransaction):
+            self.calls.ask(effect, lambda outcome: shard.effect_done(core, effect, outcome))
             return
 
         def done() -> None:
             self.counts.ended[effect.is_commit] += 1
             shard.effect_done(core, effect, None)
 
-        self.markers.begin(effect, core, done)
+        self.calls.markers.begin(effect, core, done)
         self._has_pending_markers = True
         self._flush_soon()
-
-    def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
-        core = shard.core
-        if core is not None:
-            self._producer_ids.take(lambda producer_id: shard.effect_done(core, effect, producer_id))
-
-    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None:
-        core = shard.core
-        if core is not None:
-            self._share_questions.ask(effect, lambda response: shard.effect_done(core, effect, response))
-
-    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None:
-        core = shard.core
-        if core is None:
-            return
-
-        def found(offsets: Mapping[Position, PartitionOffsets]) -> None:
-            ends = {partition: found.high_watermark for (partition, _), found in offsets.items()}
-            shard.effect_done(core, effect, ends)
-
-        self._offset_questions.ask([(partition, UNKNOWN_OFFSET) for partition in effect.partitions], found)
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()
@@ -523,7 +504,7 @@ class CoordinatorRuntime:
         return self._timer.monotonic_ms()
 
     def image(self) -> ClusterImage:
-        return self._view.image()
+        return self.view.image()
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
         return self._timer.add_after(callback, delay_ms)
@@ -553,7 +534,7 @@ class CoordinatorRuntime:
             shard.flush()
         if self._has_pending_markers:
             self._has_pending_markers = False
-            self.markers.flush()
+            self.calls.markers.flush()
         if self._has_serving_changed:
             self._has_serving_changed = False
             served = self._served()
@@ -568,16 +549,3 @@ class CoordinatorRuntime:
                 if shard.state is ShardState.SERVING
             )
         )
-
-
-def _refuse(session: BrokerSession, item: ForwardedToShard) -> None:
-    session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-
-
-def _is_of_a_broker(item: ForwardedToShard) -> bool:
-    """Returns whether a broker, not a client, sent the request: an AddPartitionsToTxn (KIP-890), or any
-    request about the states of share partitions.
-    """
-    if item.shard.kind is ShardKind.SHARE:
-        return True
-    return item.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and item.api_version >= _FIRST_VERSION_OF_BROKERS

@@ -12,11 +12,13 @@ from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.group_coordinator.shards.store_copies import ClusterView
 from tidelog.kernel.instants import Backoff
 from tidelog.model.brokers import BrokerRegistration
-from tidelog.model.coordinator_shards import ShardId
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
 from tidelog.model.fair_budget import BROKERS, client_key
 from tidelog.model.topics import TopicPartition
 from tidelog.model.trace_context import CallTracing, part_of
 from tidelog.rpc.coordinator_session import (
+    AnswerRequest,
     ForwardedToShard,
     Hello,
     Item,
@@ -27,6 +29,8 @@ from tidelog.rpc.coordinator_session import (
 from tidelog.wire.api_keys import ApiKey
 
 BACKOFF: Final = Backoff(100, 1_000)
+_FIRST_VERSION_OF_BROKERS: Final = 4
+"""The version of AddPartitionsToTxn from which brokers send it (KIP-890)."""
 
 _log = structlog.get_logger(__name__)
 
@@ -226,6 +230,20 @@ class WaitingItems:
         has refused it then.
         """
         return arrival < self._changes.get(call.shard, 0)
+
+
+def refuse(session: BrokerSession, call: ForwardedToShard) -> None:
+    """Answers a call with an error after which the client tries again."""
+    session.line.send(AnswerRequest(call.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+
+def is_of_a_broker(item: ForwardedToShard) -> bool:
+    """Returns whether a broker, not a client, sent the request: an AddPartitionsToTxn (KIP-890), or any
+    request about the states of share partitions.
+    """
+    if item.shard.kind is ShardKind.SHARE:
+        return True
+    return item.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and item.api_version >= _FIRST_VERSION_OF_BROKERS
 
 
 class RequestTracing:

@@ -159,13 +159,11 @@ class ShardOutlets(Protocol):
         """Takes some steps at once, and the others in later turns. The steps raise no errors."""
         ...
 
-    def end_transaction(self, shard: Shard, effect: EndTransaction) -> None: ...
-
-    def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None: ...
-
-    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None: ...
-
-    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None: ...
+    def begin_effect(
+        self, shard: Shard, effect: EndTransaction | AllocateProducerId | AskShareStates | AskEndOffsets
+    ) -> None:
+        """Begins an effect of the shard's core, and calls `effect_done` with its outcome."""
+        ...
 
     def now_ms(self) -> WallMs: ...
 
@@ -612,11 +610,8 @@ class Shard:
             self._decide(lambda now_ms: core.timer_fired(key, now_ms))
 
     def _take_effect(self, effect: Effect) -> None:
-        if isinstance(effect, AllocateProducerId):
-            self._outlets.allocate_producer_id(self, effect)
-            return
-        if isinstance(effect, AskEndOffsets):
-            self._outlets.ask_end_offsets(self, effect)
+        if isinstance(effect, AllocateProducerId | AskEndOffsets):
+            self._outlets.begin_effect(self, effect)
             return
         if isinstance(effect, TrimLog):
             self._repeat_claim()
@@ -636,10 +631,8 @@ class Shard:
         if isinstance(effect, TrimLog):
             if self.line is not None:
                 self.line.send(TrimShard(self.attachment, effect.offset))
-        elif isinstance(effect, EndTransaction):
-            self._outlets.end_transaction(self, effect)
         else:
-            self._outlets.ask_share_states(self, effect)
+            self._outlets.begin_effect(self, effect)
 
     def _refuse_open_requests(self) -> None:
         """Refuses the requests that the core has not answered. The clients then ask the next owner."""

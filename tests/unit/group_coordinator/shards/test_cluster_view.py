@@ -134,15 +134,12 @@ def test_topics_that_vanish_with_the_shards_own_topic_are_not_taken_for_deleted(
         view=view,
         claims=unused,
         sessions=unused,
-        markers=unused,
-        producer_ids=unused,
-        offset_questions=unused,
-        share_questions=unused,
+        calls=unused,
         tracing=None,
         clock=ManualClock(),
         timer=unused,
         call_soon=unused,
     )
     runtime.shards = shards
-    runtime._send_image()
+    runtime.images.send()
     assert taken == [ShardId(ShardKind.TRANSACTION, 0)]

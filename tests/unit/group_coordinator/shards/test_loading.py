@@ -93,7 +93,7 @@ class Loads:
         self.soon: list[Callable[[], None]] = []
         self.sessions = Sessions()
         self.line: Line = self.sessions.session.line
-        unused: Any = SimpleNamespace(forget=lambda core: None)
+        calls: Any = SimpleNamespace(markers=SimpleNamespace(forget=lambda core: None))
         clock: Any = SimpleNamespace(
             wall_ms=lambda: NOW_MS,
             monotonic_ms=lambda: MonotonicMs(self.replayed * self.record_ms + self.image_ms),
@@ -116,10 +116,7 @@ class Loads:
             view=view,
             claims=claims,
             sessions=sessions,
-            markers=unused,
-            producer_ids=unused,
-            offset_questions=unused,
-            share_questions=unused,
+            calls=calls,
             tracing=None,
             clock=clock,
             timer=timer,

@@ -40,10 +40,7 @@ def _runtime(claims: UnansweredClaims) -> CoordinatorRuntime:
         "call_soon": lambda callback: None,
     }
     for name in (
-        "markers",
-        "producer_ids",
-        "offset_questions",
-        "share_questions",
+        "calls",
         "tracing",
         "clock",
         "timer",
