@@ -20,9 +20,10 @@ from unittest.mock import patch
 
 from sim.broker_node import PORT, broker_name
 from sim.loop import PROCESS, SimClock, SimProcess
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, UnreachableError
 from tidelog.client.shell import network
 from tidelog.client.shell import tasks as core_tasks
+from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.consuming import consumer as consumer_shell
 from tidelog.client.shell.consuming import group_calls, share_calls
 from tidelog.client.shell.consuming import share_consumer as share_consumer_shell
@@ -134,6 +135,16 @@ class _Notes(logging.Handler):
             world.invariants.fail("nothing crashes", f"{PROCESS.get()} logged {text!r}: {error!r}")
 
 
+async def _connect(connection: AsyncConnection, deadline_s: float) -> None:
+    """Replaces `AsyncConnection._connect`, which makes a socket first. Raises UnreachableError."""
+    address = connection.address
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            await asyncio.get_running_loop().create_connection(lambda: connection, address.host, address.port)
+    except OSError as error:
+        raise UnreachableError(f"no connection to {address}: {error}") from error
+
+
 @contextlib.contextmanager
 def installed(world: World) -> Iterator[None]:
     """Gives the client the simulated clocks, and randomness that follows from the seed."""
@@ -154,6 +165,7 @@ def installed(world: World) -> Iterator[None]:
             for module in (group_calls, share_calls):
                 stack.enter_context(patch.object(module, "uuid", ids))
             stack.enter_context(patch.object(producer_shell, "_open_producers", producers))
+            stack.enter_context(patch.object(AsyncConnection, "_connect", _connect))
             yield
     finally:
         for producer in producers:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -168,9 +169,10 @@ class SimFileRange:
 
 
 def scan_range(
-    content: SimFileRange, position: int, end: int
+    read_at: partial[bytes], position: int, end: int
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Replaces `scan_headers`."""
+    """Replaces `scan_headers`. `read_at` reads from a SimFileRange, which is its own file number."""
+    (content,) = read_at.args
     data = content.read()[position:end]
     for at, header in iterate_headers(data):
         yield position + at, header, memoryview(data)[at:]
