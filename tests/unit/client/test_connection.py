@@ -1,10 +1,15 @@
-"""One connection: the negotiation of versions, and each way in which a response can fail to arrive."""
+"""One connection and the connections of a client: the negotiation of versions, each way in which a response
+can fail to arrive, logins that are renewed (KIP-368), and the end.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import struct
 import threading
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
 import pytest
@@ -12,19 +17,31 @@ import pytest
 from brokerlab.scripted_broker import ScriptedBroker, served_apis
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
+from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import (
+    AuthenticationFailedError,
+    ClosedError,
     ConnectionLostError,
     NoAnswerError,
     NotKafkaError,
     UnreachableError,
     UnsupportedApiError,
 )
+from tidelog.client.security import NO_SECURITY
+from tidelog.client.shell import network as network_shell
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.network import Network
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import response_encoder
 from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tidelog.wire.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+ASKS: list[Callable[[Network], Awaitable[Any]]] = [
+    lambda network: network.broker(1),
+    lambda network: network.any_broker(),
+]
 
 
 def connect(broker: ScriptedBroker, timeout_s: float = 10.0) -> BrokerConnection:
@@ -161,3 +178,176 @@ def test_responses_to_other_requests_are_rejected() -> None:
         pytest.raises(NotKafkaError),
     ):
         connection.call(MetadataRequest(), MetadataResponse)
+
+
+class Line:
+    """A connection that is open until it is closed."""
+
+    is_closed = False
+
+    async def renew_login(self, timeout_s: float) -> None: ...
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Lines:
+    """Opens connections when `may_open` is set, and counts them."""
+
+    def __init__(self) -> None:
+        self.may_open = asyncio.Event()
+        self.all: list[Line] = []
+
+    async def open(self, *address: object, **settings: object) -> Line:
+        await self.may_open.wait()
+        self.all.append(Line())
+        return self.all[-1]
+
+    @property
+    def open_count(self) -> int:
+        return sum(not line.is_closed for line in self.all)
+
+
+def run(scenario: Callable[[Network, Lines], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def with_lines() -> None:
+        lines = Lines()
+        monkeypatch.setattr(network_shell, "AsyncConnection", lines)
+        network = Network("127.0.0.1:1", ProducerSettings())
+        network.learn_node(1, "h", 1)
+        await scenario(network, lines)
+        assert lines.open_count == 0
+
+    asyncio.run(with_lines())
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_a_call_after_the_close_opens_no_connection(
+    ask: Callable[[Network], Awaitable[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a transaction in another task was repeated on connections that nobody closed."""
+
+    async def scenario(network: Network, lines: Lines) -> None:
+        lines.may_open.set()
+        await network.start()
+        await network.close()
+        with pytest.raises(ClosedError):
+            await ask(network)
+
+    run(scenario, monkeypatch)
+
+
+def test_a_connection_that_opens_during_the_close_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(network: Network, lines: Lines) -> None:
+        opening = asyncio.ensure_future(network.any_broker())
+        await asyncio.sleep(0)
+        await network.close()
+        lines.may_open.set()
+        with pytest.raises(ClosedError):
+            await opening
+
+    run(scenario, monkeypatch)
+
+
+def test_a_client_can_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(network: Network, lines: Lines) -> None:
+        lines.may_open.set()
+        for _ in range(2):
+            await network.start()
+            await network.broker(1)
+            assert lines.open_count == 2
+            await network.close()
+
+    run(scenario, monkeypatch)
+
+
+class Renewing(AsyncConnection):
+    """A connection whose session ends soon, and whose login lasts until `answer` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(Address("h", 1), "c", NO_SECURITY)
+        self._renew_at_s = 0.0
+        self.logins = 0
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def _authenticate(self, timeout_s: float) -> None:
+        self.logins += 1
+        await self.answer
+        self._renew_at_s = None
+
+
+def test_no_request_is_sent_while_a_login_is_renewed() -> None:
+    """A broker closes the connection if another request comes between the steps of SASL."""
+
+    async def scenario() -> None:
+        connection = Renewing()
+        first = asyncio.create_task(connection.renew_login(1))
+        await asyncio.sleep(0)
+        assert connection.must_renew_login, "a request that is sent now breaks the login"
+        second = asyncio.create_task(connection.renew_login(1))
+        await asyncio.sleep(0)
+        assert not second.done()
+        connection.answer.set_result(None)
+        await asyncio.gather(first, second)
+        assert connection.logins == 1 and not connection.must_renew_login
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_connection_is_closed_after_half_a_login(is_cancelled: bool) -> None:
+    async def scenario() -> None:
+        connection = Renewing()
+        renewal = asyncio.create_task(connection.renew_login(1))
+        await asyncio.sleep(0)
+        if is_cancelled:
+            renewal.cancel()
+        else:
+            connection.answer.set_exception(AuthenticationFailedError("no"))
+        with pytest.raises((AuthenticationFailedError, asyncio.CancelledError)):
+            await renewal
+        assert connection.is_closed
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_a_renewal_sleeps_until_the_answer_to_a_request_that_was_cancelled(is_answered: bool) -> None:
+    """The wait for a cancelled future ends at once, so the renewal spun until the broker answered."""
+    steps = 0
+
+    @types.coroutine
+    def counted(work: Coroutine[Any, Any, None]) -> Generator[object, None, None]:
+        nonlocal steps
+        for future in work.__await__():
+            steps += 1
+            yield future
+
+    async def scenario() -> None:
+        connection = Renewing()
+        connection.answer.set_result(None)
+        replies = [connection.send(MetadataRequest([]), 4, 30) for _ in range(2)]
+        replies[-1].cancel()
+
+        async def renew() -> None:
+            await counted(connection.renew_login(1))
+
+        renewal = asyncio.create_task(renew())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not renewal.done() and connection.logins == 0
+        assert steps == 1, "the renewal spins"
+        if is_answered:
+            connection._received(memoryview(b""))
+            await asyncio.sleep(0)
+            assert connection.logins == 0, "the second answer is missing"
+            connection._received(memoryview(b""))
+            await replies[0]
+        else:
+            connection.close()
+            with pytest.raises(ConnectionLostError):
+                await replies[0]
+        async with asyncio.timeout(5):
+            await renewal
+        assert connection.logins == 1
+
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""Lag for both isolation levels, and the forecast of the loss of records to retention."""
+"""The lag of groups for both isolation levels, and the forecast of the loss of records to retention."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.client.cluster import Partition, Topic
 from tidelog.kernel.instants import WallMs
-from tidelog.observe.lag import NO_LIMIT, Forecast, Observation, Outlook, Retention, forecast, urgency
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
+from tidelog.observe.cluster_reader import uncommitted_count
+from tidelog.observe.lag import (
+    NO_LIMIT,
+    Forecast,
+    Observation,
+    Outlook,
+    PartitionLag,
+    Retention,
+    forecast,
+    lag_of,
+    total_of,
+    urgency,
+)
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 NOW_MS = 100 * DAY_MS
+ONE_DAY = Retention(DAY_MS, NO_LIMIT)
+PLACE = TopicPartition("t", 0)
+OFFSETS = st.none() | st.integers(0, 100)
 
 
 def observed(
@@ -33,9 +50,6 @@ def observed(
         None if age_ms is None else at_ms - age_ms,
         size_bytes,
     )
-
-
-ONE_DAY = Retention(DAY_MS, NO_LIMIT)
 
 
 def test_lag_depends_on_the_isolation_level() -> None:
@@ -152,3 +166,50 @@ def test_a_forecast_names_a_time_only_for_a_loss(
     assert (found.in_ms is not None) == (found.outlook in (Outlook.SOON, Outlook.LOST))
     assert found.in_ms is None or found.in_ms >= 0
     assert found.reason
+
+
+def test_an_open_transaction_holds_back_only_the_stable_lag() -> None:
+    lag = PartitionLag(4, high_watermark=10, last_stable_offset=6)
+    assert (lag.lag, lag.stable_lag, lag.depends_on_isolation) == (6, 2, True)
+
+
+@given(OFFSETS, OFFSETS, OFFSETS)
+def test_only_a_commit_beyond_the_end_has_a_negative_lag_and_the_stable_one_is_not_greater(
+    committed: int | None, end: int | None, stable: int | None
+) -> None:
+    def known(offset: int | None) -> dict[TopicPartition, int]:
+        return {} if offset is None else {PLACE: offset}
+
+    lag = lag_of(PLACE, known(committed), known(end), known(stable))
+    assert (lag.lag is None) == (committed is None or end is None)
+    if lag.lag is not None and lag.stable_lag is not None:
+        assert min(lag.lag, 0) <= lag.stable_lag <= lag.lag
+    if committed is not None and end is not None:
+        assert lag.lag == end - committed
+
+
+def test_a_commit_beyond_the_end_is_shown_as_kafka_shows_it() -> None:
+    lag = PartitionLag(150, high_watermark=101, last_stable_offset=90)
+    assert (lag.lag, lag.stable_lag) == (-49, -49)
+
+
+def test_a_commit_behind_an_open_transaction_is_not_beyond_the_end() -> None:
+    assert PartitionLag(8, high_watermark=10, last_stable_offset=6).stable_lag == 0
+
+
+def test_partitions_without_a_commit_are_counted_in_the_topics_of_the_group() -> None:
+    topics = {"t": topic("t", 4), "u": topic("u", 2), "of others": topic("of others", 1)}
+    committed = {PLACE, TopicPartition("t", 2), TopicPartition("gone", 0)}
+    assert uncommitted_count(topics, committed) == 2
+    assert uncommitted_count(topics, committed, owned=[TopicPartition("u", 1)]) == 4
+
+
+def topic(name: str, partition_count: int) -> Topic:
+    partitions = tuple(Partition(index, 1, 0, (1,), (1,), ()) for index in range(partition_count))
+    return Topic(name, ZERO_TOPIC_ID, False, partitions)
+
+
+def test_a_total_leaves_out_unknown_lags_and_commits_beyond_the_end() -> None:
+    assert total_of([6, None, 0, -49]) == 6
+    assert total_of([None]) is None
+    assert total_of([]) is None

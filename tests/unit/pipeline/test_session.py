@@ -1,7 +1,11 @@
-"""The session's master, and the messages when a session cannot start."""
+"""The session's master, the JARs, which are used only if each of them is the expected one, and the messages
+when a session cannot start.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +20,14 @@ from tidelog.cli.main import main
 from tidelog.pipeline import session
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.session import (
+    DELTA_VERSION,
+    JAR_SHA256,
     JARS_VARIABLE,
     PROVIDED,
+    SCALA_VERSION,
+    SPARK_VERSION,
     JavaMissingError,
+    check_hashes,
     check_java,
     session_jars,
     spark_session,
@@ -26,6 +35,8 @@ from tidelog.pipeline.session import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EXPECTED = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("a.jar", "b.jar")}
 
 
 @pytest.fixture
@@ -105,3 +116,36 @@ def test_topics_and_delta_tables_are_read_and_written(
     records.write.format("delta").save(table)
     values = {int(row.value) for row in spark.read.format("delta").load(table).collect()}
     assert values == set(range(20))
+
+
+@pytest.fixture
+def jars(tmp_path: Path) -> Path:
+    for name in EXPECTED:
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def test_the_expected_jars_are_accepted(jars: Path) -> None:
+    check_hashes(jars, EXPECTED)
+
+
+def test_a_changed_jar_is_refused(jars: Path) -> None:
+    (jars / "b.jar").write_text("changed")
+    with pytest.raises(PipelineError, match=r"the JAR b\.jar has the SHA-256"):
+        check_hashes(jars, EXPECTED)
+
+
+def test_a_missing_and_a_further_jar_are_refused(jars: Path) -> None:
+    (jars / "c.jar").write_text("more")
+    with pytest.raises(PipelineError, match=r"c\.jar was fetched, but is not expected"):
+        check_hashes(jars, EXPECTED)
+    (jars / "c.jar").unlink()
+    (jars / "a.jar").unlink()
+    with pytest.raises(PipelineError, match=r"a\.jar is expected, but was not fetched"):
+        check_hashes(jars, EXPECTED)
+
+
+def test_the_table_belongs_to_the_versions() -> None:
+    assert f"spark-sql-kafka-0-10_{SCALA_VERSION}-{SPARK_VERSION}.jar" in JAR_SHA256
+    assert f"delta-spark_{SCALA_VERSION}-{DELTA_VERSION}.jar" in JAR_SHA256
+    assert all(re.fullmatch(r"[0-9a-f]{64}", value) for value in JAR_SHA256.values())
