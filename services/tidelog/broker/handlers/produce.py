@@ -25,9 +25,9 @@ from uuid import UUID
 
 from tidelog.broker.cluster.current_settings import CurrentSettings
 from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.coordination.verification import Verification
 from tidelog.broker.handlers.transaction_verification import (
     TransactionalBatch,
-    TransactionCoordinator,
     TransactionVerification,
     transactional_header,
 )
@@ -247,7 +247,7 @@ class ProduceHandler:
         hosted: HostedPartitions,
         metadata: MetadataView,
         waiting: WaitingRequests,
-        coordinator: TransactionCoordinator,
+        coordinator: Verification,
         settings: CurrentSettings,
         telemetry: Telemetry,
         clock: Clock,

@@ -13,8 +13,8 @@ knows nothing of requests and responses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
@@ -30,6 +30,9 @@ from tidelog.records.batch import (
     parse_header,
 )
 
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.verification import Verification
+
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
 FIRST_VERSION_THAT_ADDS: Final = 12
 _TEMPORARY: Final = frozenset(
@@ -41,20 +44,6 @@ _TEMPORARY: Final = frozenset(
         ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
-
-
-class TransactionCoordinator(Protocol):
-    """The connection to the coordinator of a transaction."""
-
-    async def add_partitions(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        producer_epoch: int,
-        partitions: Collection[TopicPartition],
-        *,
-        verify_only: bool,
-    ) -> Mapping[TopicPartition, ErrorCode]: ...
 
 
 class TransactionalBatch(NamedTuple):
@@ -120,7 +109,7 @@ class TransactionVerification:
         """Whether the coordinator must be asked. A batch in the middle of a transaction needs no question."""
         return bool(self._unverified)
 
-    async def ask(self, coordinator: TransactionCoordinator, timeout_ms: int) -> None:
+    async def ask(self, coordinator: Verification, timeout_ms: int) -> None:
         """Asks the coordinator about the unverified partitions, for `timeout_ms` at most."""
         errors = await self._errors(coordinator, timeout_ms)
         for topic_partition, batch in self._unverified.items():
@@ -130,9 +119,7 @@ class TransactionVerification:
                 if error in _TEMPORARY:
                     batch.replica.core.step(VerificationRefused(batch.header, refusal.code, self._now_ms))
 
-    async def _errors(
-        self, coordinator: TransactionCoordinator, timeout_ms: int
-    ) -> Mapping[TopicPartition, ErrorCode]:
+    async def _errors(self, coordinator: Verification, timeout_ms: int) -> Mapping[TopicPartition, ErrorCode]:
         header = next(iter(self._unverified.values())).header
         try:
             async with asyncio.timeout(max(timeout_ms, 0) / 1000):

@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -34,16 +34,11 @@ from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.log.log_directory import LogDirectory
+    from tidelog.metrics.telemetry import TopicTraffic
     from tidelog.model.topics import TopicPartition
     from tidelog.settings.broker_settings import BrokerSettings
 
 _log = structlog.get_logger(__name__)
-
-
-class BrokerTraffic(Protocol):
-    """The counter of replicated bytes."""
-
-    replication_bytes_in: int
 
 
 class ReplicaFetchers:
@@ -53,7 +48,7 @@ class ReplicaFetchers:
         self,
         context: FollowerContext,
         recovery_points: RecoveryPointCheckpoint,
-        traffic: BrokerTraffic,
+        traffic: TopicTraffic,
     ) -> None:
         self._context = context
         self._recovery_points = recovery_points
