@@ -106,19 +106,22 @@ def _offline_replicas(host: str, port: int, timeout_s: float) -> list[OfflineRep
     try:
         page = json.loads(_fetched(host, port, REPLICAS_PAGE, timeout_s)[0])
         return [
-            OfflineReplica(
-                str(replica["topic"]),
-                int(replica["partition"]),
-                tuple(
-                    f"{iso_time(int(step['at_ms']))} {step['from']} -> {step['to']}: {step['reason']}"
-                    for step in replica["story"]
-                ),
-            )
+            OfflineReplica(str(replica["topic"]), int(replica["partition"]), _told(replica["story"]))
             for replica in page["replicas"]
             if replica["state"] == _OFFLINE
         ]
     except (_EndpointError, ValueError, KeyError, TypeError):
         return []
+
+
+def _told(story: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    """Returns the transitions as text, without the attempts to open the log again that failed as before."""
+    told: dict[str, str] = {}
+    for step in story:
+        if step["from"] != _OFFLINE:
+            text = f"{step['from']} -> {step['to']}: {step['reason']}"
+            told.setdefault(text, f"{iso_time(int(step['at_ms']))} {text}")
+    return tuple(told.values())
 
 
 def read_etcd(address: str, timeout_s: float) -> EtcdMember:

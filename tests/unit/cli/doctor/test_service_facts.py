@@ -63,8 +63,9 @@ def test_metrics_state_the_clock_the_lease_and_certificates() -> None:
 
 def test_offline_replicas_tell_how_they_came_to_that() -> None:
     step = {"at_ms": 0, "from": "opening", "to": "failed", "reason": "the disk is gone"}
+    again = {"at_ms": 5_000, "from": "failed", "to": "opening", "reason": "it is tried again"}
     replicas = [
-        {"topic": "t", "partition": 3, "state": "failed", "story": [step]},
+        {"topic": "t", "partition": 3, "state": "failed", "story": [step, again, step | {"at_ms": 5_001}]},
         {"topic": "t", "partition": 4, "state": "opening", "story": []},
     ]
     page = json.dumps({"replicas": replicas, "hidden": 0})
