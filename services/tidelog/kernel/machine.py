@@ -32,8 +32,8 @@ class StateTable(Generic[State]):
     __slots__ = ("following", "thing")
 
     def __init__(self, thing: str, following: Mapping[State, Collection[State]]) -> None:
-        self.thing = thing
-        self.following = following
+        self.thing: str = thing
+        self.following: Mapping[State, Collection[State]] = following
 
     def allows(self, before: State, after: State) -> bool:
         """Returns whether `after` may follow `before`."""

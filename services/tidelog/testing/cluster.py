@@ -19,9 +19,10 @@ from tidelog.embedded.cluster import EmbeddedCluster
 from tidelog.kernel.slices import TaskSet
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.testing._interception import INTERNAL_LISTENER, Faults, FetchWatch
 from tidelog.testing.blocking import loop_advice
 from tidelog.testing.clock import MovableClock, MovableLoop
-from tidelog.testing.faults import INTERNAL_LISTENER, Fault, Faults, FetchWatch, error_code
+from tidelog.testing.faults import Fault, error_code
 from tidelog.testing.quiet_log import log_quietly
 from tidelog.testing.rebalance import Rebalance, begin_rebalance
 from tidelog.testing.requests import (

@@ -7,7 +7,7 @@ import uuid
 from typing import Any
 
 from tidelog.model.protocol_values import FINAL_EPOCH, INITIAL_EPOCH
-from tidelog.testing.faults import Faults, FetchWatch
+from tidelog.testing._interception import Faults, FetchWatch
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 TOPIC_ID = uuid.UUID(int=1)
