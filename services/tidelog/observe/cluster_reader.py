@@ -8,7 +8,7 @@ from typing import Final
 
 from tidelog.client.admin.brokers import describe_log_dirs, describe_quorum
 from tidelog.client.admin.groups import SHARE, ListedGroup, committed_offsets, list_groups
-from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics
+from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics, start_offsets
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import UnsupportedApiError
 from tidelog.kernel.instants import MonotonicMs
@@ -66,6 +66,15 @@ def rates_now(cluster: Cluster, topics: Collection[str], before: ClusterRates | 
     now_ms = MonotonicMs(time.monotonic_ns() // 1_000_000)
     snapshot = take_snapshot(cluster, now_ms, topics=topics or None)
     return ClusterRates(None if before is None else before.current, snapshot)
+
+
+def next_offsets(cluster: Cluster, group_id: str, *, is_share: bool) -> dict[TopicPartition, int]:
+    """Returns the committed offsets of a group, or the start offsets of a share group. Raises KafkaError,
+    ClientError.
+    """
+    if is_share:
+        return start_offsets(describe_share_offsets(cluster, group_id))
+    return committed_offsets(cluster, group_id)
 
 
 def uncommitted_count(

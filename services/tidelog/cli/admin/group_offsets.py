@@ -50,13 +50,13 @@ from tidelog.client.admin.offsets import (
     delete_share_offsets,
     describe_share_offsets,
     plan_reset,
-    start_offsets,
 )
 from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, topic_error_of
 from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.cluster_reader import next_offsets
 
 EMPTY: Final = "Empty"
 _DURATION: Final = re.compile(
@@ -167,7 +167,7 @@ def reset_offsets(
             if found is not None and found.state != EMPTY:
                 active.append(f"group '{group}' is {found.state}")
                 continue
-            committed = _offsets_of(cluster, group, found)
+            committed = next_offsets(cluster, group, is_share=_is_share(found))
             plan = _plan(cluster, group, chosen, committed, resets[group])
             for place, new in sorted(plan.items()):
                 if new.warning:
@@ -311,13 +311,6 @@ def _group_if_any(cluster: Cluster, group: str) -> Group | None:
 
 def _is_share(found: Group | None) -> bool:
     return found is not None and found.group_type == SHARE
-
-
-def _offsets_of(cluster: Cluster, group: str, found: Group | None) -> dict[TopicPartition, int]:
-    """Returns the committed offsets of a group, or the start offsets of a share group."""
-    if _is_share(found):
-        return start_offsets(describe_share_offsets(cluster, group))
-    return committed_offsets(cluster, group)
 
 
 def _set_offsets(

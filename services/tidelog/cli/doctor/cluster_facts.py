@@ -34,12 +34,11 @@ from tidelog.client.admin.groups import (
     ListedGroup,
     ListedTransaction,
     Transaction,
-    committed_offsets,
     describe_transaction,
     list_groups,
     list_transactions,
 )
-from tidelog.client.admin.offsets import describe_share_offsets, offsets_at, start_offsets
+from tidelog.client.admin.offsets import offsets_at
 from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
 from tidelog.client.admin.topics import (
     ConfigResource,
@@ -67,6 +66,7 @@ from tidelog.model.protocol_values import (
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import MIN_ISR, PartitionView, merge_views, named
+from tidelog.observe.cluster_reader import next_offsets
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.listeners import is_loopback_host
 
@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class ClusterReader:
+class FactReader:
     """Reads the facts. `local` is the local cluster that the facts are about, if it is one.
 
     `tell` is called with the name of the part that is read next.
@@ -237,11 +237,7 @@ class ClusterReader:
         return found
 
     def _next_offsets(self, group: ListedGroup) -> dict[PartitionKey, int]:
-        """Returns the committed offsets of a group, or the start offsets of a share group."""
-        if group.group_type == SHARE:
-            offsets = start_offsets(describe_share_offsets(self.cluster, group.group_id))
-        else:
-            offsets = committed_offsets(self.cluster, group.group_id)
+        offsets = next_offsets(self.cluster, group.group_id, is_share=group.group_type == SHARE)
         return {(place.topic, place.partition): offset for place, offset in offsets.items()}
 
     def _transactions(

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseError
 from tidelog.cli.doctor.cluster_checks import findings_of
-from tidelog.cli.doctor.cluster_facts import ClusterReader
+from tidelog.cli.doctor.cluster_facts import FactReader
 from tidelog.cli.doctor.directory_check import DirectoryReport, check_directory, partition_paths, sizes_of
 from tidelog.cli.doctor.directory_repair import Copies, RepairError, repair_directory
 from tidelog.cli.doctor.facts import (
@@ -141,7 +141,7 @@ def command(
     with Cluster(bootstrap, client_id="tidelog-doctor", timeout_s=timeout_s, security=security) as cluster:
         console = Console(stderr=True)
         with console.status("connecting") as status:
-            reader = ClusterReader(
+            reader = FactReader(
                 cluster,
                 SERVICE_TIMEOUT_S,
                 local,
