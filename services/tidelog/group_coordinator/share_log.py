@@ -212,10 +212,7 @@ def snapshot_record(key: SharePartitionKey, state: SharePartitionState) -> Coord
         state_batches=[share_snapshot.StateBatch(*batch) for batch in state.batches],
         paused_until=state.paused_until_ms,
     )
-    return CoordinatorRecord(
-        record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)),
-        record_codec(ShareSnapshotValue).encode(value),
-    )
+    return _record(ShareSnapshotKey(*key), value)
 
 
 def update_record(key: SharePartitionKey, update: ShareUpdate) -> CoordinatorRecord:
@@ -228,15 +225,21 @@ def update_record(key: SharePartitionKey, update: ShareUpdate) -> CoordinatorRec
         state_batches=[share_update.StateBatch(*batch) for batch in update.batches],
         paused_until=update.paused_until_ms,
     )
-    return CoordinatorRecord(
-        record_codec(ShareUpdateKey).encode(ShareUpdateKey(*key)),
-        record_codec(ShareUpdateValue).encode(value),
-    )
+    return _record(ShareUpdateKey(*key), value)
 
 
 def tombstone(key: SharePartitionKey) -> CoordinatorRecord:
     """Returns the record that deletes the state of a share partition."""
-    return CoordinatorRecord(record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)), None)
+    return _record(ShareSnapshotKey(*key), None)
+
+
+def _record(
+    key: ShareSnapshotKey | ShareUpdateKey, value: ShareSnapshotValue | ShareUpdateValue | None
+) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        record_codec(type(key)).encode(key),
+        None if value is None else record_codec(type(value)).encode(value),
+    )
 
 
 def read_record(

@@ -23,6 +23,7 @@ from tidelog.metadata.entries import (
     TOPIC_PREFIX,
     BrokerConfigEntry,
     BrokerEntry,
+    Entry,
     GroupConfigEntry,
     InvalidEntryError,
     PartitionStateEntry,
@@ -52,6 +53,17 @@ _NO_OVERRIDES: Final[Mapping[str, str]] = {}
 _CLUSTER_WIDE_KEY: Final = broker_config_key("")
 
 _log = structlog.get_logger(__name__)
+
+
+def _decoded(key: str, value: bytes) -> Entry | None:
+    """Returns the entry of a key, or None if its value is not valid, which is logged."""
+    try:
+        return decode_entry(key, value)
+    except InvalidEntryError as error:
+        _log.warning(
+            "a key of the metadata store is ignored because its value is not valid", reason=str(error)
+        )
+        return None
 
 
 class StoreFollower:
@@ -216,13 +228,7 @@ class ClusterView:
         if value is None:
             self._forget(key)
             return
-        try:
-            entry = decode_entry(key, value)
-        except InvalidEntryError as error:
-            _log.warning(
-                "a key of the metadata store is ignored because its value is not valid", reason=str(error)
-            )
-            return
+        entry = _decoded(key, value)
         if isinstance(entry, PartitionStateEntry):
             self.leaders[TopicPartition(entry.topic, entry.partition)] = Leader(
                 entry.leader, entry.leader_epoch
@@ -328,13 +334,7 @@ class FollowedSettings:
         if value is None:
             self._of_groups.pop(key, None)
             return
-        try:
-            entry = decode_entry(key, value)
-        except InvalidEntryError as error:
-            _log.warning(
-                "a key of the metadata store is ignored because its value is not valid", reason=str(error)
-            )
-            return
+        entry = _decoded(key, value)
         if isinstance(entry, GroupConfigEntry):
             self._of_groups[key] = entry.configs
 
