@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.shards.broker_calls import MARKERS_RETRY_MS, MARKERS_TIMEOUT_MS, MarkerSender
-from tidelog.group_coordinator.shards.shard import Cancellable
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -23,7 +22,7 @@ class Cluster:
         self.sent: list[tuple[int, WriteMarkers]] = []
         self.timer = VirtualTimer()
         self.asked_topics: list[tuple[str, Callable[[bool | None], None]]] = []
-        self.sender = MarkerSender(self._line_to_leader, self._is_topic_gone, self)
+        self.sender = MarkerSender(self._line_to_leader, self._is_topic_gone, self.timer)
         self.done: list[str] = []
 
     def end(self, name: str, *partitions: TopicPartition, owner: object = "core") -> None:
@@ -46,9 +45,6 @@ class Cluster:
 
     def _is_topic_gone(self, topic: str, answer: Callable[[bool | None], None]) -> None:
         self.asked_topics.append((topic, answer))
-
-    def add_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
-        return self.timer.add(callback, self.timer.monotonic_ms() + delay_ms)
 
 
 class Line:

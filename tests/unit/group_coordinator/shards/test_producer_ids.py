@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tidelog.group_coordinator.shards.broker_calls import ASK_AGAIN_MS, MAX_WAIT_MS, ProducerIds
-from tidelog.group_coordinator.shards.shard import Cancellable
 from tidelog.kernel.timer import VirtualTimer
 from tidelog.rpc.coordinator_session import AskProducerIds, Item, ProducerIdsTold
 
@@ -17,7 +14,7 @@ class Broker:
         self.is_there = True
         self.asked: list[int] = []
         self.timer = VirtualTimer()
-        self.ids = ProducerIds(self._any_line, self)
+        self.ids = ProducerIds(self._any_line, self.timer)
         self.taken: list[int | None] = []
 
     def take(self, count: int = 1) -> None:
@@ -36,9 +33,6 @@ class Broker:
 
     def close(self) -> None:
         raise AssertionError("the test closes no session")
-
-    def add_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
-        return self.timer.add(callback, self.timer.monotonic_ms() + delay_ms)
 
 
 def test_waiting_requests_get_ids_of_the_next_block() -> None:
