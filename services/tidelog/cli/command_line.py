@@ -14,7 +14,7 @@ import io
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -216,3 +216,12 @@ def reported_output_errors() -> Iterator[None]:
         sys.exit(1 if error.is_closed_pipe else f"tidelog: {error}")
     finally:
         sys.stdout = before
+
+
+def noted(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
+    """Returns a callback of click that keeps the value of an option for the running command."""
+
+    def note_value(context: click.Context, _: click.Parameter, value: object) -> None:
+        context.meta[key] = value
+
+    return note_value

@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
+from tidelog.cli.command_line import noted
 from tidelog.cli.completion import ExistingName, NamesOf, group_names, known_names, topic_names
 from tidelog.cli.output import begin_document, finish, format_option, is_terminal, note
 from tidelog.client.cluster import Cluster
@@ -173,18 +174,9 @@ def _watch_option() -> click.Option:
         type=LimitedFloat(min=LEAST_WATCH_INTERVAL_S),
         metavar="SECONDS",
         expose_value=False,
-        callback=_noted(_WATCH_KEY),
+        callback=noted(_WATCH_KEY),
         help="Repeat the command every so many seconds, until Ctrl-C.",
     )
-
-
-def _noted(key: str) -> Callable[[click.Context, click.Parameter, object], None]:
-    """Returns a callback of click that keeps the value of an option for the running command."""
-
-    def note_value(context: click.Context, _: click.Parameter, value: object) -> None:
-        context.meta[key] = value
-
-    return note_value
 
 
 def _cluster_of(context: click.Context) -> tuple[str, ClientSecurity] | None:
@@ -247,7 +239,7 @@ def cluster_options(command: F) -> F:
         show_envvar=True,
         metavar="FILE",
         expose_value=False,
-        callback=_noted(_COMMAND_CONFIG_KEY),
+        callback=noted(_COMMAND_CONFIG_KEY),
         help="Properties of Kafka's clients for TLS and SASL (security.protocol, ...).",
     )(command)
     command = click.option(
@@ -256,7 +248,7 @@ def cluster_options(command: F) -> F:
         default=DEFAULT_TIMEOUT_MS,
         show_default=True,
         expose_value=False,
-        callback=_noted(_TIMEOUT_KEY),
+        callback=noted(_TIMEOUT_KEY),
         help="Milliseconds to wait for a broker's response.",
     )(command)
     return click.option(
@@ -268,7 +260,7 @@ def cluster_options(command: F) -> F:
         show_envvar=True,
         metavar="HOST:PORT[,...]",
         expose_value=False,
-        callback=_noted(_BOOTSTRAP_KEY),
+        callback=noted(_BOOTSTRAP_KEY),
         help="One or more brokers to connect to.",
     )(command)
 
@@ -318,11 +310,11 @@ def topic_option(command: F) -> F:
         "--topic",
         metavar="TOPIC",
         expose_value=False,
-        callback=_noted(_TOPIC_OPTION_KEY),
+        callback=noted(_TOPIC_OPTION_KEY),
         help="The topic, instead of the argument.",
     )(command)
     return click.argument(
-        "topic_name", metavar="[TOPIC]", required=False, expose_value=False, callback=_noted(_TOPIC_KEY)
+        "topic_name", metavar="[TOPIC]", required=False, expose_value=False, callback=noted(_TOPIC_KEY)
     )(command)
 
 
@@ -351,11 +343,11 @@ def group_options(command: F) -> F:
         multiple=True,
         metavar="GROUP",
         expose_value=False,
-        callback=_noted(_GROUP_OPTIONS_KEY),
+        callback=noted(_GROUP_OPTIONS_KEY),
         help="A group, instead of the arguments. Repeatable.",
     )(command)
     return click.argument(
-        "names", metavar="[GROUP]...", nargs=-1, expose_value=False, callback=_noted(_GROUPS_KEY)
+        "names", metavar="[GROUP]...", nargs=-1, expose_value=False, callback=noted(_GROUPS_KEY)
     )(command)
 
 
@@ -415,7 +407,7 @@ def asks_first(command: F) -> F:
         "--yes",
         is_flag=True,
         expose_value=False,
-        callback=_noted(_YES_KEY),
+        callback=noted(_YES_KEY),
         help="Do not ask first. Without a terminal, nothing is asked.",
     )(command)
 

@@ -11,7 +11,11 @@ import click
 
 from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
-from tidelog.cli.services.service_options import etcd_options, service_options, settings_from
+from tidelog.cli.services.service_options import (
+    command_settings,
+    etcd_options,
+    service_options,
+)
 from tidelog.cli.tool_command import ToolCommand, ToolError, asks_first, cluster_options, confirm, connect
 from tidelog.client.admin.access import delete_credentials, describe_users, set_password
 from tidelog.kernel.clock import SystemClock
@@ -128,8 +132,6 @@ def bootstrap(
     mechanisms: tuple[str, ...],
     iterations: int,
     data_dir: Path | None,
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
 ) -> None:
     """Add the first user before the first start of a cluster (kafka-storage format --add-scram).
 
@@ -139,7 +141,7 @@ def bootstrap(
     check_unchanged_by_saslprep("the user name", name)
     entries = new_entries(name, _password(password_file), mechanisms, iterations)
     try:
-        written = asyncio.run(_write(entries, data_dir, configs, assignments))
+        written = asyncio.run(_write(entries, data_dir))
     except (StoreError, OSError) as error:
         raise ToolError(str(error)) from error
     if not written:
@@ -150,8 +152,6 @@ def bootstrap(
 async def _write(
     entries: Sequence[ScramCredentialEntry],
     data_dir: Path | None,
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
 ) -> bool:
     # These modules load gRPC, which the other subcommands do not need.
 
@@ -164,7 +164,7 @@ async def _write(
     if data_dir is not None:
         store = FileMetadataStore.open(metadata_directory(data_dir), monotonic_ms=clock.monotonic_ms)
     else:
-        store = EtcdMetadataStore(etcd_options(settings_from(configs, assignments)))
+        store = EtcdMetadataStore(etcd_options(command_settings()))
     try:
         return await write_first_user(store, entries)
     finally:

@@ -24,7 +24,11 @@ from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseErr
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
-from tidelog.cli.services.service_options import etcd_options, service_options, settings_from
+from tidelog.cli.services.service_options import (
+    command_settings,
+    etcd_options,
+    service_options,
+)
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
@@ -93,12 +97,7 @@ class Survey(NamedTuple):
     help="The log.dirs of a broker of any other cluster. Repeat the option for every broker.",
 )
 @service_options
-def recover(
-    data_dir: Path | None,
-    log_dirs: tuple[Path, ...],
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
-) -> None:
+def recover(data_dir: Path | None, log_dirs: tuple[Path, ...]) -> None:
     """Rebuild etcd's contents from the brokers' directories.
 
     etcd must be empty, and brokers and controllers must be stopped. The command restores topics with their
@@ -117,7 +116,7 @@ def recover(
             options = cluster.etcd_options()
             next_step = f"'tidelog cluster up --data-dir {data_dir}' starts it"
         else:
-            options = etcd_options(settings_from(configs, assignments))
+            options = etcd_options(command_settings())
             next_step = "start its brokers and controllers now"
         try:
             with _locked(log_dirs):

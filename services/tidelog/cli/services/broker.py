@@ -14,7 +14,7 @@ from tidelog.broker.log.directory_files import read_meta_properties
 from tidelog.broker.log.previous_life import LogDirectoryInUseError
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.server import BrokerServer
-from tidelog.cli.services.service_options import service_options, settings_from
+from tidelog.cli.services.service_options import command_settings, service_options
 from tidelog.cli.services.service_process import Started, Surroundings, open_rpc_door, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.log_format.directory import CorruptFileError
@@ -37,12 +37,12 @@ _log = structlog.get_logger(__name__)
 
 @click.command(cls=DescribedCommand, examples=("tidelog broker --config server.properties --set node.id=1",))
 @service_options
-def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
+def command() -> None:
     """Run one broker.
 
     The controller and etcd run in other processes.
     """
-    run_service("broker", settings_from(configs, assignments), _start)
+    run_service("broker", command_settings(), _start)
 
 
 async def _start(around: Surroundings) -> Started:

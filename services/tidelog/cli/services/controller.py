@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import click
 
-from tidelog.cli.services.service_options import service_options, settings_from
+from tidelog.cli.services.service_options import command_settings, service_options
 from tidelog.cli.services.service_process import Started, Surroundings, open_rpc_door, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
@@ -23,12 +22,12 @@ from tidelog.wire.schema import Message
 
 @click.command(cls=DescribedCommand, examples=("tidelog controller --config server.properties",))
 @service_options
-def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
+def command() -> None:
     """Run one controller.
 
     Brokers and etcd run in other processes. If there are several controllers, one is active.
     """
-    run_service("controller", settings_from(configs, assignments), _start)
+    run_service("controller", command_settings(), _start)
 
 
 class _OpenedLater:

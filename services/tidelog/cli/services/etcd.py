@@ -13,12 +13,17 @@ import datetime
 import json
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 
 from tidelog.cli.output import add_facts, progress, say
-from tidelog.cli.services.service_options import etcd_options, fail, service_options, settings_from
+from tidelog.cli.services.service_options import (
+    command_settings,
+    etcd_options,
+    fail,
+    service_options,
+)
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.metadata.coordinators import COORDINATORS
 from tidelog.metadata.entries import (
@@ -75,6 +80,18 @@ _WRITTEN: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
 _FIRST_KEYS: Final = (CLUSTER_ID_KEY, SCHEMA_VERSION_KEY)
 """The keys that the first controller of a cluster writes, and that all services read."""
 
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def _gives_up_after(default_s: int) -> Callable[[F], F]:
+    return click.option(
+        "--timeout-s",
+        type=click.IntRange(min=1),
+        default=default_s,
+        show_default=True,
+        help="Seconds until the command gives up.",
+    )
+
 
 @click.group(cls=SuggestingGroup)
 def command() -> None:
@@ -98,26 +115,14 @@ def command() -> None:
     metavar="N",
     help="Remove all but the newest N snapshots. By default all snapshots are kept.",
 )
-@click.option(
-    "--timeout-s",
-    type=click.IntRange(min=1),
-    default=DEFAULT_TIMEOUT_S,
-    show_default=True,
-    help="Seconds until the command gives up.",
-)
+@_gives_up_after(DEFAULT_TIMEOUT_S)
 @service_options
-def snapshot(
-    output_dir: Path,
-    keep: int | None,
-    timeout_s: int,
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
-) -> None:
+def snapshot(output_dir: Path, keep: int | None, timeout_s: int) -> None:
     """Copy the store of one member into a file, and verify the file's checksum.
 
     The tidelog.etcd.* settings name the etcd cluster. `etcdutl snapshot restore` reads the file.
     """
-    options = etcd_options(settings_from(configs, assignments))
+    options = etcd_options(command_settings())
     now = datetime.datetime.now(datetime.UTC)
     path = output_dir / f"etcd-{now:%Y%m%d-%H%M%S}.db"
     _save(options, path, timeout_s)
@@ -167,13 +172,7 @@ def _remove_expired(directory: Path, keep: int) -> None:
         "tidelog etcd require-password --service-passwords passwords --config server.properties",
     ),
 )
-@click.option(
-    "--timeout-s",
-    type=click.IntRange(min=1),
-    default=DEFAULT_JOIN_TIMEOUT_S,
-    show_default=True,
-    help="Seconds until the command gives up.",
-)
+@_gives_up_after(DEFAULT_JOIN_TIMEOUT_S)
 @click.option(
     "--service-passwords",
     "directory",
@@ -183,21 +182,14 @@ def _remove_expired(directory: Path, keep: int) -> None:
 @click.option("--only-create", is_flag=True, help="Create the users, but do not require them yet.")
 @click.option("--off", "is_off", is_flag=True, help="Let etcd require no password any more.")
 @service_options
-def require_password_command(
-    timeout_s: int,
-    directory: Path | None,
-    only_create: bool,
-    is_off: bool,
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
-) -> None:
+def require_password_command(timeout_s: int, directory: Path | None, only_create: bool, is_off: bool) -> None:
     """Let etcd require the password of tidelog.etcd.username, which is root.
 
     With --service-passwords, each kind of service has a user of its own, such as broker.tidelog, which
     reaches only the keys that it needs. Clients that already have their password continue without a pause.
     The command can run again, for example to set changed passwords of services.
     """
-    options = etcd_options(settings_from(configs, assignments))
+    options = etcd_options(command_settings())
     if options.username != ROOT:
         fail(f"tidelog.etcd.username: {options.username or 'is not set'}; it must be {ROOT}")
     users = [EtcdUser(ROOT, ROOT_ROLE, options.password), *_service_users(directory)]
@@ -259,24 +251,16 @@ async def _within(timeout_s: float, change: Coroutine[None, None, None]) -> None
     required=True,
     help="Output file: the configuration with the correct initial-cluster-state.",
 )
-@click.option(
-    "--timeout-s",
-    type=click.IntRange(min=1),
-    default=DEFAULT_JOIN_TIMEOUT_S,
-    show_default=True,
-    help="Seconds until the command gives up.",
-)
+@_gives_up_after(DEFAULT_JOIN_TIMEOUT_S)
 @service_options
-def join(
-    source: Path, output: Path, timeout_s: int, configs: tuple[Path, ...], assignments: tuple[str, ...]
-) -> None:
+def join(source: Path, output: Path, timeout_s: int) -> None:
     """Prepare the start of a member.
 
     If the member has lost its data, the command removes the member from the cluster and adds it again. The
     other members, tidelog.etcd.endpoints, must then have a majority. If none of them answers, the command
     assumes that the cluster starts for the first time. Members must have fixed names.
     """
-    options = etcd_options(settings_from(configs, assignments))
+    options = etcd_options(command_settings())
     config = _member_config(source)
     if not has_data(Path(config["data-dir"])):
         try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import click
 
-from tidelog.cli.services.service_options import service_options, settings_from
+from tidelog.cli.services.service_options import command_settings, service_options
 from tidelog.cli.services.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.group_coordinator.server import GroupCoordinator
@@ -18,12 +17,12 @@ from tidelog.rpc.grpc_sessions import GrpcSessionConnector
 
 @click.command(cls=DescribedCommand, examples=("tidelog group-coordinator --config server.properties",))
 @service_options
-def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
+def command() -> None:
     """Run one group coordinator.
 
     It makes the decisions for groups and transactions. Brokers forward the clients' requests to it.
     """
-    run_service("group-coordinator", settings_from(configs, assignments), _start)
+    run_service("group-coordinator", command_settings(), _start)
 
 
 async def _start(around: Surroundings) -> Started:

@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
 import click
 import structlog
 
+from tidelog.cli.command_line import noted
 from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdOptions
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
@@ -24,15 +25,20 @@ from tidelog.settings.setting_sources import ENVIRONMENT_PREFIX, gather_settings
 
 _log = structlog.get_logger(__name__)
 
+_CONFIGS_KEY: Final = "tidelog.configs"
+_ASSIGNMENTS_KEY: Final = "tidelog.assignments"
+
 F = TypeVar("F", bound=Callable[..., object])
 
 
 def service_options(command: F) -> F:
-    """Adds --config and --set, as the parameters `configs` and `assignments`."""
+    """Adds --config and --set, which `command_settings` reads."""
     command = click.option(
         "--set",
         "assignments",
         multiple=True,
+        expose_value=False,
+        callback=noted(_ASSIGNMENTS_KEY),
         metavar="NAME=VALUE",
         help="Set a setting by Kafka's name. Overrides the environment and files. Repeatable.",
     )(command)
@@ -41,10 +47,18 @@ def service_options(command: F) -> F:
         "configs",
         multiple=True,
         type=click.Path(dir_okay=False, path_type=Path),
+        expose_value=False,
+        callback=noted(_CONFIGS_KEY),
         metavar="FILE",
         help="A properties file like Kafka's server.properties, with one NAME=VALUE in each line. "
         "Repeatable; later files override earlier ones.",
     )(command)
+
+
+def command_settings() -> BrokerSettings:
+    """Returns the settings that the running command's options name, as `settings_from` does."""
+    meta = click.get_current_context().meta
+    return settings_from(meta[_CONFIGS_KEY], meta[_ASSIGNMENTS_KEY])
 
 
 def settings_from(
