@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -71,6 +71,12 @@ def offsets_of(names: Iterable[str], suffix: str) -> list[int]:
         and len(stem := name.removesuffix(suffix)) == _OFFSET_DIGITS
         and stem.isdecimal()
     )
+
+
+def is_orphan(name: str, names: Container[str]) -> bool:
+    """Returns whether the file is of a segment whose `.log` file is not among `names`."""
+    stem, dot, suffix = name.rpartition(".")
+    return dot + suffix in SEGMENT_SUFFIXES and stem.isdecimal() and stem + LOG_SUFFIX not in names
 
 
 def partition_directory_name(topic_partition: TopicPartition) -> str:

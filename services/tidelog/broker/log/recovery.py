@@ -37,12 +37,12 @@ from tidelog.log_format.directory import (
     LEFTOVER_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
-    SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
     STRANDED_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     CorruptFileError,
+    is_orphan,
 )
 from tidelog.log_format.entries import AbortedTransaction
 from tidelog.log_format.leader_epochs import LeaderEpochs
@@ -231,9 +231,7 @@ def _remove_leftovers(directory: PartitionDirectory) -> None:
     """Removes files that were being added or removed when the process died, and indexes without a segment."""
     names = set(os.listdir(directory.path))
     for name in names:
-        stem, dot, suffix = name.rpartition(".")
-        is_orphan = dot + suffix in SEGMENT_SUFFIXES and stem.isdecimal() and stem + LOG_SUFFIX not in names
-        if name.endswith(LEFTOVER_SUFFIXES) or is_orphan:
+        if name.endswith(LEFTOVER_SUFFIXES) or is_orphan(name, names):
             directory.named(name).unlink(missing_ok=True)
 
 

@@ -32,19 +32,18 @@ from tidelog.cli.doctor.partition_check import PartitionReport
 from tidelog.cli.output import counted
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.directory import (
+    INDEX_SUFFIXES,
     LEADER_EPOCHS_FILE,
     LEFTOVER_SUFFIXES,
     LOG_SUFFIX,
     META_PROPERTIES_FILE,
-    OFFSET_INDEX_SUFFIX,
     RECOVERY_POINT_CHECKPOINT,
     SEGMENT_SUFFIXES,
     SEGMENTS_CHECKPOINT_FILE,
     SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     CorruptFileError,
     encode_base_offsets,
+    is_orphan,
     parse_partition_directory_name,
 )
 from tidelog.model.topics import TopicPartition
@@ -52,7 +51,6 @@ from tidelog.model.topics import TopicPartition
 _EPOCH_IN_BATCH: Final = 12
 """The place of the leader epoch in a batch: after base offset and length. The CRC does not cover it."""
 _EPOCH: Final = struct.Struct(">i")
-_INDEX_SUFFIXES: Final = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 Tell = Callable[[str], None]
 
@@ -133,7 +131,7 @@ def _repair_partition(report: PartitionReport, copies: Copies, now_ms: WallMs, t
     names = {path.name: path for path in report.path.iterdir() if path.is_file()}
     # Opening the log removes leftovers, indexes without a segment and needless snapshots.
     copies.keep(path for name, path in names.items() if name.endswith((*LEFTOVER_SUFFIXES, SNAPSHOT_SUFFIX)))
-    copies.keep(path for name, path in names.items() if _is_orphan(name, names))
+    copies.keep(path for name, path in names.items() if is_orphan(name, names))
     copies.keep([report.path / LEADER_EPOCHS_FILE, report.path / SEGMENTS_CHECKPOINT_FILE])
     if report.cut is not None:
         _cut(report, directory, bases, copies, tell)
@@ -148,7 +146,7 @@ def _repair_partition(report: PartitionReport, copies: Copies, now_ms: WallMs, t
         tell(f"{path}: the batch at position {place.position} has leader epoch {epoch} again")
     for base_offset in sorted(report.bad_indexes):
         if Path(directory.file(base_offset, LOG_SUFFIX)).exists():
-            _remove(directory, base_offset, _INDEX_SUFFIXES, copies)
+            _remove(directory, base_offset, INDEX_SUFFIXES, copies)
             tell(f"{directory.file(base_offset, LOG_SUFFIX)}: its indexes are built again")
     for offset in report.bad_snapshots:
         Path(directory.file(offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)
@@ -164,11 +162,6 @@ def _repair_partition(report: PartitionReport, copies: Copies, now_ms: WallMs, t
     _open_once(report, now_ms)
 
 
-def _is_orphan(name: str, names: Iterable[str]) -> bool:
-    stem, dot, suffix = name.rpartition(".")
-    return dot + suffix in SEGMENT_SUFFIXES and stem.isdecimal() and stem + LOG_SUFFIX not in names
-
-
 def _cut(
     report: PartitionReport, directory: PartitionDirectory, bases: Iterable[int], copies: Copies, tell: Tell
 ) -> None:
@@ -181,7 +174,7 @@ def _cut(
         copies.keep(Path(directory.file(base, suffix)) for suffix in SEGMENT_SUFFIXES)
     size = path.stat().st_size
     os.truncate(path, position)
-    _remove(directory, base_offset, _INDEX_SUFFIXES, copies)
+    _remove(directory, base_offset, INDEX_SUFFIXES, copies)
     for base in later:
         _remove(directory, base, SEGMENT_SUFFIXES, copies)
     for offset in directory.offsets_of(SNAPSHOT_SUFFIX):
