@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from tidelog.controller.core.decision import (
     ABSENT,
+    Chance,
     Context,
     ControllerDecision,
     ControllerRules,
@@ -21,8 +22,8 @@ from tidelog.controller.core.decision import (
 from tidelog.controller.core.elections import eligible_after, min_isr_without_elr, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_topics
+from tidelog.controller.rules import rules_from
 from tidelog.controller.server import Controller
-from tidelog.controller.term import RandomChance, rules_from
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry, BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
@@ -79,7 +80,7 @@ class Core:
         self.rules: ControllerRules = rules_from(
             BrokerSettings.parse({name.replace("_", "."): value for name, value in settings.items()}), {}
         )
-        self.chance = RandomChance(random.Random(7))
+        self.chance = Chance(random.Random(7).getrandbits)
         self.changes = ChangeSet()
         for broker_id in brokers:
             self.birth(broker_id)

@@ -20,7 +20,7 @@ from tidelog.controller.core.broker_requests import (
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.commands import steady_full_commands
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
-from tidelog.controller.core.decision import ControllerDecision, DecisionSteps
+from tidelog.controller.core.decision import Chance, ControllerDecision, DecisionSteps
 from tidelog.controller.core.elections import elect_leaders
 from tidelog.controller.core.features_and_quorum import describe_quorum, update_features
 from tidelog.controller.core.reassignments import alter_partition_reassignments, list_partition_reassignments
@@ -50,7 +50,6 @@ from tidelog.controller.term import (
     MAX_QUEUED_ITEMS,
     Decide,
     Inbox,
-    RandomChance,
     Term,
     TermEnd,
     count_election,
@@ -156,7 +155,7 @@ class Controller:
         channels: BrokerChannels,
         settings: BrokerSettings,
         clock: Clock,
-        chance: RandomChance,
+        chance: Chance,
         rpc_address: str = "",
     ) -> None:
         self._store = store
@@ -190,7 +189,7 @@ class Controller:
         """Starts a controller. Raises StoreUnavailableError and InvalidEntryError. Later, the controller
         waits for an unavailable store without a limit.
         """
-        chance = RandomChance(randomness or random.SystemRandom())
+        chance = Chance((randomness or random.SystemRandom()).getrandbits)
         controller = cls(store, channels, settings, clock or SystemClock(), chance, rpc_address)
         controller._task = asyncio.create_task(controller._run(), name="controller")
         controller._task.add_done_callback(controller._note_failure)

@@ -9,9 +9,7 @@ not delay other requests. While the store is unavailable, the term waits; it end
 from __future__ import annotations
 
 import asyncio
-import random
-import uuid
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import structlog
@@ -21,9 +19,7 @@ from tidelog.controller.core.decision import (
     Chance,
     Context,
     ControllerDecision,
-    ControllerRules,
     DecisionSteps,
-    DelegationTokenRules,
     Write,
 )
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
@@ -33,6 +29,7 @@ from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
+from tidelog.controller.rules import rules_from
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.slices import TaskSet, run_in_slices
 from tidelog.kernel.steps import Steps
@@ -46,19 +43,9 @@ from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableEr
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
-from tidelog.model.topics import TopicPartition, topic_id_text
-from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, CommandResult, LeaderAndIsr
-from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
-from tidelog.settings.dynamic_settings import validate_broker_overrides
-from tidelog.settings.group_settings import validate_group_overrides
-from tidelog.settings.other_kafka_settings import DYNAMIC_WITHOUT_EFFECT
-from tidelog.settings.setting import Password, Setting, SettingType
-from tidelog.settings.topic_settings import (
-    TOPIC_SETTINGS,
-    are_confirmed,
-    broker_default,
-    validate_overrides,
-)
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr
+from tidelog.settings.broker_settings import BrokerSettings
 
 MAX_QUEUED_ITEMS: Final = 10_000
 # How often a request is decided again because a leader changed a partition's state in between.
@@ -75,9 +62,6 @@ MAX_ADVANCE_DELAYS: Final = 20
 # The longest wait for the brokers of a cluster that restarts, and the interval of the checks.
 GATHER_MS: Final = 2_000
 _GATHER_STEP_MS: Final = 50
-
-_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
-_MIN_ISR: Final = "min.insync.replicas"
 
 ReplyT = TypeVar("ReplyT")
 Decide = Callable[[ClusterState, Context], ControllerDecision[ReplyT] | DecisionSteps[ReplyT]]
@@ -278,8 +262,6 @@ class Term:
             if isinstance(item, _Request):
                 _fail(item.answered, KafkaError(ErrorCode.NOT_CONTROLLER, "The controller's term is over."))
 
-    # -- items, one after the other
-
     async def _work(self) -> None:
         while True:
             item = await self._next()
@@ -392,8 +374,6 @@ class Term:
             await asyncio.sleep(_GATHER_STEP_MS / 1000)
             await self._in_slices(_watched(self.state, self._queued_batches(), changes))
 
-    # -- decisions and writes
-
     async def _decide_and_write(
         self, decide: Decide[ReplyT], changes: ChangeSet, answered: asyncio.Future[object]
     ) -> ReplyT:
@@ -450,8 +430,6 @@ class Term:
 
     def _seconds(self) -> float:
         return self._clock.monotonic_ms() / 1000
-
-    # -- background tasks
 
     def _begin_duty(self, duty: Coroutine[object, None, None], name: str) -> None:
         """Starts a background task. If it ends, the term is over: a controller without it would stay active
@@ -574,108 +552,3 @@ async def _answer_when_delivered(
     await asyncio.wait(delivered, timeout=request.wait_ms / 1000)
     if not request.answered.done():
         request.answered.set_result(reply)
-
-
-# -- the context of decisions
-
-
-class RandomChance:
-    """Chance from a `random.Random`: the system's in a process, a seeded one in the simulator."""
-
-    def __init__(self, source: random.Random) -> None:
-        self._source = source
-
-    def topic_id(self) -> uuid.UUID:
-        """Returns a new topic id. Its text never begins with a dash, which command lines would take for an
-        option.
-        """
-        while True:
-            topic_id = uuid.UUID(int=self._source.getrandbits(128), version=4)
-            if not topic_id_text(topic_id).startswith("-"):
-                return topic_id
-
-    def below(self, limit: int) -> int:
-        return self._source.randrange(limit)
-
-
-def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[str, str]]) -> ControllerRules:
-    """Returns the rules that follow from the settings and from the dynamic broker configs in the store. Only
-    the cluster-wide dynamic configs count, because a topic does not belong to one broker.
-    """
-    dynamic_default = broker_configs.get(DEFAULT_BROKER_ENTITY, {})
-    effective = (
-        settings.with_dynamic(dynamic_default=dynamic_default, dynamic={}) if dynamic_default else settings
-    )
-    return ControllerRules(
-        settings=BrokerSettingRules(effective),
-        num_partitions=settings.num_partitions,
-        default_replication_factor=settings.default_replication_factor,
-        tidelog_max_partitions=settings.tidelog_max_partitions,
-        tidelog_max_partitions_per_broker=settings.tidelog_max_partitions_per_broker,
-        delete_topic_enable=settings.delete_topic_enable,
-        auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
-        leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
-        delegation_tokens=_delegation_token_rules(settings),
-    )
-
-
-def _delegation_token_rules(settings: BrokerSettings) -> DelegationTokenRules | None:
-    secret_key = settings.delegation_token_secret_key
-    if not isinstance(secret_key, Password):
-        return None
-    return DelegationTokenRules(
-        secret_key.reveal().encode(),
-        settings.delegation_token_max_lifetime_ms,
-        settings.delegation_token_expiry_time_ms,
-    )
-
-
-class BrokerSettingRules:
-    """`SettingRules` according to the definitions in `tidelog.settings`."""
-
-    def __init__(self, settings: BrokerSettings) -> None:
-        self._settings = settings
-        self._min_in_sync_replicas = broker_default(settings, _MIN_ISR)
-
-    def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
-        if overrides:
-            validate_overrides(overrides, self._settings)
-
-    def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
-        """Checks settings of one broker without the others of that broker, such as its listeners. Only the
-        broker knows them, and it has checked the change before it passed it on.
-        """
-        is_of_all = entity == DEFAULT_BROKER_ENTITY
-        validate_broker_overrides(
-            overrides, per_broker=not is_of_all, broker=self._settings if is_of_all else None
-        )
-
-    def validate_group(self, overrides: Mapping[str, str | None]) -> None:
-        validate_group_overrides(overrides, self._settings)
-
-    def topic_list_default(self, name: str) -> str | None:
-        definition = TOPIC_SETTINGS.get(name)
-        if definition is None or definition.type is not SettingType.LIST:
-            return None
-        return definition.format(broker_default(self._settings, name)) or ""
-
-    def broker_list_default(self, name: str) -> str | None:
-        definition: Setting | None = BROKER_SETTINGS.get(name) or DYNAMIC_WITHOUT_EFFECT.get(name)
-        if definition is None or definition.type is not SettingType.LIST:
-            return None
-        if name in DYNAMIC_WITHOUT_EFFECT:
-            return definition.format(definition.default) or ""
-        return definition.format(self._settings.value_of(name)) or ""
-
-    def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool:
-        text = topic_overrides.get(_UNCLEAN_ELECTION)
-        if text is None:
-            by_default = bool(broker_default(self._settings, _UNCLEAN_ELECTION))
-            return by_default and are_confirmed(topic_overrides)
-        return bool(TOPIC_SETTINGS[_UNCLEAN_ELECTION].parse(text))
-
-    def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
-        text = topic_overrides.get(_MIN_ISR)
-        value = self._min_in_sync_replicas if text is None else TOPIC_SETTINGS[_MIN_ISR].parse(text)
-        assert isinstance(value, int)  # by the setting's definition
-        return value

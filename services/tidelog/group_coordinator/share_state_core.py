@@ -42,7 +42,7 @@ from tidelog.kernel.instants import WallMs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import UNKNOWN_EPOCH, UNKNOWN_OFFSET
 from tidelog.model.topics import ZERO_TOPIC_ID, SharePartitionKey
-from tidelog.settings.share_settings import ShareSettings
+from tidelog.settings.coordinator_settings import ShareSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import delete_share_group_state as deleting
 from tidelog.wire.messages import initialize_share_group_state as initializing

@@ -22,6 +22,7 @@ from typing import Any
 
 from tidelog.model.acl import parse_principals
 from tidelog.settings import other_kafka_settings
+from tidelog.settings.cluster_settings import TracingSettings
 from tidelog.settings.listeners import ListenerPlan, plan_listeners
 from tidelog.settings.network_settings import REPLICA_SELECTORS
 from tidelog.settings.sasl_settings import LISTENER_PREFIX, plan_sasl, split_listener_setting
@@ -48,7 +49,6 @@ from tidelog.settings.setting import (
     string,
 )
 from tidelog.settings.tls_settings import AUTHORITY, plan_tls
-from tidelog.settings.tracing_settings import TracingSettings
 
 _OF_LISTENERS = ("sasl.", "ssl.", "connections.max.reauth.ms")
 """The beginnings of the names of settings that a listener may override."""

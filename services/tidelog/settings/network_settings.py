@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidelog.settings.coordinator_settings import StreamsSettings
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -19,7 +20,6 @@ from tidelog.settings.setting import (
     string,
     strings,
 )
-from tidelog.settings.streams_settings import StreamsSettings
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 REPLICA_SELECTORS = (

@@ -8,7 +8,7 @@ from tidelog.process.build import install_command
 from tidelog.settings.setting import SettingError
 
 if TYPE_CHECKING:
-    from tidelog.settings.tracing_settings import TracingSettings
+    from tidelog.settings.cluster_settings import TracingSettings
     from tidelog.tracing.tracer import Tracing
 
 _ENDPOINT: Final = "tidelog.tracing.otlp.endpoint"

@@ -32,7 +32,7 @@ from tidelog.process.build import tidelog_version
 from tidelog.tracing.span_queue import SpanQueue
 
 if TYPE_CHECKING:
-    from tidelog.settings.tracing_settings import TracingSettings
+    from tidelog.settings.cluster_settings import TracingSettings
 
 EXPORT_TIMEOUT_S: Final = 10
 ERROR_TYPE: Final = "error.type"

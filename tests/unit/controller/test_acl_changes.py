@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.controller.core import security_changes
-from tidelog.controller.core.decision import Context, ControllerDecision, Erase
+from tidelog.controller.core.decision import Chance, Context, ControllerDecision, Erase
 from tidelog.controller.core.security_changes import delete_acls
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.term import RandomChance, rules_from
+from tidelog.controller.rules import rules_from
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (
@@ -28,7 +28,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest, DeleteAclsResponse
 
-CONTEXT = Context(1, RandomChance(random.Random(1)), rules_from(BrokerSettings.parse({}), {}))
+CONTEXT = Context(1, Chance(random.Random(1).getrandbits), rules_from(BrokerSettings.parse({}), {}))
 NAMES = ("a", "ab", "*")
 USERS = tuple(map(user_principal, ("alice", "bob")))
 HOSTS = ("*", "10.0.0.1")

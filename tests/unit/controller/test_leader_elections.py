@@ -13,7 +13,7 @@ from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, take_census
 from tidelog.controller.core.topics import create_topics
-from tidelog.controller.term import BrokerSettingRules
+from tidelog.controller.rules import BrokerSettingRules
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import NOT_CONFIRMED, TopicPartition

@@ -12,10 +12,10 @@ import pytest
 from tidelog.controller.core import client_quotas, config_changes, security_changes
 from tidelog.controller.core.client_quotas import alter_client_quotas
 from tidelog.controller.core.config_changes import incremental_alter_configs
-from tidelog.controller.core.decision import Context, ControllerRules, Erase, Record, Write
+from tidelog.controller.core.decision import Chance, Context, ControllerRules, Erase, Record, Write
 from tidelog.controller.core.security_changes import create_delegation_token
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.term import RandomChance, rules_from
+from tidelog.controller.rules import rules_from
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.acl import Principal, user_principal
@@ -26,7 +26,7 @@ from tidelog.wire.messages import alter_client_quotas as quotas
 from tidelog.wire.messages import incremental_alter_configs as configs
 from tidelog.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 
-CONTEXT = Context(1, RandomChance(random.Random(1)), rules_from(BrokerSettings.parse({}), {}))
+CONTEXT = Context(1, Chance(random.Random(1).getrandbits), rules_from(BrokerSettings.parse({}), {}))
 LIMIT = 3
 ALICE, MALLORY = user_principal("alice"), user_principal("mallory")
 LIFETIME_MS = 10_000
@@ -80,7 +80,7 @@ def test_a_limited_number_of_groups_has_settings_of_their_own(monkeypatch: pytes
 class Tokens:
     def __init__(self) -> None:
         rules: ControllerRules = rules_from(BrokerSettings.parse({"delegation.token.secret.key": "key"}), {})
-        self.context = Context(1, RandomChance(random.Random(1)), rules, WallMs(1_000))
+        self.context = Context(1, Chance(random.Random(1).getrandbits), rules, WallMs(1_000))
         self.state = ClusterState()
 
     def create(self, requester: Principal, owner: str | None = None) -> int:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.controller.core.decision import Chance
 from tidelog.controller.core.topics import place_replicas
-from tidelog.controller.term import RandomChance
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -38,7 +38,7 @@ def test_counts_of_leaders_and_replicas_differ_by_at_most_one(broker_count: int,
     factor = data.draw(st.integers(1, broker_count))
     brokers = _brokers([None] * broker_count)
     first, more = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
-    chance = RandomChance(random.Random(data.draw(st.integers())))
+    chance = Chance(random.Random(data.draw(st.integers())).getrandbits)
     placed = place_replicas(brokers, first, factor, chance)
     _is_even(placed, broker_count)
     added = place_replicas(brokers, more, factor, chance, existing=placed)
@@ -55,7 +55,7 @@ def test_each_partition_is_on_as_many_racks_as_possible(
     racks: list[str | None] = [f"r{n % rack_count}" for n in range(rack_count * brokers_in_rack)]
     racks = data.draw(st.permutations(racks))
     factor = data.draw(st.integers(1, len(racks)))
-    chance = RandomChance(random.Random(data.draw(st.integers())))
+    chance = Chance(random.Random(data.draw(st.integers())).getrandbits)
     placed = place_replicas(_brokers(racks), data.draw(st.integers(1, 40)), factor, chance)
     _is_even(placed, len(racks))
     for replicas in placed:
@@ -67,7 +67,7 @@ def test_each_partition_is_on_as_many_racks_as_possible(
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9), st.data())
 def test_racks_of_different_sizes(racks: list[str | None], data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, len(racks)))
-    chance = RandomChance(random.Random(data.draw(st.integers())))
+    chance = Chance(random.Random(data.draw(st.integers())).getrandbits)
     placed = place_replicas(_brokers(racks), data.draw(st.integers(1, 30)), factor, chance)
     assert _spread(Counter(replicas[0] for replicas in placed), len(racks)) <= 1
     for replicas in placed:
@@ -76,14 +76,16 @@ def test_racks_of_different_sizes(racks: list[str | None], data: st.DataObject) 
 
 
 def test_racks_do_not_count_if_a_broker_has_none() -> None:
-    placed = place_replicas(_brokers(["a", "a", None]), 9, 2, RandomChance(random.Random(1)))
+    placed = place_replicas(_brokers(["a", "a", None]), 9, 2, Chance(random.Random(1).getrandbits))
     _is_even(placed, 3)
 
 
 @pytest.mark.parametrize(("brokers", "factor"), [(3, 3), (4, 3), (5, 2), (6, 3), (9, 3)])
 def test_first_followers_are_spread_evenly(brokers: int, factor: int) -> None:
     """When a broker fails, the other brokers take over about equally many of its partitions."""
-    placed = place_replicas(_brokers([None] * brokers), brokers * 20, factor, RandomChance(random.Random(1)))
+    placed = place_replicas(
+        _brokers([None] * brokers), brokers * 20, factor, Chance(random.Random(1).getrandbits)
+    )
     for leader in range(brokers):
         heirs = Counter(replicas[1] for replicas in placed if replicas[0] == leader)
         assert max(heirs.values()) <= 2 * 20 / (brokers - 1)
@@ -91,5 +93,5 @@ def test_first_followers_are_spread_evenly(brokers: int, factor: int) -> None:
 
 def test_too_few_brokers() -> None:
     with pytest.raises(KafkaError) as raised:
-        place_replicas(_brokers([None]), 1, 2, RandomChance(random.Random(1)))
+        place_replicas(_brokers([None]), 1, 2, Chance(random.Random(1).getrandbits))
     assert raised.value.code is ErrorCode.INVALID_REPLICATION_FACTOR

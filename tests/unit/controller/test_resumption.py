@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from clusterlab.controllers import whole
 from tidelog.controller import office as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
-from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, NoteShutdown
+from tidelog.controller.core.decision import Chance, Context, ControllerDecision, DecisionSteps, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
 from tidelog.controller.office import Batch, pack_records
-from tidelog.controller.term import RandomChance, rules_from
+from tidelog.controller.rules import rules_from
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import BrokerEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put
@@ -64,7 +64,7 @@ class World:
 
     def context(self) -> Context:
         rules = rules_from(BrokerSettings.parse({"min.insync.replicas": "2"}), {})
-        return Context(self.epoch, RandomChance(random.Random(4)), rules)
+        return Context(self.epoch, Chance(random.Random(4).getrandbits), rules)
 
     def do(self, decide: Decide) -> None:
         decision = whole(decide(self.state, self.context()))

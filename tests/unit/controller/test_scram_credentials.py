@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.controller.core import security_changes
-from tidelog.controller.core.decision import Context, ControllerRules, Erase, Write
+from tidelog.controller.core.decision import Chance, Context, ControllerRules, Erase, Write
 from tidelog.controller.core.security_changes import alter_user_scram_credentials
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.term import RandomChance, rules_from
+from tidelog.controller.rules import rules_from
 from tidelog.metadata.entries import InvalidEntryError, ScramCredentialEntry, decode_entry
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl.scram import SCRAM_MECHANISMS, new_credential, salted_password
@@ -30,7 +30,7 @@ SALT = b"salt"
 @pytest.fixture(scope="module")
 def context() -> Context:
     rules: ControllerRules = rules_from(BrokerSettings.parse({}), {})
-    return Context(1, RandomChance(random.Random(1)), rules)
+    return Context(1, Chance(random.Random(1).getrandbits), rules)
 
 
 def _upsertion(user: str, *, mechanism: int = 1, iterations: int = 4096) -> ScramCredentialUpsertion:

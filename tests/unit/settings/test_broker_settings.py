@@ -8,9 +8,9 @@ import pytest
 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
-from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting import Importance, Password, Setting, SettingError, SettingType
 from tidelog.settings.setting_description import ConfigSource, describe_broker
+from tidelog.settings.setting_sources import validate_broker_overrides
 
 HOUR_MS = 3_600_000
 

@@ -37,7 +37,7 @@ def test_a_module_that_reaches_a_cycle_is_not_in_it(graph) -> None:
 
 def test_imports_for_types_count(graph) -> None:
     imports = graph.import_graph()
-    assert "tidelog.settings.tracing_settings" in imports["tidelog.tracing.tracer"]
+    assert "tidelog.settings.cluster_settings" in imports["tidelog.tracing.tracer"]
 
 
 def test_an_arrow_that_a_longer_path_implies_is_left_out(graph) -> None:

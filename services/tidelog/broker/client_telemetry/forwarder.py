@@ -20,7 +20,7 @@ from tidelog.metrics.generated.metrics_pb2 import AnyValue, KeyValue
 
 if TYPE_CHECKING:
     from tidelog.metrics.generated.metrics_pb2 import MetricsData
-    from tidelog.settings.tracing_settings import TracingSettings
+    from tidelog.settings.cluster_settings import TracingSettings
 
 MAX_QUEUED_BYTES: Final = 16 * 1024 * 1024
 EXPORT_TIMEOUT_S: Final = 10

@@ -24,7 +24,6 @@ from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.process.structured_log import log_level, set_log_level, set_logger_level
-from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting_description import (
     SettingDescription,
     describe_broker,
@@ -32,6 +31,7 @@ from tidelog.settings.setting_description import (
     describe_group,
     describe_topic,
 )
+from tidelog.settings.setting_sources import validate_broker_overrides
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.settings.topic_settings import TOPIC_SETTINGS
 from tidelog.wire import codec

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.kernel.instants import WallMs
 from tidelog.metadata.entries import BROKER_CONFIG_PREFIX, SECURITY_PREFIXES, TOPIC_CONFIG_PREFIX, Entry
+from tidelog.model.topics import topic_id_text
 
 
-class Chance(Protocol):
-    """A source of randomness, seeded in tests and in the simulator."""
+class Chance:
+    """A source of randomness: the system's in a process, a seeded one in tests and in the simulator.
+    `random_bits` returns a number of so many random bits.
+    """
 
-    def topic_id(self) -> uuid.UUID: ...
+    def __init__(self, random_bits: Callable[[int], int]) -> None:
+        self._random_bits = random_bits
+
+    def topic_id(self) -> uuid.UUID:
+        """Returns a new topic id. Its text never begins with a dash, which command lines would take for an
+        option.
+        """
+        while True:
+            topic_id = uuid.UUID(int=self._random_bits(128), version=4)
+            if not topic_id_text(topic_id).startswith("-"):
+                return topic_id
 
     def below(self, limit: int) -> int:
         """Returns a number from 0 to `limit` - 1."""
-        ...
+        assert limit > 0, "there is no such number"
+        while True:
+            number = self._random_bits(limit.bit_length())
+            if number < limit:
+                return number
 
 
 class SettingRules(Protocol):
