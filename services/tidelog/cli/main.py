@@ -91,9 +91,7 @@ _SECTIONS: Final = {
         "user": "List, add and delete the users of SCRAM.",
         "acl": "List, add and delete access control lists.",
     },
-    "The command line": {
-        "completion": "Print a script that completes commands and names in a shell.",
-    },
+    "The command line": {"completion": "Print a script that completes commands and names in a shell."},
 }
 
 # gRPC's C core writes lines to stderr, such as one for each peer that stops. It reads this variable when it

@@ -78,9 +78,7 @@ def next_offsets(cluster: Cluster, group_id: str, *, is_share: bool) -> dict[Top
 
 
 def uncommitted_count(
-    topics: Mapping[str, Topic],
-    committed: Collection[TopicPartition],
-    owned: Collection[TopicPartition] = (),
+    topics: Mapping[str, Topic], committed: Collection[TopicPartition], owned: Collection[TopicPartition] = ()
 ) -> int:
     """Returns the number of partitions without a committed offset in the topics of a group: those of `topics`
     in which it has committed an offset, or has a partition that a member owns. Their records are in no lag.

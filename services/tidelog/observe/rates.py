@@ -211,8 +211,7 @@ class ClusterRates:
             by_topic.setdefault(place.topic, []).append(place)
         rows = [self._topic(topic, places) for topic, places in by_topic.items()]
         return sorted(
-            rows,
-            key=lambda row: (-row.offline, -row.missing_replicas, -(row.records_per_s or 0), row.topic),
+            rows, key=lambda row: (-row.offline, -row.missing_replicas, -(row.records_per_s or 0), row.topic)
         )
 
     def _topic(self, topic: str, places: list[TopicPartition]) -> TopicRow:

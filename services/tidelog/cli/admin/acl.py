@@ -102,12 +102,7 @@ def command() -> None:
 
 
 @command.command(
-    "list",
-    cls=ToolCommand,
-    examples=(
-        "tidelog acl list",
-        "tidelog acl list --topic flights --matching",
-    ),
+    "list", cls=ToolCommand, examples=("tidelog acl list", "tidelog acl list --topic flights --matching")
 )
 @_resource_options
 @click.option("--principal", metavar="User:NAME", help="Only ACLs of this principal.")
@@ -183,11 +178,7 @@ def list_command(
     help="A principal that may not do them. Repeatable.",
 )
 @click.option(
-    "--operation",
-    "operations",
-    type=_OperationName(),
-    multiple=True,
-    help="An operation. Repeatable.",
+    "--operation", "operations", type=_OperationName(), multiple=True, help="An operation. Repeatable."
 )
 @click.option("--producer", "produces", is_flag=True, help="What a producer to --topic needs.")
 @click.option("--consumer", "consumes", is_flag=True, help="What a consumer of --topic in --group needs.")

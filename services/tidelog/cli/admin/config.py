@@ -129,10 +129,7 @@ def _named_resource(
 @command.command(
     "describe",
     cls=ToolCommand,
-    examples=(
-        "tidelog config describe --topic flights",
-        "tidelog config describe --broker 1 --all",
-    ),
+    examples=("tidelog config describe --topic flights", "tidelog config describe --broker 1 --all"),
 )
 # `Any`: the options of _entity_options are of different types.
 @_entity_options

@@ -32,12 +32,7 @@ def command() -> None:
 
 
 @command.command(
-    "list",
-    cls=ToolCommand,
-    examples=(
-        "tidelog dlq list",
-        "tidelog dlq list --topic orders-dlq",
-    ),
+    "list", cls=ToolCommand, examples=("tidelog dlq list", "tidelog dlq list --topic orders-dlq")
 )
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Read this topic. Repeatable.")
 @cluster_options
@@ -90,10 +85,7 @@ def age(age_ms: int) -> str:
 @command.command(
     "redrive",
     cls=ToolCommand,
-    examples=(
-        "tidelog dlq redrive workers --dry-run",
-        "tidelog dlq redrive workers --limit 100",
-    ),
+    examples=("tidelog dlq redrive workers --dry-run", "tidelog dlq redrive workers --limit 100"),
 )
 @click.argument("group", metavar="GROUP")
 @click.option("--topic", metavar="TOPIC", help="The dead letter topic. The default is that of the group.")

@@ -70,10 +70,7 @@ command.add_command(delete_group_offsets)
     "list",
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog group list",
-        "tidelog group list --state stable --type consumer",
-    ),
+    examples=("tidelog group list", "tidelog group list --state stable --type consumer"),
 )
 @_STATES
 @_TYPES
@@ -92,10 +89,7 @@ def list_them(states: tuple[str, ...], types: tuple[str, ...]) -> None:
     "describe",
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog group describe readers",
-        "tidelog group describe --all-groups --members",
-    ),
+    examples=("tidelog group describe readers", "tidelog group describe --all-groups --members"),
 )
 @group_options
 @_ALL_GROUPS

@@ -338,10 +338,7 @@ def _plan(
 
 
 def _partitions(
-    cluster: Cluster,
-    chosen: Sequence[PartitionChoice],
-    committed: Mapping[TopicPartition, int],
-    reset: Reset,
+    cluster: Cluster, chosen: Sequence[PartitionChoice], committed: Mapping[TopicPartition, int], reset: Reset
 ) -> set[TopicPartition]:
     if reset.method is ResetMethod.FROM_FILE:
         return set(reset.offsets)

@@ -61,10 +61,7 @@ _REASONS: Final[Mapping[ErrorCode, str]] = {
 @click.command(
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog offsets flights",
-        "tidelog offsets --topic 'flights.*' --time earliest",
-    ),
+    examples=("tidelog offsets flights", "tidelog offsets --topic 'flights.*' --time earliest"),
 )
 @click.argument("topic_name", metavar="[TOPIC]", required=False)
 @click.option(

@@ -189,10 +189,7 @@ def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
     "describe",
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog topic describe flights",
-        "tidelog topic describe --under-replicated-partitions",
-    ),
+    examples=("tidelog topic describe flights", "tidelog topic describe --under-replicated-partitions"),
 )
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
 @click.option(
@@ -373,10 +370,7 @@ def _list_unconfirmed(cluster: Cluster, unconfirmed: Sequence[str]) -> None:
 @command.command(
     "delete",
     cls=ToolCommand,
-    examples=(
-        "tidelog topic delete flights",
-        "tidelog topic delete --topic flights --if-exists",
-    ),
+    examples=("tidelog topic delete flights", "tidelog topic delete --topic flights --if-exists"),
 )
 @topic_option
 @click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")

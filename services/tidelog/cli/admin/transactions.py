@@ -59,10 +59,7 @@ def command() -> None:
     "list",
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog transactions list",
-        "tidelog transactions list --running-longer-than-ms 60000",
-    ),
+    examples=("tidelog transactions list", "tidelog transactions list --running-longer-than-ms 60000"),
 )
 @click.option(
     "--state",
@@ -124,9 +121,7 @@ def describe(names: tuple[str, ...], more_names: tuple[str, ...]) -> None:
 
 
 @command.command(
-    "force-terminate",
-    cls=ToolCommand,
-    examples=("tidelog transactions force-terminate orders-writer",),
+    "force-terminate", cls=ToolCommand, examples=("tidelog transactions force-terminate orders-writer",)
 )
 @click.argument("name", metavar="[TRANSACTIONAL_ID]", required=False)
 @click.option(

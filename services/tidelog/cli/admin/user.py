@@ -11,11 +11,7 @@ import click
 
 from tidelog.cli.local_cluster.secure_dev import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
-from tidelog.cli.services.service_options import (
-    command_settings,
-    etcd_options,
-    service_options,
-)
+from tidelog.cli.services.service_options import command_settings, etcd_options, service_options
 from tidelog.cli.tool_command import ToolCommand, ToolError, asks_first, cluster_options, confirm, connect
 from tidelog.client.admin.access import delete_credentials, describe_users, set_password
 from tidelog.kernel.clock import SystemClock
@@ -67,10 +63,7 @@ def list_users(names: tuple[str, ...]) -> None:
 @command.command(
     "add",
     cls=ToolCommand,
-    examples=(
-        "tidelog user add alice",
-        "tidelog user add alice --password-file password.txt",
-    ),
+    examples=("tidelog user add alice", "tidelog user add alice --password-file password.txt"),
 )
 @click.argument("name", metavar="USER")
 @_password_option
@@ -149,10 +142,7 @@ def bootstrap(
     say(f"User {name} can log in with {', '.join(mechanisms)}.", user=name, mechanisms=mechanisms)
 
 
-async def _write(
-    entries: Sequence[ScramCredentialEntry],
-    data_dir: Path | None,
-) -> bool:
+async def _write(entries: Sequence[ScramCredentialEntry], data_dir: Path | None) -> bool:
     # These modules load gRPC, which the other subcommands do not need.
 
     from tidelog.embedded.adopt import metadata_directory

@@ -139,10 +139,7 @@ def command(replication_factor: int | None, keep: bool) -> None:
     transactions, and deletes the topic. It prints one line for each step and stops with exit code 1 at the
     first step that fails.
     """
-    with (
-        connect() as cluster,
-        _topic(cluster, replication_factor, keeps=keep) as topic,
-    ):
+    with connect() as cluster, _topic(cluster, replication_factor, keeps=keep) as topic:
         check = _Check(cluster, topic)
         for name, step in _STEPS.items():
             began_s = time.monotonic()

@@ -10,14 +10,7 @@ from typing import Final
 import click
 
 from tidelog.cli.command_line import LazyGroup
-from tidelog.cli.output import (
-    OutputFormat,
-    add_facts,
-    output_format,
-    print_heading,
-    print_table,
-    say,
-)
+from tidelog.cli.output import OutputFormat, add_facts, output_format, print_heading, print_table, say
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.client.admin.brokers import describe_quorum
 from tidelog.client.cluster import holders
@@ -45,10 +38,7 @@ def command() -> None:
     "describe",
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog cluster describe",
-        "tidelog cluster describe --api-versions",
-    ),
+    examples=("tidelog cluster describe", "tidelog cluster describe --api-versions"),
 )
 @click.option("--api-versions", is_flag=True, help="Show the APIs and versions that a broker serves.")
 @cluster_options

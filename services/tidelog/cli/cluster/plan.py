@@ -249,12 +249,7 @@ def drain(broker_id: int) -> None:
 
 
 @command.command(
-    "restart",
-    cls=ToolCommand,
-    examples=(
-        "tidelog plan restart",
-        "tidelog plan restart 1 2 --format json",
-    ),
+    "restart", cls=ToolCommand, examples=("tidelog plan restart", "tidelog plan restart 1 2 --format json")
 )
 @click.argument("broker_ids", metavar="[BROKER]...", nargs=-1, type=click.IntRange(min=0))
 @cluster_options

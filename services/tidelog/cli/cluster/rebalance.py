@@ -127,12 +127,7 @@ def command(
                 "'tidelog rebalance --verify' shows them"
             )
         carry_out(
-            cluster,
-            moves,
-            throttle_bytes_per_s=throttle,
-            at_once=at_once,
-            timeout_s=timeout_s,
-            tell=note,
+            cluster, moves, throttle_bytes_per_s=throttle, at_once=at_once, timeout_s=timeout_s, tell=note
         )
     say(f"{counted(len(moves), 'partition', 'has', 'have')} the planned replicas.")
 
@@ -206,10 +201,7 @@ def _verify(cluster: Cluster) -> None:
     count = remove_throttle(cluster, cluster.topics())
     add_facts(moving=[])
     removed = f"{counted(count, 'throttle', 'was', 'were')} removed" if count else "there is no throttle"
-    say(
-        f"No partition is moving; {removed}.",
-        throttles_removed=count,
-    )
+    say(f"No partition is moving; {removed}.", throttles_removed=count)
 
 
 def _cancel(cluster: Cluster) -> None:

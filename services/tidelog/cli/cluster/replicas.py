@@ -267,10 +267,7 @@ def _cancel(cluster: Cluster, wanted: Assignment, keeps_throttle: bool) -> None:
     running = sorted(wanted.keys() & standing.under_way.keys())
     alter_reassignments(cluster, dict.fromkeys(running))
     if running:
-        say(
-            f"{counted(len(running), 'move', 'was', 'were')} cancelled.",
-            cancelled=len(running),
-        )
+        say(f"{counted(len(running), 'move', 'was', 'were')} cancelled.", cancelled=len(running))
     else:
         say("None of the moves is running.", cancelled=0)
     if standing.under_way.keys() <= wanted.keys():
@@ -361,10 +358,7 @@ def outcome(election: Election) -> str:
 @click.command(
     cls=ToolCommand,
     is_watchable=True,
-    examples=(
-        "tidelog log-dirs",
-        "tidelog log-dirs --describe --topic-list flights --broker-list 1,2",
-    ),
+    examples=("tidelog log-dirs", "tidelog log-dirs --describe --topic-list flights --broker-list 1,2"),
 )
 @click.option("--broker-list", metavar="ID,...", help="Show only these brokers.")
 @click.option("--topic-list", metavar="TOPIC,...", help="Show only replicas of these topics.")

@@ -20,13 +20,7 @@ LEAST_INTERVAL_S: Final = 0.5
 _UI_PACKAGE: Final = "textual"
 
 
-@click.command(
-    cls=ToolCommand,
-    examples=(
-        "tidelog top",
-        "tidelog top --once --interval 10",
-    ),
-)
+@click.command(cls=ToolCommand, examples=("tidelog top", "tidelog top --once --interval 10"))
 @click.option("--once", is_flag=True, help="Print one snapshot as tables, with the rates of one interval.")
 @click.option(
     "--interval",

@@ -157,10 +157,7 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
 @click.option("--max-messages", type=click.IntRange(min=1), help="Stop after this number of records.")
 @click.option("--timeout-ms", type=click.IntRange(min=1), help="Stop when no record arrives for this time.")
 @click.option(
-    "--isolation-level",
-    type=click.Choice(_ISOLATION_LEVELS),
-    default="read_uncommitted",
-    show_default=True,
+    "--isolation-level", type=click.Choice(_ISOLATION_LEVELS), default="read_uncommitted", show_default=True
 )
 @click.option(
     "--group",

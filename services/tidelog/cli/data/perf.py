@@ -14,13 +14,7 @@ import click
 from tidelog.cli.data.consume import starting_positions
 from tidelog.cli.data.produce import ACKS, CODECS
 from tidelog.cli.output import print_table
-from tidelog.cli.tool_command import (
-    ToolCommand,
-    chosen_topic,
-    cluster_options,
-    connect,
-    topic_option,
-)
+from tidelog.cli.tool_command import ToolCommand, chosen_topic, cluster_options, connect, topic_option
 from tidelog.client.threads.topic_reader import MAX_REQUEST_BYTES, batch_producer_of, reading, sound_records
 from tidelog.process.command_help import SuggestingGroup
 from tidelog.records.batch import BATCH_HEADER_BYTES

@@ -52,10 +52,7 @@ CODECS: Final = tuple(codec.name.lower() for codec in Compression)
 @topic_option
 @click.option("--parse-key", is_flag=True, help="Each line consists of key, separator and value.")
 @click.option(
-    "--key-separator",
-    show_default="a tab",
-    metavar="TEXT",
-    help="Separator between key and value.",
+    "--key-separator", show_default="a tab", metavar="TEXT", help="Separator between key and value."
 )
 @click.option("--parse-headers", is_flag=True, help="Each line begins with headers NAME:VALUE,... and a tab.")
 @click.option(

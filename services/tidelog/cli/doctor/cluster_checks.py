@@ -95,9 +95,7 @@ def findings_of(facts: ClusterFacts, now_s: float) -> list[Finding]:
 
 
 def check_registrations(
-    registrations: Registrations | Unseen,
-    live: Collection[int],
-    partitions: Sequence[PartitionView] | Unseen,
+    registrations: Registrations | Unseen, live: Collection[int], partitions: Sequence[PartitionView] | Unseen
 ) -> list[Finding]:
     """Looks for brokers with replicas that are not registered, and for services without a registration."""
     check = "registrations"

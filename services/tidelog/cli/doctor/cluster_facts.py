@@ -47,23 +47,13 @@ from tidelog.client.admin.topics import (
     describe_topics_setting,
     unconfirmed_topics,
 )
-from tidelog.client.admin.transactions import (
-    PartitionProducer,
-    describe_producers,
-    judged,
-    transactions_of,
-)
+from tidelog.client.admin.transactions import PartitionProducer, describe_producers, judged, transactions_of
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.kernel.instants import HOUR_MS
 from tidelog.model.configs import ConfigResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.protocol_values import (
-    EARLIEST_TIMESTAMP,
-    LATEST_TIMESTAMP,
-    READ_COMMITTED,
-    UNKNOWN_OFFSET,
-)
+from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import MIN_ISR, PartitionView, merge_views, named
 from tidelog.observe.cluster_reader import next_offsets

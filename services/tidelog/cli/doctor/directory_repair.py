@@ -196,11 +196,7 @@ def _open_once(report: PartitionReport, now_ms: WallMs) -> None:
     """Opens and closes the log as a broker does, which builds the missing indexes, snapshots and epochs."""
     try:
         opened = PartitionLog.open(
-            report.path,
-            LogConfig(),
-            now_ms=now_ms,
-            recovery_point=report.log_end_offset,
-            clean_shutdown=True,
+            report.path, LogConfig(), now_ms=now_ms, recovery_point=report.log_end_offset, clean_shutdown=True
         )
         opened.storage.close(opened.producers.snapshot())
     except LogStorageError as error:

@@ -15,10 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.directory_files import (
-    PartitionDirectory,
-    describe_missing,
-)
+from tidelog.broker.log.directory_files import PartitionDirectory, describe_missing
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET
 from tidelog.broker.log.segment_indexes import aborted_transaction
 from tidelog.broker.partition.producer_state import ProducerState

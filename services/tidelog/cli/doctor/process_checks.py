@@ -104,9 +104,7 @@ def check_leases(metrics: Mapping[int, ServiceMetrics | Unseen]) -> list[Finding
 
 
 def check_certificates(
-    expiry_s: Mapping[str, float] | Unseen,
-    metrics: Mapping[int, ServiceMetrics | Unseen],
-    now_s: float,
+    expiry_s: Mapping[str, float] | Unseen, metrics: Mapping[int, ServiceMetrics | Unseen], now_s: float
 ) -> list[Finding]:
     """Looks for certificates that expire soon, those of listeners and those among the services."""
     check = "certificates"

@@ -147,11 +147,7 @@ def refuse_unless_empty(entrances: Entrances, leaving: Sequence[int]) -> None:
 
 
 def drain_brokers(
-    entrances: Entrances,
-    leaving: Sequence[int],
-    throttle: int | None,
-    timeout_s: float,
-    progress: Progress,
+    entrances: Entrances, leaving: Sequence[int], throttle: int | None, timeout_s: float, progress: Progress
 ) -> None:
     """Moves all replicas off the brokers. Raises ToolError if some remain."""
     deadline_s = time.monotonic() + timeout_s
@@ -251,11 +247,7 @@ class Progress:
 @entrance_options
 @timeout_option
 def roll(
-    release: str,
-    namespace: str,
-    bootstrap_server: str,
-    plaintext_bootstrap_server: str,
-    timeout_s: float,
+    release: str, namespace: str, bootstrap_server: str, plaintext_bootstrap_server: str, timeout_s: float
 ) -> None:
     """Update every pod of a release to the current revision.
 
@@ -284,11 +276,7 @@ def roll(
 @entrance_options
 @timeout_option
 def wait_ready(
-    release: str,
-    namespace: str,
-    bootstrap_server: str,
-    plaintext_bootstrap_server: str,
-    timeout_s: float,
+    release: str, namespace: str, bootstrap_server: str, plaintext_bootstrap_server: str, timeout_s: float
 ) -> None:
     """Wait until every pod has the current revision and is ready, and all replicas are in sync.
 

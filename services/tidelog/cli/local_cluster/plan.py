@@ -42,13 +42,7 @@ KEYSTORE: Final = "keystore.pem"
 MAX_INTERNAL_REPLICATION: Final = 3
 MAX_INTERNAL_MIN_ISR: Final = 2
 _VERSION: Final = 1
-_ESCAPES: Final[Mapping[str, str]] = {
-    "\\": "\\\\",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\f": "\\f",
-}
+_ESCAPES: Final[Mapping[str, str]] = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"}
 BROKER, CONTROLLER, COORDINATOR, ETCD = "broker", "controller", "coordinator", "etcd"
 LISTENERS: Final = "listeners-of-broker"
 """The kind of the holder of the certificate of a broker's listeners, in a secure cluster."""

@@ -24,11 +24,7 @@ from tidelog.broker.log.previous_life import DirectoryLock, LogDirectoryInUseErr
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import ETCD
 from tidelog.cli.output import counted, note, say
-from tidelog.cli.services.service_options import (
-    command_settings,
-    etcd_options,
-    service_options,
-)
+from tidelog.cli.services.service_options import command_settings, etcd_options, service_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.embedded.found_settings import FoundBrokerSettings, found_broker_settings, found_topic_settings
 from tidelog.embedded.log_survey import (
@@ -222,9 +218,7 @@ async def rebuild(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
             "If you do not need its contents, stop etcd and move its data away"
         )
     topics = rebuild_topics(
-        found.replicas,
-        new_topic_id=uuid.uuid4(),
-        are_defaults_known=found.broker_settings.are_known,
+        found.replicas, new_topic_id=uuid.uuid4(), are_defaults_known=found.broker_settings.are_known
     )
     await store.txn([], [Put(UNDER_WAY, found.cluster_id.encode())])
     entries: list[Entry] = [
@@ -311,10 +305,7 @@ def rebuild_topics(
 
 
 def _rebuild(
-    topic: str,
-    by_broker: Mapping[int, list[FoundReplica]],
-    otherwise: uuid.UUID,
-    are_defaults_known: bool,
+    topic: str, by_broker: Mapping[int, list[FoundReplica]], otherwise: uuid.UUID, are_defaults_known: bool
 ) -> RebuiltTopic:
     topic_id = _topic_id(by_broker) or otherwise
     partitions: dict[int, dict[int, FoundReplica]] = {}

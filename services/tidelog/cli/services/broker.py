@@ -88,11 +88,7 @@ async def _cluster_id(around: Surroundings, store: MetadataStore, directory: Pat
 
 
 async def _open_when_free(
-    around: Surroundings,
-    directory: Path,
-    cluster_id: str,
-    controller: ControllerApi,
-    metrics: BrokerMetrics,
+    around: Surroundings, directory: Path, cluster_id: str, controller: ControllerApi, metrics: BrokerMetrics
 ) -> BrokerServer:
     """Opens the directory, and waits while a process of this broker that is stopping still holds the lock."""
     settings, store = around.settings, around.store

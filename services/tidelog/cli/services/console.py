@@ -23,12 +23,7 @@ from tidelog.cli.tool_command import (
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import BadAddressError
-from tidelog.client.security import (
-    ClientSecurity,
-    SecurityConfigError,
-    UsersSecurity,
-    read_users_security,
-)
+from tidelog.client.security import ClientSecurity, SecurityConfigError, UsersSecurity, read_users_security
 from tidelog.kernel.clock import SystemClock
 from tidelog.process.build import install_command
 

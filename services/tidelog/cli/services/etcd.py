@@ -18,12 +18,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from tidelog.cli.output import add_facts, progress, say
-from tidelog.cli.services.service_options import (
-    command_settings,
-    etcd_options,
-    fail,
-    service_options,
-)
+from tidelog.cli.services.service_options import command_settings, etcd_options, fail, service_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.metadata.coordinators import COORDINATORS
 from tidelog.metadata.entries import (
@@ -64,11 +59,7 @@ ISR_CHANGES: Final = "/isr_change_notification/"
 _READ: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
     ServiceRole.BROKER: (CONTROLLER_KEY,),
     ServiceRole.CONTROLLER: (),
-    ServiceRole.GROUP_COORDINATOR: (
-        BROKERS_AND_TOPICS_PREFIX,
-        BROKER_CONFIG_PREFIX,
-        GROUP_CONFIG_PREFIX,
-    ),
+    ServiceRole.GROUP_COORDINATOR: (BROKERS_AND_TOPICS_PREFIX, BROKER_CONFIG_PREFIX, GROUP_CONFIG_PREFIX),
 }
 """The prefixes of the keys that each kind of service reads, without those that it also writes."""
 _WRITTEN: Final[Mapping[ServiceRole, tuple[str, ...]]] = {
@@ -234,9 +225,7 @@ async def _within(timeout_s: float, change: Coroutine[None, None, None]) -> None
 
 
 @command.command(
-    "join",
-    cls=ToolCommand,
-    examples=("tidelog etcd join --member-config member.json --output etcd.json",),
+    "join", cls=ToolCommand, examples=("tidelog etcd join --member-config member.json --output etcd.json",)
 )
 @click.option(
     "--member-config",

@@ -62,9 +62,7 @@ def command_settings() -> BrokerSettings:
 
 
 def settings_from(
-    configs: tuple[Path, ...],
-    assignments: tuple[str, ...],
-    environment: Mapping[str, str] | None = None,
+    configs: tuple[Path, ...], assignments: tuple[str, ...], environment: Mapping[str, str] | None = None
 ) -> BrokerSettings:
     """Returns the settings, and sets up the process's log.
 

@@ -43,14 +43,7 @@ if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing
 
 
-EXPECTED_ERRORS = (
-    OSError,
-    KafkaError,
-    StoreError,
-    CorruptFileError,
-    LogDirectoryInUseError,
-    SettingError,
-)
+EXPECTED_ERRORS = (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError, SettingError)
 """The exceptions of a failed start. The message of each is one sentence that describes the problem."""
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -192,10 +185,7 @@ def peer_tls(settings: BrokerSettings) -> PeerTls | None:
 
 
 async def open_rpc_door(
-    settings: BrokerSettings,
-    stack: contextlib.AsyncExitStack,
-    *services: RpcService,
-    tls: PeerTls | None,
+    settings: BrokerSettings, stack: contextlib.AsyncExitStack, *services: RpcService, tls: PeerTls | None
 ) -> str:
     """Starts the process's gRPC server and stops it when `stack` is closed.
 
