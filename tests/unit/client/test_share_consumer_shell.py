@@ -20,7 +20,7 @@ from tidelog.records.record import Record
 
 TOPIC_ID = uuid.UUID(int=1)
 PLACE = TopicPartition("t", 0)
-RECORDS = 10
+RECORDS = 200  # so many that several heartbeats are due before the last one
 BATCH = memoryview(
     bytes(build_batch([Record(number, 1_000, None, b"v") for number in range(RECORDS)], leader_epoch=0))
 )
