@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.cli.local_cluster.plan import (
     ADMIN,
@@ -49,11 +49,13 @@ from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, environment_security, read_security
 from tidelog.kernel.instants import WallMs
-from tidelog.metadata.etcd.connection import EtcdOptions
 from tidelog.metadata.store import Put, StoreError
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.scram import MIN_ITERATIONS
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
+
+if TYPE_CHECKING:
+    from tidelog.metadata.etcd.connection import EtcdOptions
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -156,6 +158,8 @@ class LocalCluster:
 
     def etcd_options(self) -> EtcdOptions:
         """The options with which the command line connects to etcd."""
+        from tidelog.metadata.etcd.connection import EtcdOptions  # loads gRPC
+
         certificate = self.plan.certificate_directory(Member(TOOLS, 1), self.directory)
         return EtcdOptions(
             (self.plan.etcd_url,),

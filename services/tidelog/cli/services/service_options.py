@@ -9,19 +9,21 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
 import click
 import structlog
 
 from tidelog.cli.command_line import noted
-from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdOptions
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.listeners import is_loopback_host
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.settings.setting import Password, SettingError
 from tidelog.settings.setting_sources import ENVIRONMENT_PREFIX, gather_settings
+
+if TYPE_CHECKING:
+    from tidelog.metadata.etcd.connection import EtcdOptions
 
 _log = structlog.get_logger(__name__)
 
@@ -92,6 +94,8 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
     """Returns the options for etcd. Ends the process with one line if an endpoint is invalid, or if the
     password would travel to another machine without encryption.
     """
+    from tidelog.metadata.etcd.connection import EtcdAddressError, EtcdOptions  # loads gRPC
+
     password = settings.tidelog_etcd_password
     options = EtcdOptions(
         endpoints=settings.tidelog_etcd_endpoints,
