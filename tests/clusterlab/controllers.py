@@ -18,11 +18,11 @@ from tidelog.controller.core.decision import (
     DecisionSteps,
     NoteShutdown,
     Write,
+    rules_from,
 )
 from tidelog.controller.core.elections import eligible_after, min_isr_without_elr, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_topics
-from tidelog.controller.rules import rules_from
 from tidelog.controller.server import Controller
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.kernel.steps import all_at_once

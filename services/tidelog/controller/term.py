@@ -21,6 +21,7 @@ from tidelog.controller.core.decision import (
     ControllerDecision,
     DecisionSteps,
     Write,
+    rules_from,
 )
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
@@ -29,7 +30,6 @@ from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.office import DeposedError, NotWrittenError, Office, RecordWriter
 from tidelog.controller.pushes import BrokerPushes, Delivered
-from tidelog.controller.rules import rules_from
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.slices import TaskSet, run_in_slices
 from tidelog.kernel.steps import Steps

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.controller.core import security_changes
-from tidelog.controller.core.decision import Chance, Context, ControllerDecision, Erase
+from tidelog.controller.core.decision import Chance, Context, ControllerDecision, Erase, rules_from
 from tidelog.controller.core.security_changes import delete_acls
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.rules import rules_from
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import AclEntry
 from tidelog.model.acl import (

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from clusterlab.controllers import Core, whole
 from tidelog.controller.core.commands import commands_for
+from tidelog.controller.core.decision import SettingRules
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, take_census
 from tidelog.controller.core.topics import create_topics
-from tidelog.controller.rules import BrokerSettingRules
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import NOT_CONFIRMED, TopicPartition
@@ -323,7 +323,7 @@ def test_a_reassignment_does_not_end_with_a_failed_replica_as_leader(core: MakeC
 
 def test_a_topic_whose_settings_are_lost_does_not_take_over_an_unclean_election() -> None:
     """The brokers' default may lose records, and the topic's own setting may have forbidden that."""
-    rules = BrokerSettingRules(BrokerSettings.parse({"unclean.leader.election.enable": "true"}))
+    rules = SettingRules(BrokerSettings.parse({"unclean.leader.election.enable": "true"}))
     own = {"unclean.leader.election.enable": "true"}
     assert rules.is_unclean_election_allowed({})
     assert not rules.is_unclean_election_allowed(NOT_CONFIRMED)

@@ -12,10 +12,17 @@ import pytest
 from tidelog.controller.core import client_quotas, config_changes, security_changes
 from tidelog.controller.core.client_quotas import alter_client_quotas
 from tidelog.controller.core.config_changes import incremental_alter_configs
-from tidelog.controller.core.decision import Chance, Context, ControllerRules, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    Chance,
+    Context,
+    ControllerRules,
+    Erase,
+    Record,
+    Write,
+    rules_from,
+)
 from tidelog.controller.core.security_changes import create_delegation_token
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.rules import rules_from
 from tidelog.kernel.instants import WallMs
 from tidelog.kernel.steps import all_at_once
 from tidelog.model.acl import Principal, user_principal

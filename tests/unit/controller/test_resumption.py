@@ -18,13 +18,19 @@ from hypothesis import strategies as st
 from clusterlab.controllers import whole
 from tidelog.controller import office as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
-from tidelog.controller.core.decision import Chance, Context, ControllerDecision, DecisionSteps, NoteShutdown
+from tidelog.controller.core.decision import (
+    Chance,
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    NoteShutdown,
+    rules_from,
+)
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, written
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
 from tidelog.controller.office import Batch, pack_records
-from tidelog.controller.rules import rules_from
 from tidelog.kernel.steps import all_at_once
 from tidelog.metadata.entries import BrokerEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.controller.core import security_changes
-from tidelog.controller.core.decision import Chance, Context, ControllerRules, Erase, Write
+from tidelog.controller.core.decision import Chance, Context, ControllerRules, Erase, Write, rules_from
 from tidelog.controller.core.security_changes import alter_user_scram_credentials
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.rules import rules_from
 from tidelog.metadata.entries import InvalidEntryError, ScramCredentialEntry, decode_entry
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl.scram import SCRAM_MECHANISMS, new_credential, salted_password

@@ -41,8 +41,8 @@ AT_START = re.compile(r"__init__|start|open|_open|bind|serve|begin|create")
 
 # Settings that code finds by their names, and the module that does so.
 BY_NAME = {
-    "unclean.leader.election.enable": "controller/rules.py",
-    "min.insync.replicas": "controller/rules.py",
+    "unclean.leader.election.enable": "controller/core/decision.py",
+    "min.insync.replicas": "controller/core/decision.py",
     "offsets.topic.replication.factor": "broker/coordination/internal_topics.py",
     "share.coordinator.state.topic.replication.factor": "broker/coordination/internal_topics.py",
     "transaction.state.log.replication.factor": "broker/coordination/internal_topics.py",
