@@ -5,7 +5,9 @@ can fail to arrive, logins that are renewed (KIP-368), and the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import ssl
 import struct
 import threading
 import types
@@ -27,7 +29,7 @@ from tidelog.client.errors import (
     UnreachableError,
     UnsupportedApiError,
 )
-from tidelog.client.security import NO_SECURITY
+from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.client.shell import network as network_shell
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.network import Network
@@ -46,6 +48,25 @@ ASKS: list[Callable[[Network], Awaitable[Any]]] = [
 
 def connect(broker: ScriptedBroker, timeout_s: float = 10.0) -> BrokerConnection:
     return BrokerConnection(Address("127.0.0.1", broker.port), timeout_s=timeout_s)
+
+
+def test_a_broker_that_ends_during_the_tls_handshake_is_not_called_untrusted() -> None:
+    """A reader connects again after a lost connection, and gives up after a broker that it may not trust."""
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def end_each() -> None:
+        with contextlib.suppress(OSError):  # the server is closed
+            while True:
+                accepted, _ = server.accept()
+                accepted.recv(1)  # the client has begun the handshake
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+                accepted.close()
+
+    threading.Thread(target=end_each, daemon=True).start()
+    security = ClientSecurity(ssl.create_default_context())
+    address = Address("127.0.0.1", server.getsockname()[1])
+    with contextlib.closing(server), pytest.raises(ConnectionLostError, match="during the TLS handshake"):
+        BrokerConnection(address, security=security)
 
 
 def test_the_newest_common_version_is_used() -> None:

@@ -207,7 +207,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
     # -- handshake
 
     async def _connect(self, deadline_s: float) -> None:
-        """Raises UnreachableError, NotTrustedError; TimeoutError if the TLS handshake lasts too long."""
+        """Raises UnreachableError, NotTrustedError, ConnectionLostError, and TimeoutError if the handshake
+        lasts too long.
+        """
         tls = self._security.tls
         try:
             async with asyncio.timeout_at(deadline_s):
@@ -231,8 +233,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 f"the TLS handshake with {self.address} failed: {error.reason or error}"
             ) from error
         except ConnectionError as error:
-            raise NotTrustedError(
-                f"the TLS handshake with {self.address} failed: the broker closed the connection"
+            raise ConnectionLostError(
+                f"the broker {self.address} closed the connection during the TLS handshake"
             ) from error
 
     async def _authenticate(self, timeout_s: float) -> None:
