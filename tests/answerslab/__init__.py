@@ -12,7 +12,7 @@ of the tables of questions and a new recording, which a new broker makes:
 
 Answers that depend on the broker (the leader, a follower, the coordinator, another broker, a cluster in which
 a broker is down) are in `questions_places.py`, `places_script.py`, `places_of_kafka.txt` and
-`places_differences.py`. They are asked in a cluster of three brokers that the command starts itself:
+`differences.py`. They are asked in a cluster of three brokers that the command starts itself:
 
     PYTHONPATH=services:tests python -m answerslab --places kafka > tests/answerslab/places_of_kafka.txt
 

@@ -128,7 +128,7 @@ def holders(topics: Iterable[Topic]) -> set[int]:
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """The brokers that are registered. `controller_id` is the broker for admin requests, which need not be a
-    controller; `quorum.py` reads which controllers there are.
+    controller; `admin/brokers.py` reads which controllers there are.
     """
 
     cluster_id: str | None

@@ -5,7 +5,7 @@ A decoder takes (buffer, position) and returns (message, end position). It copie
 `records` are views into the buffer. An encoder takes a message and returns the chunks of its body: bytes, and
 between them each `records` value as it was passed.
 
-Decoders of requests enforce the API's limit of elements (`request_limits.py`). An encoder or decoder in steps
+Decoders of requests enforce the API's limit of elements (`api_keys.py`). An encoder or decoder in steps
 is a generator, so that its caller can do other work in the middle of a large response.
 """
 

@@ -4,7 +4,7 @@ A response waits until `min_bytes` are available or `max_wait_ms` has passed. Sm
 response, larger ones leave by sendfile. `follower_fetch.py` handles a follower's fetch (replica id >= 0).
 
 From v11 on, a client may also fetch from a follower, up to the high watermark that this follower knows, and a
-leader may name the replica that is closest to the client (KIP-392, `closest_replica.py`). A follower that
+leader may name the replica that is closest to the client (KIP-392, `closest_replica`). A follower that
 does not have the requested offset yet responds with OFFSET_NOT_AVAILABLE, so that the client retries.
 """
 

@@ -106,7 +106,7 @@ def load_segments(
     After a clean shutdown, it reads only the end of the active segment. Otherwise it reads each segment that
     reaches beyond `recovery_point` completely, checks its CRCs and rebuilds its indexes. It does the same
     for a segment whose indexes are missing or invalid. The log ends before the first batch that is not
-    sound: everything behind it is taken out of the log, and kept (`stranded.py`). If the log `is_suspect`, a
+    sound: everything behind it is taken out of the log, and kept (`.stranded`). If the log `is_suspect`, a
     crash of the machine may have lost what is above the recovery point. Raises OSError, and LostRecordsError
     if files are missing, or if a batch is damaged that was on disk when the broker stopped. Then no file was
     changed.
