@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,7 +55,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
 
 
-@contextmanager
+@contextlib.contextmanager
 def one_at_a_time(name: str) -> Iterator[None]:
     """Lets other processes of the tests wait, because two downloads into one directory disturb each other."""
     cache_directory().mkdir(parents=True, exist_ok=True)
@@ -173,13 +174,25 @@ class JavaTools:
         return done.stdout
 
 
+def _free_base_port() -> int:
+    """Returns a port that is free now, as are those 1,000 and 2,000 above it, which shared/peer uses. If the
+    port were taken, the test would talk to the broker that has it, while its own broker ends.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 28_000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for each in (port, port + 1_000, port + 2_000):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
+
+
 class PeerKafka:
     def __init__(
         self, state_dir: Path, name: str = "served", settings: Mapping[str, str] | None = None
     ) -> None:
         """`settings` are settings of the broker besides those of shared/peer."""
         self._name = name
-        port = random.SystemRandom().randrange(20_000, 28_000)
+        port = _free_base_port()
         self._environment = {
             **os.environ,
             "NAME": name,
