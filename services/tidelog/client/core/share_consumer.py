@@ -57,6 +57,9 @@ _METADATA_ERRORS: Final = frozenset(
     }
 )
 
+_ENDED_GENERATION: Final = -1
+"""The generation of a delivery whose session exists, but whose record another broker has given again."""
+
 # -- events
 
 
@@ -436,12 +439,18 @@ class ShareConsumerCore:
     def _withdraw(
         self, session: ShareSession, place: TopicPartition, answer: SharedPartition, effects: list[Effect]
     ) -> None:
-        """Drops what waits to be sent to earlier brokers about records that another broker has given now."""
+        """Voids earlier deliveries of records that another broker has given now: acknowledgements that wait
+        to be sent fail, and so do those that the application makes later.
+        """
+        again = [offset for first, last, _ in answer.acquired for offset in range(first, last + 1)]
+        for offset in again:
+            delivered = self._delivered.get((place, offset))
+            if delivered is not None and delivered[0] is not session:
+                self._delivered[place, offset] = (delivered[0], _ENDED_GENERATION, delivered[2])
         for earlier in self.sessions.values():
             waiting = earlier.acknowledgements.get(place)
             if earlier is session or not waiting:
                 continue
-            again = [offset for first, last, _ in answer.acquired for offset in range(first, last + 1)]
             void = {offset: waiting.pop(offset) for offset in again if offset in waiting}
             if not waiting:
                 del earlier.acknowledgements[place]
