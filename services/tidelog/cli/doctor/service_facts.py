@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -60,6 +61,10 @@ class _EndpointError(Exception):
     """An endpoint does not answer as expected. The message is the reason."""
 
 
+class _NoPageError(_EndpointError):
+    """An endpoint does not have the page."""
+
+
 def read_metrics(
     broker: Broker, settings: Mapping[str, str] | None, timeout_s: float
 ) -> ServiceMetrics | Unseen:
@@ -84,6 +89,7 @@ def read_metrics(
         lease_age_s = sum_of(text, _LEASE_AGE)
         lost = sum_of(text, _LOST_LEASES)
         server_s = parsedate_to_datetime(date).timestamp()
+        offline = _offline_replicas(address, int(port), timeout_s)
     except (_EndpointError, ValueError) as error:
         return Unseen(
             f"http://{host_and_port(address, port)}/metrics: {error}",
@@ -97,12 +103,14 @@ def read_metrics(
         lease_age_s=lease_age_s,
         lost_leases=int(lost or 0),
         certificate_expiry_s={use: float(at_s) for use, at_s in _EXPIRY.findall(text)},
-        offline=_offline_replicas(address, int(port), timeout_s),
+        offline=offline,
     )
 
 
 def _offline_replicas(host: str, port: int, timeout_s: float) -> list[OfflineReplica]:
-    """Reads which replicas of a broker are offline, and why. An older broker answers metrics there."""
+    """Reads which replicas of a broker are offline, and why. The endpoint of an older broker does not have
+    this page, or answers metrics. Raises _EndpointError.
+    """
     try:
         page = json.loads(_fetched(host, port, REPLICAS_PAGE, timeout_s)[0])
         return [
@@ -110,7 +118,7 @@ def _offline_replicas(host: str, port: int, timeout_s: float) -> list[OfflineRep
             for replica in page["replicas"]
             if replica["state"] == _OFFLINE
         ]
-    except (_EndpointError, ValueError, KeyError, TypeError):
+    except (_NoPageError, ValueError, KeyError, TypeError):
         return []
 
 
@@ -196,7 +204,8 @@ def _fetched(host: str, port: int, path: str, timeout_s: float) -> tuple[str, st
         with error:
             if path == "/health":  # etcd states its reason with status 503
                 return error.read(MAX_METRICS_BYTES).decode("utf-8", "replace"), ""
-        raise _EndpointError(f"HTTP status {error.code}") from error
+        failure = _NoPageError if error.code == HTTPStatus.NOT_FOUND else _EndpointError
+        raise failure(f"HTTP status {error.code}") from error
     except (OSError, http.client.HTTPException) as error:
         raise _EndpointError(str(getattr(error, "reason", error))) from error
     if len(content) > MAX_METRICS_BYTES:
