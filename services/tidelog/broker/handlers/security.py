@@ -1,5 +1,8 @@
-"""DescribeAcls, CreateAcls and DeleteAcls, CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken
-and DescribeDelegationToken, and DescribeUserScramCredentials: who may do what, and the proofs of users.
+"""The APIs that say who may do what, and what proves who a user is.
+
+- ACLs: DescribeAcls, CreateAcls, DeleteAcls.
+- Tokens: CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken.
+- Passwords: DescribeUserScramCredentials.
 """
 
 from __future__ import annotations
@@ -134,8 +137,6 @@ class DelegationTokenHandlers:
     tokens for this owner. DESCRIBE_TOKENS on it, and DESCRIBE on the resource DELEGATION_TOKEN with the id of
     a token, show tokens. Deviation: without an authorizer, nobody reaches the tokens of others; Kafka shows
     them to everyone.
-
-    The handlers of the four APIs.
     """
 
     def __init__(

@@ -306,8 +306,6 @@ class DescribeProducersHandler:
     """DescribeProducers v0: the idempotent and transactional producers that a replica of a partition
     remembers (KIP-664). As in Kafka, followers answer, too.
 
-    Answers DescribeProducers.
-
     Deviation: an answer describes at most MAX_PRODUCERS_IN_ANSWER producers. For further partitions it has
     UNKNOWN_TOPIC_OR_PARTITION, which is the only error after which Kafka's clients ask the same broker again,
     for these partitions alone. Each request gets the producers of at least one partition, so they end.
