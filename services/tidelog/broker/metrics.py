@@ -55,7 +55,7 @@ _TRAFFIC: Final = (
 MAX_SHOWN_SHARE_GROUPS: Final = 1_000
 """The share groups with series of their own: those with the most unfinished records."""
 MAX_SHOWN_STORIES: Final = 200
-"""The replicas of a page of stories. Each may have 100 transitions."""
+"""The most replicas that a page of stories shows. Each may have 100 transitions."""
 MAX_SHOWN_QUOTAS: Final = 50
 """The quotas whose use is shown: those that are nearest to their limit."""
 _REPLICATION_TRAFFIC: Final = (

@@ -80,6 +80,6 @@ class Machine(Generic[State]):
         before, self.state = self.state, self._table.enter(self.state, state)
         story = self.story
         story.append(Transition(self._wall_ms(), before, state, reason))
-        # An attempt that fails again and again is told as its first and its last time.
+        # Of an attempt that fails again and again, the story keeps the first time and the last.
         if len(story) >= 6 and all(story[-i][1:] == story[-i - 2][1:] == story[-i - 4][1:] for i in (1, 2)):
             del story[-4], story[-3]

@@ -118,8 +118,8 @@ class TurnBudget:
 
 
 class TaskSet(set[asyncio.Task[T]]):
-    """Tasks that nobody awaits, each until it ends. The event loop alone would not keep them from being
-    collected as garbage.
+    """Keeps tasks that nobody awaits, each of them until it ends. The event loop has only weak references to
+    its tasks, so they could be collected as garbage.
     """
 
     def start(
