@@ -12,9 +12,8 @@ from tidelog.broker.cluster.current_settings import (
 )
 from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.coordination.coordination import Coordination
-from tidelog.broker.hosting.commands import CommandReceiver
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
-from tidelog.broker.hosting.hosting import Hosting
+from tidelog.broker.hosting.hosting import CommandReceiver, Hosting
 from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.hosting.replica import IsrChanges

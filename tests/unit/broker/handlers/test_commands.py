@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from tidelog.broker.hosting.commands import FAILED_RETRY_MS
+from tidelog.broker.hosting.hosting import FAILED_RETRY_MS
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.directory_files import LogStorageError
