@@ -17,8 +17,8 @@ from enum import Enum
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import (
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import (
     CompleteBatch,
     Effect,
     Event,

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from unittest.mock import patch
 
-from tidelog.client.core.consumed_partition import ConsumedPartition, OffsetToCommit
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_events import AcknowledgeType, ShareSession
-from tidelog.client.core.membership import ConsumerMembership
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import PartitionQueue, ProducerBatch
-from tidelog.client.core.share_consumer import ShareConsumerCore
+from tidelog.client.core.consuming.consumed_partition import ConsumedPartition, OffsetToCommit
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.consumer_events import AcknowledgeType, ShareSession
+from tidelog.client.core.consuming.membership import ConsumerMembership
+from tidelog.client.core.consuming.share_consumer import ShareConsumerCore
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import PartitionQueue, ProducerBatch
 from tidelog.model.topics import TopicPartition
 
 # -- the producer

@@ -10,8 +10,8 @@ import random
 from hypothesis import strategies as st
 
 from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster, TopicNaming
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import ProducerBatch
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import OutOfOrderSequenceError
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from grouplab.model_group import SESSION_TIMEOUT_MS, Application, GroupFaults, ModelGroup
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.consuming.classic_membership import (
     ClassicAnswer,
     GroupHeartbeat,
     GroupHeartbeatAnswered,
@@ -23,7 +23,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.consumer_events import GroupRequestFailed
+from tidelog.client.core.consuming.consumer_events import GroupRequestFailed
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from brokerlab.model_brokers import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     CommitConsumed,
     CommittedFound,
@@ -40,7 +40,7 @@ from tidelog.client.core.consumer_events import (
     SendFetch,
     SendGroupRequest,
 )
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from brokerlab.model_brokers import VirtualTime
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumer_events import (
     AcknowledgedBatch,
     AcknowledgeType,
     GroupRequestFailed,
@@ -24,9 +24,8 @@ from tidelog.client.core.consumer_events import (
     RequestMetadata,
     SendGroupRequest,
 )
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
-from tidelog.client.core.settings import ShareConsumerSettings
-from tidelog.client.core.share_consumer import (
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.consuming.share_consumer import (
     AcknowledgementDone,
     Effect,
     Event,
@@ -37,6 +36,7 @@ from tidelog.client.core.share_consumer import (
     SharedPartition,
     ShareRequestFailed,
 )
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.errors import NetworkError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

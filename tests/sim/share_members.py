@@ -22,15 +22,15 @@ from sim.loop import PROCESS
 from sim.plan import TOPIC
 from tidelog.broker.share import log_reader
 from tidelog.broker.share.deliveries import AcquiredRange
-from tidelog.client.core.consumer_events import AcknowledgeType
-from tidelog.client.core.records import SharedRecord
-from tidelog.client.core.settings import ACQUIRE_MODES
-from tidelog.client.core.share_consumer import (
+from tidelog.client.core.consuming.consumer_events import AcknowledgeType
+from tidelog.client.core.consuming.records import SharedRecord
+from tidelog.client.core.consuming.share_consumer import (
     SendAcknowledgements,
     SendShareFetch,
     ShareAnswered,
     SharedPartition,
 )
+from tidelog.client.core.settings import ACQUIRE_MODES
 from tidelog.client.shell.consuming.share_calls import Batches
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidelog.aio import exceptions
-from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_events import AcknowledgeType
-from tidelog.client.core.records import ConsumerRecord, DeserializationError, SharedRecord
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.consumer_events import AcknowledgeType
+from tidelog.client.core.consuming.records import ConsumerRecord, DeserializationError, SharedRecord
 from tidelog.client.shell.admin import Admin
 from tidelog.client.shell.consuming.callbacks import ConsumerHealth
 from tidelog.client.shell.consuming.consumer import Consumer

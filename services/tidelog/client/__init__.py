@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tidelog.client.core.consumer_batch import ConsumerBatch
-    from tidelog.client.core.consumer_events import AcknowledgeType
-    from tidelog.client.core.records import ConsumerRecord, DeserializationError, SharedRecord
+    from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
+    from tidelog.client.core.consuming.consumer_events import AcknowledgeType
+    from tidelog.client.core.consuming.records import ConsumerRecord, DeserializationError, SharedRecord
     from tidelog.client.shell.consuming.callbacks import ConsumerHealth
     from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, RecordMetadata, StoredRange
     from tidelog.client.threads.admin import Admin
@@ -38,20 +38,20 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "AcknowledgeType": "tidelog.client.core.consumer_events",
+    "AcknowledgeType": "tidelog.client.core.consuming.consumer_events",
     "Admin": "tidelog.client.threads.admin",
     "Consumer": "tidelog.client.threads.consumer",
-    "ConsumerBatch": "tidelog.client.core.consumer_batch",
+    "ConsumerBatch": "tidelog.client.core.consuming.consumer_batch",
     "ConsumerHealth": "tidelog.client.shell.consuming.callbacks",
-    "ConsumerRecord": "tidelog.client.core.records",
+    "ConsumerRecord": "tidelog.client.core.consuming.records",
     "BatchDelivery": "tidelog.client.shell.producing.delivery",
     "StoredRange": "tidelog.client.shell.producing.delivery",
     "Delivery": "tidelog.client.shell.producing.delivery",
-    "DeserializationError": "tidelog.client.core.records",
+    "DeserializationError": "tidelog.client.core.consuming.records",
     "Producer": "tidelog.client.threads.producer",
     "RecordMetadata": "tidelog.client.shell.producing.delivery",
     "ShareConsumer": "tidelog.client.threads.consumer",
-    "SharedRecord": "tidelog.client.core.records",
+    "SharedRecord": "tidelog.client.core.consuming.records",
     "TopicPartition": "tidelog.model.topics",
 }
 

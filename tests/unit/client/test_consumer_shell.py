@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from brokerlab.client_parts import ClientParts
-from tidelog.client.core.assignors import encode_assignment
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consuming.assignors import encode_assignment
+from tidelog.client.core.consuming.classic_membership import (
     GroupHeartbeat,
     GroupHeartbeatAnswered,
     JoinAnswered,
@@ -20,10 +21,9 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import FULL_POLL_EACH_MS, ConsumerCore
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
+from tidelog.client.core.consuming.consumer import FULL_POLL_EACH_MS, ConsumerCore
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     Effect,
     FetchAnswered,
@@ -32,7 +32,7 @@ from tidelog.client.core.consumer_events import (
     RevokePartitions,
     SendFetch,
 )
-from tidelog.client.core.membership import (
+from tidelog.client.core.consuming.membership import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Heartbeat,

@@ -14,7 +14,7 @@ import tidelog.aio as aio
 import tidelog.client as threads
 from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.errors import ClosedError, TopicAuthorizationError, UnknownTopicError
 from tidelog.client.handshake import Reply
 from tidelog.client.shell.producing import producer as shell_producer

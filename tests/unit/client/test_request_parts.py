@@ -22,14 +22,14 @@ from tidelog.client.admin.reassignments import alter_reassignments, elect_leader
 from tidelog.client.admin.topics import delete_records, describe_topics_setting, list_offsets
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView, in_parts
-from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_events import PositionCheck, SendFetch
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import ProducerIdReceived, SendProduce
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.consumer_events import PositionCheck, SendFetch
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.consuming.share_consumer import SendShareFetch, ShareAnswered, ShareConsumerCore
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import ProducerIdReceived, SendProduce
 from tidelog.client.core.settings import ProducerSettings, ShareConsumerSettings
-from tidelog.client.core.share_consumer import SendShareFetch, ShareAnswered, ShareConsumerCore
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.group_calls import Coordinator, Member
 from tidelog.client.shell.producing.produce_requests import produce_request

@@ -10,9 +10,9 @@ import pytest
 
 from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer_events import AcknowledgeType
-from tidelog.client.core.membership import HeartbeatAnswered
-from tidelog.client.core.share_consumer import ShareAnswered, SharedPartition
+from tidelog.client.core.consuming.consumer_events import AcknowledgeType
+from tidelog.client.core.consuming.membership import HeartbeatAnswered
+from tidelog.client.core.consuming.share_consumer import ShareAnswered, SharedPartition
 from tidelog.client.shell.consuming.share_consumer import ShareConsumer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch

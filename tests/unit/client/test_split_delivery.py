@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.core.producer_batch import BatchState, ProducerBatch
+from tidelog.client.core.producing.producer_batch import BatchState, ProducerBatch
 from tidelog.client.errors import RecordTooLargeError
 from tidelog.client.shell.producing.delivery import BatchDelivery, Delivery, StoredRange
 from tidelog.model.topics import TopicPartition

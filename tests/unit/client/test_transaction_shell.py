@@ -9,7 +9,7 @@ import pytest
 
 from brokerlab.client_parts import ClientParts
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.errors import (
     ConnectionLostError,
     InvalidTransactionStateError,

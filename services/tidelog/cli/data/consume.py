@@ -35,7 +35,7 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic
-from tidelog.client.core.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.client.core.settings import (
     BOOTSTRAP,
     SECURITY_PREFIXES,

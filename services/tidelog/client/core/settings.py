@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
-from tidelog.client.core.assignors import CLASSES, STRATEGIES
+from tidelog.client.core.consuming.assignors import CLASSES, STRATEGIES
 from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import TidelogError
 from tidelog.model.protocol_values import ACKS_ALL, READ_COMMITTED, READ_UNCOMMITTED

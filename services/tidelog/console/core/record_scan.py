@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.core.records import iterate_visible
+from tidelog.client.core.consuming.records import iterate_visible
 from tidelog.console.core.decoded import Decode, DecodedRecord
 from tidelog.console.core.record_query import RecordFilter
 from tidelog.console.core.record_text import ShownRecord, show_record

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.consuming.records import ConsumerRecord
 from tidelog.client.threads.consumer import Consumer, ShareConsumer
 from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.topics import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.client.admin.topics import delete_topic
 from tidelog.client.cluster import Cluster as Client
-from tidelog.client.core.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.client.errors import BrokerGoneError, CorruptFetchError
 from tidelog.client.threads.topic_reader import reading, sound_records
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.membership import MemberState
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.membership import MemberState
 from tidelog.client.shell.tasks import CALLED_IN_CALLBACK
 from tidelog.model.topics import TopicPartition
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.calls import NO_MEMBER_EPOCH
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.consuming.classic_membership import (
     ClassicRequest,
     GroupHeartbeat,
     GroupHeartbeatAnswered,
@@ -22,10 +22,10 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit, PositionState
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommitConsumed,
@@ -53,8 +53,8 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
-from tidelog.client.core.records import ConsumerRecord, deserialize
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
+from tidelog.client.core.consuming.records import ConsumerRecord, deserialize
 from tidelog.client.core.settings import (
     ConsumerSettings,
     Properties,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.client.core.cluster_view import PartitionLeader, partitions_by_topic
-from tidelog.client.core.consumer_events import FetchedPartition, SendFetch, SessionRequest
+from tidelog.client.core.consuming.consumer_events import FetchedPartition, SendFetch, SessionRequest
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.protocol_values import READ_COMMITTED
 from tidelog.model.topics import TopicPartition

@@ -10,8 +10,9 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidelog.client import calls
 from tidelog.client.calls import GROUP, NO_MEMBER_EPOCH
-from tidelog.client.core.assignors import PROTOCOL_TYPE
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.cluster_view import ClusterView, EpochEnd, in_parts, partitions_by_topic
+from tidelog.client.core.consuming.assignors import PROTOCOL_TYPE
+from tidelog.client.core.consuming.classic_membership import (
     ClassicAnswer,
     ClassicRequest,
     GroupHeartbeat,
@@ -23,10 +24,14 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import ClusterView, EpochEnd, in_parts, partitions_by_topic
-from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.consumer_events import PositionCheck
-from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
+from tidelog.client.core.consuming.consumer_events import PositionCheck
+from tidelog.client.core.consuming.membership import (
+    GroupPartition,
+    Heartbeat,
+    HeartbeatAnswered,
+    LeaveHeartbeat,
+)
 from tidelog.client.core.settings import ConnectionSettings, ConsumerSettings
 from tidelog.client.errors import (
     AuthenticationFailedError,

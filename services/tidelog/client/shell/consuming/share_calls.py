@@ -8,15 +8,15 @@ from typing import Final
 
 from tidelog.client.calls import GROUP
 from tidelog.client.core.cluster_view import ClusterView, PartitionLeader
-from tidelog.client.core.consumer_events import AcknowledgedBatch
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
-from tidelog.client.core.settings import ShareConsumerSettings
-from tidelog.client.core.share_consumer import (
+from tidelog.client.core.consuming.consumer_events import AcknowledgedBatch
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.consuming.share_consumer import (
     SendAcknowledgements,
     SendShareFetch,
     ShareAnswered,
     SharedPartition,
 )
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.shell.consuming.group_calls import COORDINATOR_ERRORS, Coordinator, heartbeat_answered
 from tidelog.client.shell.network import Network
 from tidelog.model.protocol_values import FINAL_EPOCH

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumer_events import (
     AcknowledgeType,
     GroupRequestFailed,
     LeaveGroup,
@@ -19,15 +19,9 @@ from tidelog.client.core.consumer_events import (
     SendGroupRequest,
     TopicsMissing,
 )
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
-from tidelog.client.core.records import SharedRecord, deserialize
-from tidelog.client.core.settings import (
-    Properties,
-    ShareConsumerSettings,
-    most_records,
-    parse_settings,
-)
-from tidelog.client.core.share_consumer import (
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.consuming.records import SharedRecord, deserialize
+from tidelog.client.core.consuming.share_consumer import (
     AcknowledgementDone,
     Effect,
     Event,
@@ -35,6 +29,12 @@ from tidelog.client.core.share_consumer import (
     SendShareFetch,
     ShareConsumerCore,
     ShareRequestFailed,
+)
+from tidelog.client.core.settings import (
+    Properties,
+    ShareConsumerSettings,
+    most_records,
+    parse_settings,
 )
 from tidelog.client.errors import ClientError, ClosedError, NetworkError, RequestTimeoutError
 from tidelog.client.serializers import Deserializer

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple, NoReturn
 
-from tidelog.client.core.producer_batch import ProducerBatch
+from tidelog.client.core.producing.producer_batch import ProducerBatch
 from tidelog.client.errors import RequestTimeoutError
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.client.core.cluster_view import PartitionLeader
-from tidelog.client.core.producer_batch import PartitionAnswer, ProducerBatch
+from tidelog.client.core.producing.producer_batch import PartitionAnswer, ProducerBatch
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

@@ -17,8 +17,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import (
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import (
     CompleteBatch,
     Effect,
     Event,

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.calls import GROUP, TRANSACTION
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
-from tidelog.client.core.producer_batch import ProducerIdReceived
+from tidelog.client.core.producing.producer_batch import ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import InvalidTransactionStateError, ProducerFencedError, UnsupportedApiError
 from tidelog.client.shell.connection import AsyncConnection

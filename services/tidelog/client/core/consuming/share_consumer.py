@@ -19,7 +19,7 @@ from tidelog.client.core.cluster_view import (
     PartitionLeader,
     TopicProblems,
 )
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumer_events import (
     AcknowledgedBatch,
     AcknowledgeType,
     DeliveredRecord,
@@ -32,8 +32,8 @@ from tidelog.client.core.consumer_events import (
     ShareSession,
     TopicsMissing,
 )
-from tidelog.client.core.membership import ConsumerMembership, HeartbeatAnswered, MemberState
-from tidelog.client.core.records import iterate_visible, read_batch
+from tidelog.client.core.consuming.membership import ConsumerMembership, HeartbeatAnswered, MemberState
+from tidelog.client.core.consuming.records import iterate_visible, read_batch
 from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.errors import request_error
 from tidelog.model.errors import ErrorCode, KafkaError

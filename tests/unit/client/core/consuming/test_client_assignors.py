@@ -12,7 +12,7 @@ import pytest
 import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
 from grouplab.kafka_answers import ask_java
-from tidelog.client.core.assignors import (
+from tidelog.client.core.consuming.assignors import (
     NO_RACKS,
     STRATEGIES,
     Assigned,

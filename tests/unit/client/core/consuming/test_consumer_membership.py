@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import EpochEnd, MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumed_partition import PositionState
-from tidelog.client.core.consumer import ConsumerCore
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumed_partition import PositionState
+from tidelog.client.core.consuming.consumer import ConsumerCore
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommittedFound,
@@ -29,7 +29,7 @@ from tidelog.client.core.consumer_events import (
     SendGroupRequest,
     TruncationFound,
 )
-from tidelog.client.core.membership import (
+from tidelog.client.core.consuming.membership import (
     ConsumerMembership,
     GroupPartition,
     Heartbeat,

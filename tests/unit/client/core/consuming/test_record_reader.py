@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.consumed_partition import FetchedBatches
-from tidelog.client.core.records import BatchReader, ConsumerRecord
+from tidelog.client.core.consuming.consumed_partition import FetchedBatches
+from tidelog.client.core.consuming.records import BatchReader, ConsumerRecord
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch

@@ -21,7 +21,7 @@ from grouplab.model_share_group import (
     ModelShareGroup,
     ShareFaults,
 )
-from tidelog.client.core.consumer_events import AcknowledgedBatch, AcknowledgeType, batches_of
+from tidelog.client.core.consuming.consumer_events import AcknowledgedBatch, AcknowledgeType, batches_of
 from tidelog.client.core.settings import ShareConsumerSettings
 
 IMPLICIT = ShareConsumerSettings(group_id="g")

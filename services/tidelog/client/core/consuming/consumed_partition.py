@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.records import (
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.records import (
     RECORDS_A_CHUNK,
     BatchReader,
     ConsumerRecord,

@@ -13,12 +13,6 @@ from itertools import count
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from tidelog.client.core.classic_membership import (
-    ClassicMembership,
-    GroupHeartbeatAnswered,
-    JoinAnswered,
-    SyncAnswered,
-)
 from tidelog.client.core.cluster_view import (
     ClusterView,
     EpochEnd,
@@ -26,14 +20,20 @@ from tidelog.client.core.cluster_view import (
     MetadataSchedule,
     TopicProblems,
 )
-from tidelog.client.core.consumed_partition import (
+from tidelog.client.core.consuming.classic_membership import (
+    ClassicMembership,
+    GroupHeartbeatAnswered,
+    JoinAnswered,
+    SyncAnswered,
+)
+from tidelog.client.core.consuming.consumed_partition import (
     ConsumedPartition,
     FetchedBatches,
     OffsetToCommit,
     PositionState,
 )
-from tidelog.client.core.consumer_batch import ConsumerBatch
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommitConsumed,
@@ -64,14 +64,14 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.membership import (
+from tidelog.client.core.consuming.membership import (
     ConsumerMembership,
     GroupPartition,
     HeartbeatAnswered,
     Membership,
     MemberState,
 )
-from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.consuming.records import ConsumerRecord
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, request_error
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.assignors import decode_subscription, encode_assignment
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.cluster_view import EpochEnd, MetadataReceived, Node, PartitionLeader, TopicView
+from tidelog.client.core.consuming.assignors import decode_subscription, encode_assignment
+from tidelog.client.core.consuming.classic_membership import (
     GroupHeartbeat,
     GroupHeartbeatAnswered,
     GroupMember,
@@ -20,10 +21,9 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import EpochEnd, MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumed_partition import OffsetToCommit, PositionState
-from tidelog.client.core.consumer import FULL_POLL_EACH_MS, ConsumerCore
-from tidelog.client.core.consumer_events import (
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit, PositionState
+from tidelog.client.core.consuming.consumer import FULL_POLL_EACH_MS, ConsumerCore
+from tidelog.client.core.consuming.consumer_events import (
     AssignmentDone,
     CheckPositions,
     CommittedFound,
@@ -47,7 +47,7 @@ from tidelog.client.core.consumer_events import (
     TopicsMissing,
     TruncationFound,
 )
-from tidelog.client.core.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
+from tidelog.client.core.consuming.membership import GroupPartition, Heartbeat, HeartbeatAnswered, MemberState
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.client.errors import LogTruncationError, TopicAuthorizationError
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import (
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import (
     BatchState,
     Effect,
     Event,

@@ -8,10 +8,9 @@ import pytest
 
 from brokerlab.batches import build_batch
 from tidelog.client.core.cluster_view import MetadataReceived, Node, PartitionLeader, TopicView
-from tidelog.client.core.consumer_events import AcknowledgeType, SendGroupRequest, TopicsMissing
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered
-from tidelog.client.core.settings import ShareConsumerSettings
-from tidelog.client.core.share_consumer import (
+from tidelog.client.core.consuming.consumer_events import AcknowledgeType, SendGroupRequest, TopicsMissing
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered
+from tidelog.client.core.consuming.share_consumer import (
     AcknowledgementDone,
     SendAcknowledgements,
     SendShareFetch,
@@ -19,6 +18,7 @@ from tidelog.client.core.share_consumer import (
     ShareConsumerCore,
     SharedPartition,
 )
+from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 

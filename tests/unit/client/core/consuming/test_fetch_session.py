@@ -11,8 +11,8 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core import consumer_events as fetch_session
-from tidelog.client.core.consumer_events import FetchSession, SessionRequest
+from tidelog.client.core.consuming import consumer_events as fetch_session
+from tidelog.client.core.consuming.consumer_events import FetchSession, SessionRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from brokerlab import planted_in_client as planted
 from grouplab.model_classic_group import ModelClassicGroup
 from grouplab.model_group import GroupFaults, ModelGroup
-from tidelog.client.core import classic_membership, membership
-from tidelog.client.core.assignors import STRATEGIES, Strategy, assign_sticky
-from tidelog.client.core.classic_membership import ClassicMembership
-from tidelog.client.core.consumer import ConsumerCore
+from tidelog.client.core.consuming import classic_membership, membership
+from tidelog.client.core.consuming.assignors import STRATEGIES, Strategy, assign_sticky
+from tidelog.client.core.consuming.classic_membership import ClassicMembership
+from tidelog.client.core.consuming.consumer import ConsumerCore
 from tidelog.client.core.settings import ConsumerSettings
 from tidelog.model.errors import ErrorCode
 

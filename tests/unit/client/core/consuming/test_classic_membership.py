@@ -6,8 +6,15 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.client.core.assignors import decode_assignment, encode_subscription
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.cluster_view import (
+    ClusterView,
+    MetadataReceived,
+    Node,
+    PartitionLeader,
+    TopicView,
+)
+from tidelog.client.core.consuming.assignors import decode_assignment, encode_subscription
+from tidelog.client.core.consuming.classic_membership import (
     ClassicMembership,
     GroupHeartbeat,
     GroupHeartbeatAnswered,
@@ -18,14 +25,7 @@ from tidelog.client.core.classic_membership import (
     SyncAnswered,
     SyncGroup,
 )
-from tidelog.client.core.cluster_view import (
-    ClusterView,
-    MetadataReceived,
-    Node,
-    PartitionLeader,
-    TopicView,
-)
-from tidelog.client.core.membership import MemberState
+from tidelog.client.core.consuming.membership import MemberState
 from tidelog.client.core.settings import ConsumerSettings, SettingsError, parse_consumer_settings
 from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from brokerlab.model_brokers import REQUEST_TIMEOUT_MS, Faults, ModelCluster
 from brokerlab.producer_runs import PRODUCER_FAULTS
-from tidelog.client.core.producer import ProducerCore
-from tidelog.client.core.producer_batch import PartitionAnswer, PartitionQueue, ProducerIdReceived
+from tidelog.client.core.producing.producer import ProducerCore
+from tidelog.client.core.producing.producer_batch import PartitionAnswer, PartitionQueue, ProducerIdReceived
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import TransactionAbortableError
 from tidelog.model.errors import ErrorCode, KafkaError

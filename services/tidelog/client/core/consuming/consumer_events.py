@@ -7,17 +7,17 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from tidelog.client.core.classic_membership import (
+from tidelog.client.core.cluster_view import FETCHED_PARTITIONS, EpochEnd, MetadataReceived, PartitionLeader
+from tidelog.client.core.consuming.classic_membership import (
     ClassicRequest,
     GroupHeartbeatAnswered,
     JoinAnswered,
     LeaveGroupRequest,
     SyncAnswered,
 )
-from tidelog.client.core.cluster_view import FETCHED_PARTITIONS, EpochEnd, MetadataReceived, PartitionLeader
-from tidelog.client.core.consumed_partition import OffsetToCommit
-from tidelog.client.core.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
-from tidelog.client.core.records import ConsumerRecord
+from tidelog.client.core.consuming.consumed_partition import OffsetToCommit
+from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat
+from tidelog.client.core.consuming.records import ConsumerRecord
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

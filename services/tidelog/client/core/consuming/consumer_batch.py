@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from tidelog.client.core.records import RECORDS_A_CHUNK, BatchReader, ConsumerRecord, deserialize
+from tidelog.client.core.consuming.records import RECORDS_A_CHUNK, BatchReader, ConsumerRecord, deserialize
 from tidelog.client.serializers import Deserializer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader

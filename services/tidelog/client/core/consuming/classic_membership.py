@@ -17,7 +17,8 @@ from enum import Enum
 from itertools import zip_longest
 from typing import ClassVar, Final, NamedTuple
 
-from tidelog.client.core.assignors import (
+from tidelog.client.core.cluster_view import ClusterView
+from tidelog.client.core.consuming.assignors import (
     NO_GENERATION,
     STRATEGIES,
     Assigned,
@@ -27,8 +28,7 @@ from tidelog.client.core.assignors import (
     encode_assignment,
     encode_subscription,
 )
-from tidelog.client.core.cluster_view import ClusterView
-from tidelog.client.core.membership import (
+from tidelog.client.core.consuming.membership import (
     OTHER_COORDINATOR,
     STATES,
     GroupPartition,

@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from tidelog.client.core.cluster_view import PARTITIONS_A_REQUEST, ClusterView, MetadataReceived
-from tidelog.client.core.producer_batch import (
+from tidelog.client.core.producing.producer_batch import (
     BatchState,
     CompleteBatch,
     Effect,

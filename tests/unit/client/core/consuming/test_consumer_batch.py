@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.core.consumed_partition import ConsumedPartition, FetchedBatches, PositionState
-from tidelog.client.core.records import ConsumerRecord, DeserializationError
+from tidelog.client.core.consuming.consumed_partition import ConsumedPartition, FetchedBatches, PositionState
+from tidelog.client.core.consuming.records import ConsumerRecord, DeserializationError
 from tidelog.client.serializers import json_deserializer
 from tidelog.model.topics import TopicPartition
 from tidelog.records import record as record_module
