@@ -1,8 +1,5 @@
 """One shard that this coordinator owns: it attaches, loads, claims, serves, and starts again after a loss.
-
-    waiting ─attach─► attaching ─► loading ─► claiming ─► serving
-       ▲                  │           │           │          │ ─release─► draining ─► closed
-       └──────────────────┴───lost────┴───────────┴──────────┘
+`STATES` is the table of this life.
 
 A shard does no I/O. It sends items through the line of the session over which it is attached, and it uses
 ShardOutlets for everything else. The core decides on its newest state. A reply names the offset up to which
@@ -53,6 +50,7 @@ from tidelog.group_coordinator.shards.shard_records import (
     size_of_records,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
+from tidelog.kernel.machine import StateTable
 from tidelog.kernel.steps import Steps
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
@@ -116,6 +114,23 @@ class ShardState(Enum):
     SERVING = "serving"
     DRAINING = "draining"
     CLOSED = "closed"
+
+
+_ENDS: Final = (ShardState.WAITING, ShardState.CLOSED)
+"""The states after a loss of the attachment, and after the end of the claim."""
+
+STATES: Final = StateTable(
+    "a shard",
+    {
+        ShardState.WAITING: {ShardState.ATTACHING, ShardState.CLOSED},
+        ShardState.ATTACHING: {ShardState.LOADING, *_ENDS},
+        ShardState.LOADING: {ShardState.CLAIMING, *_ENDS},
+        ShardState.CLAIMING: {ShardState.SERVING, *_ENDS},
+        ShardState.SERVING: {ShardState.DRAINING, *_ENDS},
+        ShardState.DRAINING: {ShardState.CLOSED},
+        ShardState.CLOSED: set(),
+    },
+)
 
 
 class Cancellable(Protocol):
@@ -246,7 +261,7 @@ class Shard:
 
     def attach(self, line: SessionLine, attachment: int) -> None:
         """Attaches over the session of the broker that should lead the partition."""
-        self.state = ShardState.ATTACHING
+        self._enter(ShardState.ATTACHING)
         self.line, self.attachment, self.leader_epoch = line, attachment, -1
         self.attempts += 1
         line.send(AttachShard(attachment, self.shard_id, self.shard_epoch))
@@ -260,7 +275,7 @@ class Shard:
         self.core = self._make_core(self.shard_id, self.shard_epoch)
         self._replay = Replay(self.shard_id, self.core)
         self._load_began_ms = self._outlets.monotonic_ms()
-        self.state = ShardState.LOADING
+        self._enter(ShardState.LOADING)
         if item.log_start_offset >= item.log_end_offset:
             self.log_end_offset = item.log_end_offset
             self._claim()
@@ -331,10 +346,10 @@ class Shard:
             )
         self._drop(broker_knows=broker_knows)
         if is_draining:
-            self.state = ShardState.CLOSED
+            self._enter(ShardState.CLOSED)
             self._outlets.drained(self)
         else:
-            self.state = ShardState.WAITING
+            self._enter(ShardState.WAITING)
             self._outlets.lost(self, was_attached=was_attached)
 
     def release(self) -> None:
@@ -346,7 +361,7 @@ class Shard:
             self._outlets.drained(self)
             return
         self.flush()
-        self.state = ShardState.DRAINING
+        self._enter(ShardState.DRAINING)
         self._refuse_open_requests()
         self.committed(self.high_watermark)
 
@@ -428,7 +443,7 @@ class Shard:
 
     def _claim(self) -> None:
         claim = ShardClaim(self.shard_epoch, self._coordinator_id)
-        self.state = ShardState.CLAIMING
+        self._enter(ShardState.CLAIMING)
         self._append([CoordinatorRecord(CLAIM_KEY, encode_claim(claim))])
         self.flush()
 
@@ -441,7 +456,7 @@ class Shard:
         assert core is not None
         assert replay is not None
         self._replay = None
-        self.state = ShardState.SERVING
+        self._enter(ShardState.SERVING)
         self.attempts = 0
         image = self._outlets.image()
         self._image_version = image.version
@@ -672,4 +687,7 @@ class Shard:
 
     def _close(self) -> None:
         self._drop(broker_knows=self.line is None)
-        self.state = ShardState.CLOSED
+        self._enter(ShardState.CLOSED)
+
+    def _enter(self, state: ShardState) -> None:
+        self.state = STATES.enter(self.state, state)
