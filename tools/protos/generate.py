@@ -5,7 +5,8 @@
 
 Each `x.proto` gives `x_pb2.py` (messages), `x_pb2_grpc.py` (stubs and servicers) and their types as `.pyi`.
 protoc names Python modules after the directories of the .proto files. This tool puts them into tidelog's
-packages (PACKAGES) and rewrites the imports among them.
+packages (PACKAGES) and rewrites the imports among them. It leaves out the parts that tidelog never calls:
+gRPC's experimental functions, and the servicers of APIs of which tidelog is only a client (CLIENT_ONLY).
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ PACKAGES: Final = {
     "tidelog/otlp/v1": "tidelog.metrics.generated",
     "tidelog/rpc/v1": "tidelog.rpc.generated",
 }
+CLIENT_ONLY: Final = frozenset({"etcd"})
+EXPERIMENTAL_CLASS: Final = re.compile(
+    r"^ # This class is part of an EXPERIMENTAL API\..*?\nclass .*?(?=^\S|\Z)", re.M | re.S
+)
+SERVICER: Final = re.compile(r"^(?:class \w*Servicer|def add_\w+_to_server).*?(?=^\S|\Z)", re.M | re.S)
 PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
 
@@ -62,7 +68,8 @@ def make_files() -> dict[Path, str]:
             for made in sorted((Path(temporary) / folder).iterdir()):
                 if "_pb2_grpc." in made.name and not has_services(made, sources):
                     continue
-                files[package_directory(folder) / made.name] = with_own_imports(made.read_text())
+                text = without_unused_parts(with_own_imports(made.read_text()), folder)
+                files[package_directory(folder) / made.name] = text
         files[package_directory(folder) / "__init__.py"] = (
             f'"""Stubs of protos/{folder}, made by tools/protos/generate.py; not edited by hand."""\n'
         )
@@ -96,6 +103,14 @@ def with_own_imports(text: str) -> str:
         text = re.sub(rf"^from {module} import (\w+_pb2)", rf"from {package} import \1", text, flags=re.M)
         text = re.sub(rf"(?<![\w.]){module}\.(\w+_pb2)\b", rf"{package}.\1", text)
     return text
+
+
+def without_unused_parts(text: str, folder: str) -> str:
+    """Removes the experimental functions, and the servicers if tidelog is only a client of the API."""
+    text = EXPERIMENTAL_CLASS.sub("", text)
+    if folder in CLIENT_ONLY:
+        text = SERVICER.sub("", text)
+    return text.rstrip("\n") + "\n"
 
 
 def package_directory(folder: str) -> Path:

@@ -63,35 +63,3 @@ def add_BrokerCommandsServicer_to_server(servicer, server):
             'tidelog.rpc.v1.BrokerCommands', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
     server.add_registered_method_handlers('tidelog.rpc.v1.BrokerCommands', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class BrokerCommands:
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Commands(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/tidelog.rpc.v1.BrokerCommands/Commands',
-            tidelog_dot_rpc_dot_v1_dot_broker__commands__pb2.Command.SerializeToString,
-            tidelog_dot_rpc_dot_v1_dot_broker__commands__pb2.CommandAnswer.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

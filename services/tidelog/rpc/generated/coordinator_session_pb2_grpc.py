@@ -65,36 +65,3 @@ def add_CoordinatorSessionsServicer_to_server(servicer, server):
             'tidelog.rpc.v1.CoordinatorSessions', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
     server.add_registered_method_handlers('tidelog.rpc.v1.CoordinatorSessions', rpc_method_handlers)
-
-
- # This class is part of an EXPERIMENTAL API.
-class CoordinatorSessions:
-    """The service of brokers.
-    """
-
-    @staticmethod
-    def Session(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/tidelog.rpc.v1.CoordinatorSessions/Session',
-            tidelog_dot_rpc_dot_v1_dot_coordinator__session__pb2.FromCoordinator.SerializeToString,
-            tidelog_dot_rpc_dot_v1_dot_coordinator__session__pb2.FromBroker.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)

@@ -25,9 +25,6 @@ _T = _typing.TypeVar("_T")
 
 class _MaybeAsyncIterator(_abc.AsyncIterator[_T], _abc.Iterator[_T], metaclass=_abc_1.ABCMeta): ...
 
-class _ServicerContext(_grpc.ServicerContext, _aio.ServicerContext):  # type: ignore[misc, type-arg]
-    ...
-
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
@@ -40,7 +37,6 @@ class KVStub:
     def __new__(cls, channel: _aio.Channel) -> KVAsyncStub: ...
     Range: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.RangeRequest, _rpc_pb2.RangeResponse]
     Put: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.PutRequest, _rpc_pb2.PutResponse]
-    DeleteRange: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.DeleteRangeRequest, _rpc_pb2.DeleteRangeResponse]
     Txn: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.TxnRequest, _rpc_pb2.TxnResponse]
     """Executes all operations of one branch at one revision, or none."""
     Compact: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.CompactionRequest, _rpc_pb2.CompactionResponse]
@@ -53,53 +49,10 @@ class KVAsyncStub(KVStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Range: _aio.UnaryUnaryMultiCallable[_rpc_pb2.RangeRequest, _rpc_pb2.RangeResponse]  # type: ignore[assignment]
     Put: _aio.UnaryUnaryMultiCallable[_rpc_pb2.PutRequest, _rpc_pb2.PutResponse]  # type: ignore[assignment]
-    DeleteRange: _aio.UnaryUnaryMultiCallable[_rpc_pb2.DeleteRangeRequest, _rpc_pb2.DeleteRangeResponse]  # type: ignore[assignment]
     Txn: _aio.UnaryUnaryMultiCallable[_rpc_pb2.TxnRequest, _rpc_pb2.TxnResponse]  # type: ignore[assignment]
     """Executes all operations of one branch at one revision, or none."""
     Compact: _aio.UnaryUnaryMultiCallable[_rpc_pb2.CompactionRequest, _rpc_pb2.CompactionResponse]  # type: ignore[assignment]
     """Forgets values that were overwritten or deleted before a revision."""
-
-class KVServicer(metaclass=_abc_1.ABCMeta):
-    """Keys, values and transactions."""
-
-    @_abc_1.abstractmethod
-    def Range(
-        self,
-        request: _rpc_pb2.RangeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.RangeResponse, _abc.Awaitable[_rpc_pb2.RangeResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Put(
-        self,
-        request: _rpc_pb2.PutRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.PutResponse, _abc.Awaitable[_rpc_pb2.PutResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def DeleteRange(
-        self,
-        request: _rpc_pb2.DeleteRangeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.DeleteRangeResponse, _abc.Awaitable[_rpc_pb2.DeleteRangeResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Txn(
-        self,
-        request: _rpc_pb2.TxnRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.TxnResponse, _abc.Awaitable[_rpc_pb2.TxnResponse]]:
-        """Executes all operations of one branch at one revision, or none."""
-
-    @_abc_1.abstractmethod
-    def Compact(
-        self,
-        request: _rpc_pb2.CompactionRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.CompactionResponse, _abc.Awaitable[_rpc_pb2.CompactionResponse]]:
-        """Forgets values that were overwritten or deleted before a revision."""
-
-def add_KVServicer_to_server(servicer: KVServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class WatchStub:
     """Reports changes of keys, from any revision that is not compacted."""
@@ -119,19 +72,6 @@ class WatchAsyncStub(WatchStub):
     Watch: _aio.StreamStreamMultiCallable[_rpc_pb2.WatchRequest, _rpc_pb2.WatchResponse]  # type: ignore[assignment]
     """A stream may carry many watches; tidelog opens one stream for each watch."""
 
-class WatchServicer(metaclass=_abc_1.ABCMeta):
-    """Reports changes of keys, from any revision that is not compacted."""
-
-    @_abc_1.abstractmethod
-    def Watch(
-        self,
-        request_iterator: _MaybeAsyncIterator[_rpc_pb2.WatchRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_rpc_pb2.WatchResponse], _abc.AsyncIterator[_rpc_pb2.WatchResponse]]:
-        """A stream may carry many watches; tidelog opens one stream for each watch."""
-
-def add_WatchServicer_to_server(servicer: WatchServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
 class LeaseStub:
     """Leases: keys that are deleted when their owner stops renewing the lease."""
 
@@ -143,7 +83,6 @@ class LeaseStub:
     LeaseRevoke: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.LeaseRevokeRequest, _rpc_pb2.LeaseRevokeResponse]
     LeaseKeepAlive: _grpc.StreamStreamMultiCallable[_rpc_pb2.LeaseKeepAliveRequest, _rpc_pb2.LeaseKeepAliveResponse]
     """One answer for each request, in order."""
-    LeaseTimeToLive: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.LeaseTimeToLiveRequest, _rpc_pb2.LeaseTimeToLiveResponse]
 
 @_typing.type_check_only
 class LeaseAsyncStub(LeaseStub):
@@ -154,41 +93,6 @@ class LeaseAsyncStub(LeaseStub):
     LeaseRevoke: _aio.UnaryUnaryMultiCallable[_rpc_pb2.LeaseRevokeRequest, _rpc_pb2.LeaseRevokeResponse]  # type: ignore[assignment]
     LeaseKeepAlive: _aio.StreamStreamMultiCallable[_rpc_pb2.LeaseKeepAliveRequest, _rpc_pb2.LeaseKeepAliveResponse]  # type: ignore[assignment]
     """One answer for each request, in order."""
-    LeaseTimeToLive: _aio.UnaryUnaryMultiCallable[_rpc_pb2.LeaseTimeToLiveRequest, _rpc_pb2.LeaseTimeToLiveResponse]  # type: ignore[assignment]
-
-class LeaseServicer(metaclass=_abc_1.ABCMeta):
-    """Leases: keys that are deleted when their owner stops renewing the lease."""
-
-    @_abc_1.abstractmethod
-    def LeaseGrant(
-        self,
-        request: _rpc_pb2.LeaseGrantRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.LeaseGrantResponse, _abc.Awaitable[_rpc_pb2.LeaseGrantResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def LeaseRevoke(
-        self,
-        request: _rpc_pb2.LeaseRevokeRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.LeaseRevokeResponse, _abc.Awaitable[_rpc_pb2.LeaseRevokeResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def LeaseKeepAlive(
-        self,
-        request_iterator: _MaybeAsyncIterator[_rpc_pb2.LeaseKeepAliveRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_rpc_pb2.LeaseKeepAliveResponse], _abc.AsyncIterator[_rpc_pb2.LeaseKeepAliveResponse]]:
-        """One answer for each request, in order."""
-
-    @_abc_1.abstractmethod
-    def LeaseTimeToLive(
-        self,
-        request: _rpc_pb2.LeaseTimeToLiveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.LeaseTimeToLiveResponse, _abc.Awaitable[_rpc_pb2.LeaseTimeToLiveResponse]]: ...
-
-def add_LeaseServicer_to_server(servicer: LeaseServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AuthStub:
     """Tokens for user names and passwords. The other calls create users and roles and let a server require them."""
@@ -226,88 +130,6 @@ class AuthAsyncStub(AuthStub):
     RoleRevokePermission: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthRoleRevokePermissionRequest, _rpc_pb2.AuthRoleRevokePermissionResponse]  # type: ignore[assignment]
     Authenticate: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]  # type: ignore[assignment]
 
-class AuthServicer(metaclass=_abc_1.ABCMeta):
-    """Tokens for user names and passwords. The other calls create users and roles and let a server require them."""
-
-    @_abc_1.abstractmethod
-    def AuthEnable(
-        self,
-        request: _rpc_pb2.AuthEnableRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthEnableResponse, _abc.Awaitable[_rpc_pb2.AuthEnableResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def AuthDisable(
-        self,
-        request: _rpc_pb2.AuthDisableRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthDisableResponse, _abc.Awaitable[_rpc_pb2.AuthDisableResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def UserAdd(
-        self,
-        request: _rpc_pb2.AuthUserAddRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthUserAddResponse, _abc.Awaitable[_rpc_pb2.AuthUserAddResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def UserGet(
-        self,
-        request: _rpc_pb2.AuthUserGetRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthUserGetResponse, _abc.Awaitable[_rpc_pb2.AuthUserGetResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def UserChangePassword(
-        self,
-        request: _rpc_pb2.AuthUserChangePasswordRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthUserChangePasswordResponse, _abc.Awaitable[_rpc_pb2.AuthUserChangePasswordResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def UserGrantRole(
-        self,
-        request: _rpc_pb2.AuthUserGrantRoleRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthUserGrantRoleResponse, _abc.Awaitable[_rpc_pb2.AuthUserGrantRoleResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def RoleAdd(
-        self,
-        request: _rpc_pb2.AuthRoleAddRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthRoleAddResponse, _abc.Awaitable[_rpc_pb2.AuthRoleAddResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def RoleGet(
-        self,
-        request: _rpc_pb2.AuthRoleGetRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthRoleGetResponse, _abc.Awaitable[_rpc_pb2.AuthRoleGetResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def RoleGrantPermission(
-        self,
-        request: _rpc_pb2.AuthRoleGrantPermissionRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthRoleGrantPermissionResponse, _abc.Awaitable[_rpc_pb2.AuthRoleGrantPermissionResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def RoleRevokePermission(
-        self,
-        request: _rpc_pb2.AuthRoleRevokePermissionRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthRoleRevokePermissionResponse, _abc.Awaitable[_rpc_pb2.AuthRoleRevokePermissionResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Authenticate(
-        self,
-        request: _rpc_pb2.AuthenticateRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.AuthenticateResponse, _abc.Awaitable[_rpc_pb2.AuthenticateResponse]]: ...
-
-def add_AuthServicer_to_server(servicer: AuthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
 class ClusterStub:
     """The members of the cluster. Tools that operate an etcd use it; the services do not."""
 
@@ -328,32 +150,6 @@ class ClusterAsyncStub(ClusterStub):
     MemberRemove: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberRemoveRequest, _rpc_pb2.MemberRemoveResponse]  # type: ignore[assignment]
     MemberList: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberListRequest, _rpc_pb2.MemberListResponse]  # type: ignore[assignment]
 
-class ClusterServicer(metaclass=_abc_1.ABCMeta):
-    """The members of the cluster. Tools that operate an etcd use it; the services do not."""
-
-    @_abc_1.abstractmethod
-    def MemberAdd(
-        self,
-        request: _rpc_pb2.MemberAddRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.MemberAddResponse, _abc.Awaitable[_rpc_pb2.MemberAddResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def MemberRemove(
-        self,
-        request: _rpc_pb2.MemberRemoveRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.MemberRemoveResponse, _abc.Awaitable[_rpc_pb2.MemberRemoveResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def MemberList(
-        self,
-        request: _rpc_pb2.MemberListRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.MemberListResponse, _abc.Awaitable[_rpc_pb2.MemberListResponse]]: ...
-
-def add_ClusterServicer_to_server(servicer: ClusterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
-
 class MaintenanceStub:
     """The state of one member."""
 
@@ -362,8 +158,6 @@ class MaintenanceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MaintenanceAsyncStub: ...
     Status: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]
-    Defragment: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]
-    """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]
     """Sends the member's whole store as a file, followed by its SHA-256."""
 
@@ -373,35 +167,5 @@ class MaintenanceAsyncStub(MaintenanceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]  # type: ignore[assignment]
-    Defragment: _aio.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]  # type: ignore[assignment]
-    """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
     Snapshot: _aio.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]  # type: ignore[assignment]
     """Sends the member's whole store as a file, followed by its SHA-256."""
-
-class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
-    """The state of one member."""
-
-    @_abc_1.abstractmethod
-    def Status(
-        self,
-        request: _rpc_pb2.StatusRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.StatusResponse, _abc.Awaitable[_rpc_pb2.StatusResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Defragment(
-        self,
-        request: _rpc_pb2.DefragmentRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_rpc_pb2.DefragmentResponse, _abc.Awaitable[_rpc_pb2.DefragmentResponse]]:
-        """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
-
-    @_abc_1.abstractmethod
-    def Snapshot(
-        self,
-        request: _rpc_pb2.SnapshotRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_rpc_pb2.SnapshotResponse], _abc.AsyncIterator[_rpc_pb2.SnapshotResponse]]:
-        """Sends the member's whole store as a file, followed by its SHA-256."""
-
-def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
