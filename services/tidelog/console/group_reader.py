@@ -9,17 +9,13 @@ from typing import Final
 
 from tidelog.client.admin.brokers import describe_log_dirs
 from tidelog.client.admin.groups import (
-    ANY_DURATION,
-    OPEN_STATES,
     SHARE,
     Group,
     ListedGroup,
     committed_offsets,
     committed_offsets_of_groups,
     describe_group,
-    describe_transaction,
     list_groups,
-    list_transactions,
 )
 from tidelog.client.admin.logs import fetch_batches
 from tidelog.client.admin.offsets import ShareOffset, describe_share_offsets, offsets_of_topics, start_offsets
@@ -32,17 +28,16 @@ from tidelog.console.readings import (
     GroupPartition,
     GroupReading,
     GroupRow,
-    OpenTransaction,
     SilentBrokers,
     TransactionList,
     unless_denied,
 )
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.configs import ConfigResourceType
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED
 from tidelog.model.topics import TopicPartition
-from tidelog.observe.cluster_reader import uncommitted_count
+from tidelog.observe.cluster_reader import ClusterReader, uncommitted_count
 from tidelog.observe.lag import (
     NO_LIMIT,
     Observation,
@@ -178,26 +173,9 @@ class GroupReader:
     def transactions(self, cluster: Cluster) -> TransactionList:
         """Returns the open transactions, those that have been open for the longest time first."""
         with self._silent.asking() as silent:
-            return self._transactions(cluster, silent)
-
-    def _transactions(self, cluster: Cluster, silent: set[int]) -> TransactionList:
-        listed = list_transactions(cluster, list(OPEN_STATES), ANY_DURATION, silent=silent)
-        found = []
-        for row in listed[:MAX_TRANSACTIONS]:
-            try:
-                transaction = describe_transaction(cluster, row.transactional_id)
-            except KafkaError as error:
-                if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired meanwhile
-                    continue
-                raise
-            if transaction.state in OPEN_STATES:
-                began_ms = transaction.start_time_ms
-                found.append(
-                    OpenTransaction(transaction, max(0, self._wall() - began_ms) if began_ms >= 0 else None)
-                )
-        found.sort(key=lambda each: -(each.age_ms or 0))
-        more_transactions = max(0, len(listed) - MAX_TRANSACTIONS)
-        return TransactionList(tuple(found), more_transactions, tuple(sorted(silent)))
+            found, more = ClusterReader(cluster, silent).open_transactions(self._wall(), MAX_TRANSACTIONS)
+            found.sort(key=lambda each: -(each.age_ms or 0))
+            return TransactionList(tuple(found), more, tuple(sorted(silent)))
 
     def _observe(
         self,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tidelog.client.admin.brokers import Quorum
-from tidelog.client.admin.groups import Group, ListedGroup, Transaction
+from tidelog.client.admin.groups import Group, ListedGroup
 from tidelog.client.admin.topics import ConfigEntry
 from tidelog.client.cluster import Broker, Partition
 from tidelog.client.errors import NoAnswerError, UnreachableError
@@ -19,6 +19,7 @@ from tidelog.console.core.isr_history import Change, IsrSample, Row
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.cluster_reader import OpenTransaction
 from tidelog.observe.lag import Forecast, Observation, urgency
 
 _NEEDED: Final[Mapping[ErrorCode, str]] = {
@@ -181,14 +182,6 @@ class GroupReading:
     denied: tuple[KafkaError, ...]
     uncommitted_count: int = 0
     """The partitions of its topics without a committed offset."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """An open transaction and its age in milliseconds, None if it is not known."""
-
-    transaction: Transaction
-    age_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 The chart's roll, `tidelog plan` and `tidelog doctor` use it. A partition can be written with acks=all while
 at least `min.insync.replicas` of its replicas are in sync, or all of them if it has fewer. A partition has a
 spare replica if it has more replicas than that. Then a broker may stop if enough other replicas are in sync.
-If it has none, its clients have to wait whenever one of its brokers is away.
+If it has none, its clients have to wait whenever one of its brokers is away. No I/O.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
-from tidelog.client.admin.topics import describe_topics_setting
-from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.admin.reassignments import PartitionKey
+from tidelog.client.cluster import Partition, Topic
 from tidelog.model.topics import effective_min_in_sync_replicas
 
 NAMED_PARTITIONS: Final = 3
@@ -94,22 +93,6 @@ def named(partitions: Collection[object]) -> str:
     shown = ", ".join(str(partition) for partition in list(partitions)[:NAMED_PARTITIONS])
     more = len(partitions) - NAMED_PARTITIONS
     return f"{shown} and {more} more" if more > 0 else shown
-
-
-MIN_ISR = "min.insync.replicas"
-
-
-def look_at_cluster(cluster: Cluster) -> tuple[frozenset[int], list[PartitionView]]:
-    """Returns the live brokers and the partitions.
-
-    Raises KafkaError, ClientError if one of the brokers does not answer.
-    """
-    live = frozenset(broker.broker_id for broker in cluster.describe().brokers)
-    views = [cluster.topics(seen_by=broker_id) for broker_id in sorted(live)]
-    names = {name for view in views for name in view}
-    min_isr = describe_topics_setting(cluster, names, MIN_ISR) if names else {}
-    adding = {key: move.adding for key, move in list_reassignments(cluster).items()}
-    return live, merge_views(views, {name: int(value or 1) for name, value in min_isr.items()}, adding)
 
 
 def merge_views(

@@ -1,24 +1,90 @@
-"""Takes snapshots of a cluster with a bounded number of requests."""
+"""Reads a running cluster for the console, the commands and the doctor: each reading is made in one place."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.admin.brokers import describe_log_dirs, describe_quorum
-from tidelog.client.admin.groups import SHARE, ListedGroup, committed_offsets, list_groups
+from tidelog.client.admin.groups import (
+    ANY_DURATION,
+    OPEN_STATES,
+    SHARE,
+    ListedGroup,
+    Transaction,
+    committed_offsets,
+    describe_transaction,
+    list_groups,
+    list_transactions,
+)
 from tidelog.client.admin.offsets import describe_share_offsets, offsets_of_topics, start_offsets
+from tidelog.client.admin.reassignments import list_reassignments
+from tidelog.client.admin.topics import describe_topics_setting
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import UnsupportedApiError
-from tidelog.kernel.instants import MonotonicMs
+from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition
+from tidelog.observe.availability import PartitionView, merge_views
 from tidelog.observe.rates import BrokerFacts, ClusterRates, GroupFacts, PartitionFacts, Snapshot
 
 MAX_GROUPS: Final = 100
 """The number of groups of a snapshot. Each needs two requests."""
+MIN_ISR: Final = "min.insync.replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """An open transaction and its age in milliseconds, None if it is not known."""
+
+    transaction: Transaction
+    age_ms: int | None
+
+
+class ClusterReader:
+    """The readings of a cluster. All calls block. They raise KafkaError and ClientError.
+
+    With a set `silent`, the brokers in it are not asked, and those that do not answer join it instead of
+    raising an error.
+    """
+
+    def __init__(self, cluster: Cluster, silent: set[int] | None = None) -> None:
+        self._cluster = cluster
+        self._silent = silent
+
+    def availability(self) -> tuple[frozenset[int], list[PartitionView]]:
+        """Returns the live brokers, all of which are asked, and the partitions as they see them together."""
+        live = frozenset(broker.broker_id for broker in self._cluster.describe().brokers)
+        views = [self._cluster.topics(seen_by=broker_id) for broker_id in sorted(live)]
+        return live, self.partitions_of(views)
+
+    def partitions_of(self, views: Sequence[Mapping[str, Topic]]) -> list[PartitionView]:
+        """Returns the partitions from the views of several brokers, as `merge_views` does."""
+        names = {name for view in views for name in view}
+        found = describe_topics_setting(self._cluster, names, MIN_ISR) if names else {}
+        min_isr = {name: int(value or 1) for name, value in found.items()}
+        adding = {key: move.adding for key, move in list_reassignments(self._cluster).items()}
+        return merge_views(views, min_isr, adding)
+
+    def open_transactions(self, now_ms: WallMs, limit: int) -> tuple[list[OpenTransaction], int]:
+        """Returns the open transactions in the order of their ids, and the number of those above `limit`."""
+        listed = list_transactions(self._cluster, list(OPEN_STATES), ANY_DURATION, silent=self._silent)
+        found: list[OpenTransaction] = []
+        for row in listed[:limit]:
+            try:
+                transaction = describe_transaction(self._cluster, row.transactional_id)
+            except KafkaError as error:
+                if error.code is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it has expired in between
+                    continue
+                raise
+            if transaction.state in OPEN_STATES:
+                began_ms = transaction.start_time_ms
+                age_ms = max(0, now_ms - began_ms) if began_ms >= 0 else None
+                found.append(OpenTransaction(transaction, age_ms))
+        return found, max(0, len(listed) - limit)
 
 
 def take_snapshot(

@@ -27,11 +27,11 @@ from tidelog.observe.availability import (
     endangered,
     interrupted,
     leaderless,
-    look_at_cluster,
     named,
     needed_reason,
     out_of_sync,
 )
+from tidelog.observe.cluster_reader import ClusterReader
 from tidelog.process.command_help import SuggestingGroup
 
 
@@ -281,7 +281,7 @@ def remove(broker_id: int) -> None:
 
 def read_state(cluster: Cluster) -> ClusterState:
     """Reads the state of a cluster. Raises KafkaError, ClientError if a registered broker does not answer."""
-    _, partitions = look_at_cluster(cluster)
+    _, partitions = ClusterReader(cluster).availability()
     standing = standing_of(cluster)
     directories = describe_log_dirs(cluster, standing.racks)
     usable: dict[int, int] = {}

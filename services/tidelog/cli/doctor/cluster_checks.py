@@ -13,7 +13,6 @@ from tidelog.cli.doctor.facts import (
     ClusterFacts,
     Finding,
     LogOffsets,
-    OpenTransaction,
     Registrations,
     State,
     Unseen,
@@ -35,6 +34,7 @@ from tidelog.kernel.instants import DAY_MS, HOUR_MS
 from tidelog.model.errors import meaning_of
 from tidelog.model.text import counted
 from tidelog.observe.availability import PartitionView, leaderless, named, out_of_sync
+from tidelog.observe.cluster_reader import OpenTransaction
 from tidelog.observe.number_texts import rough_duration, size_text
 
 AGEING: Final = 0.8
@@ -444,27 +444,28 @@ def check_transactions(
         unseen = [not_checked(check, Unseen(f"hanging transactions: {hanging.reason}", hanging.next_step))]
     else:
         found += [_hanging(producer) for producer in hanging]
-    for row in transactions:
-        age = rough_duration(row.open_ms)
-        name = shlex.quote(row.transactional_id)
-        logs = f"read the logs of its coordinator: tidelog transactions describe {name}"
-        if row.state != ONGOING:
-            if row.open_ms > max(ENDING_MS, row.timeout_ms + ENDING_MS):
-                text = f"{row.transactional_id} is in {row.state} and was begun {age} ago"
+    known = [(row.transaction, row.age_ms) for row in transactions if row.age_ms is not None]
+    for transaction, age_ms in known:
+        age, timeout_ms = rough_duration(age_ms), transaction.timeout_ms
+        name, quoted = transaction.transactional_id, shlex.quote(transaction.transactional_id)
+        logs = f"read the logs of its coordinator: tidelog transactions describe {quoted}"
+        if transaction.state != ONGOING:
+            if age_ms > max(ENDING_MS, timeout_ms + ENDING_MS):
+                text = f"{name} is in {transaction.state} and was begun {age} ago"
                 found.append(Finding(check, State.FAIL, text, logs))
-        elif row.open_ms > row.timeout_ms + ENDING_MS:
+        elif age_ms > timeout_ms + ENDING_MS:
             text = (
-                f"{row.transactional_id} has been open for {age}, longer than its timeout of "
-                f"{rough_duration(row.timeout_ms)}, and was not aborted"
+                f"{name} has been open for {age}, longer than its timeout of "
+                f"{rough_duration(timeout_ms)}, and was not aborted"
             )
             found.append(Finding(check, State.FAIL, text, logs))
-        elif row.open_ms > LONG_TRANSACTION_MS:
-            text = f"{row.transactional_id} has been open for {age}; read_committed readers wait for it"
-            step = f"read its producer's log, or abort it: tidelog transactions force-terminate {name}"
+        elif age_ms > LONG_TRANSACTION_MS:
+            text = f"{name} has been open for {age}; read_committed readers wait for it"
+            step = f"read its producer's log, or abort it: tidelog transactions force-terminate {quoted}"
             found.append(Finding(check, State.WARN, text, step))
     if found:
         return shortened([*found, *unseen])
-    text = f"no transaction is open for too long ({len(transactions)} open)"
+    text = f"no transaction is open for too long ({len(known)} open)"
     return [Finding(check, State.OK, text), *unseen]
 
 

@@ -11,7 +11,6 @@ from tidelog.cli.doctor.facts import (
     ClusterFacts,
     EtcdMember,
     LogOffsets,
-    OpenTransaction,
     Registrations,
     ServiceMetrics,
     Unseen,
@@ -28,18 +27,12 @@ from tidelog.cli.doctor.service_facts import (
 from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.client.admin.brokers import LogDir, describe_log_dirs
 from tidelog.client.admin.groups import (
-    ANY_DURATION,
-    OPEN_STATES,
     SHARE,
     ListedGroup,
-    ListedTransaction,
-    Transaction,
-    describe_transaction,
     list_groups,
-    list_transactions,
 )
 from tidelog.client.admin.offsets import offsets_at
-from tidelog.client.admin.reassignments import PartitionKey, list_reassignments
+from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import (
     ConfigResource,
     OffsetAt,
@@ -50,13 +43,13 @@ from tidelog.client.admin.topics import (
 from tidelog.client.admin.transactions import PartitionProducer, describe_producers, judged, transactions_of
 from tidelog.client.cluster import Broker, Cluster, Topic
 from tidelog.client.errors import ClientError, UnsupportedApiError
-from tidelog.kernel.instants import HOUR_MS
+from tidelog.kernel.instants import HOUR_MS, WallMs
 from tidelog.model.configs import ConfigResourceType
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_COMMITTED, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition
-from tidelog.observe.availability import MIN_ISR, PartitionView, merge_views, named
-from tidelog.observe.cluster_reader import next_offsets
+from tidelog.observe.availability import named
+from tidelog.observe.cluster_reader import ClusterReader, OpenTransaction, next_offsets
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.listeners import is_loopback_host
 
@@ -84,7 +77,7 @@ class FactReader:
     etcd_addresses: Sequence[str]
     tell: Callable[[str], None]
 
-    def read(self, now_ms: int) -> ClusterFacts:
+    def read(self, now_ms: WallMs) -> ClusterFacts:
         """Returns the facts. Raises KafkaError, ClientError if the cluster does not answer at all."""
         self.tell("brokers")
         brokers = self.cluster.describe().brokers
@@ -93,7 +86,7 @@ class FactReader:
         topics: dict[str, Topic] = self.cluster.topics()
         silent: dict[int, str] = {}
         views = self._of_each(brokers, silent, lambda broker_id: self.cluster.topics(seen_by=broker_id))
-        partitions = _seen(lambda: self._partitions(list(views.values())))
+        partitions = _seen(lambda: ClusterReader(self.cluster).partitions_of(list(views.values())))
         self.tell("settings")
         settings = self._of_each(brokers, silent, self._settings)
         unconfirmed = _seen(lambda: unconfirmed_topics(self.cluster, topics))
@@ -143,12 +136,6 @@ class FactReader:
             except (ClientError, KafkaError) as error:
                 silent[broker_id] = str(error)
         return found
-
-    def _partitions(self, views: Sequence[Mapping[str, Topic]]) -> list[PartitionView]:
-        names = {name for view in views for name in view}
-        min_isr = describe_topics_setting(self.cluster, names, MIN_ISR) if names else {}
-        adding = {key: move.adding for key, move in list_reassignments(self.cluster).items()}
-        return merge_views(views, {name: int(value or 1) for name, value in min_isr.items()}, adding)
 
     def _directories(self, broker_id: int) -> list[LogDir]:
         return describe_log_dirs(self.cluster, [broker_id])
@@ -231,24 +218,14 @@ class FactReader:
         return {(place.topic, place.partition): offset for place, offset in offsets.items()}
 
     def _transactions(
-        self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: int
+        self, offsets: Mapping[PartitionKey, LogOffsets] | Unseen, now_ms: WallMs
     ) -> tuple[list[OpenTransaction] | Unseen, list[PartitionProducer] | Unseen]:
         """Returns the open transactions of the coordinators, and those that only the partitions know."""
         places: list[TopicPartition] | Unseen = offsets if isinstance(offsets, Unseen) else _waiting(offsets)
         before = self._producers(places)
-        listed = _seen(lambda: list_transactions(self.cluster, list(OPEN_STATES), ANY_DURATION))
-        if isinstance(listed, Unseen):
-            return listed, listed
-        known = _seen(lambda: self._described(listed[:MAX_TRANSACTIONS]))
-        if isinstance(known, Unseen):
-            return known, known
-        found = [
-            OpenTransaction(
-                row.transactional_id, row.state, max(0, now_ms - row.start_time_ms), row.timeout_ms
-            )
-            for row in known
-            if row.state in OPEN_STATES and row.start_time_ms >= 0
-        ]
+        found = _seen(lambda: ClusterReader(self.cluster).open_transactions(now_ms, MAX_TRANSACTIONS)[0])
+        if isinstance(found, Unseen):
+            return found, found
         return found, before if isinstance(before, Unseen) else self._hanging(before)
 
     def _hanging(self, before: Sequence[PartitionProducer]) -> list[PartitionProducer] | Unseen:
@@ -273,17 +250,6 @@ class FactReader:
                 "'tidelog transactions find-hanging' shows the transactions that they may know",
             )
         return list(found.hanging)
-
-    def _described(self, listed: Sequence[ListedTransaction]) -> list[Transaction]:
-        """Returns the transactions that were listed, with their states of now."""
-        found: list[Transaction] = []
-        for row in listed:
-            try:
-                found.append(describe_transaction(self.cluster, row.transactional_id))
-            except KafkaError as error:
-                if error.code is not ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:  # it expired in between
-                    raise
-        return found
 
     def _producers(self, places: Collection[TopicPartition] | Unseen) -> list[PartitionProducer] | Unseen:
         """Returns the producers in a transaction that the leaders of partitions remember."""

@@ -149,7 +149,7 @@ def command(
                 lambda part: status.update(f"reading {part}"),
             )
             now_s = time.time()
-            findings = findings_of(reader.read(int(now_s * 1000)), now_s)
+            findings = findings_of(reader.read(WallMs(int(now_s * 1000))), now_s)
     if local is not None:
         findings += shortened(_stranded(local))
     report(findings)

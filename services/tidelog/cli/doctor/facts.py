@@ -14,6 +14,7 @@ from tidelog.client.admin.brokers import LogDir
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.transactions import PartitionProducer
 from tidelog.observe.availability import PartitionView
+from tidelog.observe.cluster_reader import OpenTransaction
 
 ALL_WELL: Final = 0
 WARNINGS: Final = 1
@@ -43,16 +44,6 @@ class LogOffsets:
     last_stable_offset: int
     is_deleted: bool
     """Whether retention deletes records (`cleanup.policy`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that has begun and not ended. Times are in milliseconds."""
-
-    transactional_id: str
-    state: str
-    open_ms: int
-    timeout_ms: int
 
 
 class OfflineReplica(NamedTuple):

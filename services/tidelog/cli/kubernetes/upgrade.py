@@ -51,7 +51,7 @@ from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments, 
 from tidelog.client.admin.reassignments import elect_preferred_leaders, standing_of
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
-from tidelog.observe.availability import look_at_cluster
+from tidelog.observe.cluster_reader import ClusterReader
 
 _GONE_TIMEOUT_S: Final = 120.0
 _DRAIN_ROUNDS: Final = 5
@@ -352,7 +352,7 @@ def look(release: Release, entrances: Entrances) -> Finished | Wait | Replace:
     for way in entrances.ways("tidelog-roll", ASK_TIMEOUT_S):
         try:
             with way() as cluster:
-                views.append(ReleaseView(brokers, *look_at_cluster(cluster)))
+                views.append(ReleaseView(brokers, *ClusterReader(cluster).availability()))
         except (ClientError, KafkaError) as error:
             silence = str(error)
             continue

@@ -32,7 +32,6 @@ from tidelog.cli.doctor.facts import (
     Finding,
     LogOffsets,
     OfflineReplica,
-    OpenTransaction,
     Registrations,
     ServiceMetrics,
     State,
@@ -54,6 +53,7 @@ from tidelog.kernel.instants import DAY_MS, HOUR_MS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.observe.availability import PartitionView
+from tidelog.observe.cluster_reader import OpenTransaction
 
 GIB = 1024**3
 KEY = ("t", 0)
@@ -233,14 +233,18 @@ def test_the_type_of_a_group_that_does_not_commit_as_consumers_do_is_named() -> 
     assert texts[3] == "not checked: share group d: gone"
 
 
+def opened(name: str, state: str, age_ms: int, timeout_ms: int) -> OpenTransaction:
+    return OpenTransaction(Transaction(name, 7, 0, state, timeout_ms, 0, ()), age_ms)
+
+
 @pytest.mark.parametrize(
     ("transaction", "state"),
     [
-        (OpenTransaction("x", "Ongoing", 10_000, 60_000), State.OK),
-        (OpenTransaction("x", "Ongoing", 6 * 60_000, 900_000), State.WARN),
-        (OpenTransaction("x", "Ongoing", 200_000, 60_000), State.FAIL),
-        (OpenTransaction("x", "PrepareCommit", 30_000, 60_000), State.OK),
-        (OpenTransaction("x", "PrepareAbort", 200_000, 60_000), State.FAIL),
+        (opened("x", "Ongoing", 10_000, 60_000), State.OK),
+        (opened("x", "Ongoing", 6 * 60_000, 900_000), State.WARN),
+        (opened("x", "Ongoing", 200_000, 60_000), State.FAIL),
+        (opened("x", "PrepareCommit", 30_000, 60_000), State.OK),
+        (opened("x", "PrepareAbort", 200_000, 60_000), State.FAIL),
     ],
 )
 def test_stuck_transactions(transaction: OpenTransaction, state: State) -> None:
@@ -259,7 +263,7 @@ def test_each_hanging_transaction_has_the_command_that_aborts_it() -> None:
 
 
 def test_the_name_in_a_command_is_one_word_of_the_shell() -> None:
-    finding = the(check_transactions([OpenTransaction("a b", "Ongoing", 6 * 60_000, 900_000)], []))
+    finding = the(check_transactions([opened("a b", "Ongoing", 6 * 60_000, 900_000)], []))
     assert finding.next_step.endswith(" force-terminate 'a b'")
 
 
