@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.broker.cluster.controller_connection import ControllerConnection
-from tidelog.broker.cluster.current_settings import (
+from tidelog.broker.cluster.view import (
+    BrokerIdentity,
     CurrentSettings,
+    MetadataView,
 )
-from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.hosting import CommandReceiver, Hosting

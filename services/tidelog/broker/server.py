@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import (
+from tidelog.broker.cluster.view import (
     log_config,
     warn_of_settings_without_effect,
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.broker.hosting.housekeeping import Housekeeping
 from tidelog.broker.hosting.log_cleaner import LogCleaner
 from tidelog.broker.log.log_config import LogConfig

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterlab.controllers import Cluster, acl_entry
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import MetadataView
 from tidelog.broker.security.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.state import ChangeSet, ClusterState

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 import tidelog
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.group_settings import BOUNDS, GROUP_SETTINGS, broker_synonym

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from tidelog.broker.cluster.metadata_view import BrokerIdentity
+from tidelog.broker.cluster.view import BrokerIdentity
 from tidelog.broker.requests.request import RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

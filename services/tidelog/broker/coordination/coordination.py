@@ -19,8 +19,7 @@ from uuid import UUID
 import structlog
 
 from tidelog.broker.cluster.controller_connection import ControllerConnection
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings, MetadataView
 from tidelog.broker.coordination.attachment import Attachment, ShardCall, ShardReads, size_bytes
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.markers import MarkerWriter

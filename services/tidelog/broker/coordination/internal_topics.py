@@ -15,8 +15,7 @@ from typing import Final, cast
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import (

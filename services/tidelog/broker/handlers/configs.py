@@ -58,8 +58,7 @@ from tidelog.wire.messages.list_config_resources import (
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.requests.request import RequestContext
     from tidelog.settings.broker_settings import BrokerSettings
 

@@ -19,7 +19,7 @@ from tidelog.wire.messages.list_groups import ListGroupsResponse
 from tidelog.wire.messages.list_transactions import ListTransactionsResponse
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import MetadataView
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.requests.request import RequestContext

@@ -23,7 +23,7 @@ from tidelog.wire.messages.create_topics import (
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.view import CurrentSettings
     from tidelog.broker.requests.request import RequestContext
 
 _FIRST_VERSION_WITH_CONFIGS = 5

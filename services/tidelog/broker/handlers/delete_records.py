@@ -28,7 +28,7 @@ from tidelog.wire.messages.delete_records import (
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import MetadataView
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory

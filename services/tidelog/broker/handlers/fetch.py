@@ -16,8 +16,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView, closest_replica
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView, closest_replica
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.segment import FileRange

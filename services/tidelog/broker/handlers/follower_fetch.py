@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView, is_rack_aware
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView, is_rack_aware
 from tidelog.broker.handlers.fetch import (
     FIRST_VERSION_WITH_LEADERS,
     MOVED,

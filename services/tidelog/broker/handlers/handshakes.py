@@ -36,7 +36,7 @@ from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHands
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
 
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import MetadataView
     from tidelog.broker.requests.request import Authentication, RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")

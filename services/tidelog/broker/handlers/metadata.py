@@ -42,8 +42,7 @@ from tidelog.wire.messages.metadata import (
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.requests.request import RequestContext
 
 _FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4

@@ -23,8 +23,7 @@ from concurrent.futures import Executor
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.coordination.verification import Verification
 from tidelog.broker.handlers.transaction_verification import (
     TransactionalBatch,

@@ -54,8 +54,7 @@ from tidelog.wire.messages.renew_delegation_token import (
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.requests.request import Answer, Reply, RequestContext
     from tidelog.broker.security.authorizer import Authorizer
     from tidelog.kernel.clock import Clock

@@ -12,8 +12,7 @@ from itertools import repeat
 from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.requests.request import PARKED, Answer, Reply, RequestContext, RequestSource

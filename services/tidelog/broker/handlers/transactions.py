@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.coordination.markers import Errors
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions

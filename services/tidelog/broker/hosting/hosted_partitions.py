@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import MetadataView
 from tidelog.broker.hosting.hosting_state import SETTLING, STATES, HostingMachine, HostingState
 from tidelog.broker.hosting.replica import Replica
 from tidelog.kernel.machine import Machine, Transition

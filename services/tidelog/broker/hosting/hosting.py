@@ -11,8 +11,7 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings, log_config
-from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings, MetadataView, log_config
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import HostingState
 from tidelog.broker.hosting.log_cleaner import LogCleaner

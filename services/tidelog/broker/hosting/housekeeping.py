@@ -16,7 +16,7 @@ from tidelog.log_format.batches import TornLogError
 from tidelog.model.errors import KafkaError
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.view import CurrentSettings
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.hosting.log_cleaner import LogCleaner
     from tidelog.broker.hosting.replica import Replica

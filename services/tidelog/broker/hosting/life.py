@@ -18,8 +18,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import BrokerIdentity
+    from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings
     from tidelog.broker.log.log_directory import LogDirectory
 
 GRACE_MS: Final = 5_000

@@ -44,7 +44,7 @@ from tidelog.settings.setting import LONG_MAX
 from tidelog.settings.topic_settings import TopicSettings
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.view import CurrentSettings
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.hosting.replica import Replica
     from tidelog.broker.log.log_directory import LogDirectory

@@ -19,7 +19,7 @@ from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+    from tidelog.broker.cluster.view import BrokerIdentity, MetadataView
 
 LOOK_INTERVAL_MS: Final = 200
 READS_AT_A_TIME: Final = 64

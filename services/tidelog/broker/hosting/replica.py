@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from tidelog.broker.cluster.current_settings import append_rules, log_config
+from tidelog.broker.cluster.view import append_rules, log_config
 from tidelog.broker.hosting.hosting_state import SETTLING, HostingMachine
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.directory_files import LogStorageError

@@ -49,8 +49,7 @@ from tidelog.wire.api_keys import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
 
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.net.bearer_tokens import BearerTokens
     from tidelog.broker.net.connection import Connection
     from tidelog.kernel.clock import Clock

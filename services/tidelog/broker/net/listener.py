@@ -23,7 +23,7 @@ from tidelog.model.fair_budget import NO_LIMIT, FairBudget
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    from tidelog.broker.cluster.current_settings import CurrentSettings
+    from tidelog.broker.cluster.view import CurrentSettings
     from tidelog.broker.net.authentication import Authenticator
     from tidelog.broker.security.client_quotas import ClientQuotas
     from tidelog.kernel.timer import Timer

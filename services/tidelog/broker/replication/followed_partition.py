@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings, MetadataView
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.roles import FetchState
 from tidelog.broker.replication.fetch_wire import FetchPosition, FetchPositionKey

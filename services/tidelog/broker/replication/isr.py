@@ -24,7 +24,7 @@ from typing import Final
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.partition.events import IsrCheckDue, IsrRefused, IsrState, IsrWritten, ProposeIsr

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.broker.net.socket_io import BufferPool
 from tidelog.broker.net.tls import TlsFileError, client_context
 from tidelog.broker.replication.leader_connection import (

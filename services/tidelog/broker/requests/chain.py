@@ -40,8 +40,7 @@ from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.parts import BrokerParts
     from tidelog.broker.requests.request import Answer, RequestContext

@@ -19,8 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import is_rack_aware
+from tidelog.broker.cluster.view import CurrentSettings, is_rack_aware
 from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.requests.request import RequestContext
 from tidelog.kernel.instants import MonotonicMs

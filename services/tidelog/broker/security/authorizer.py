@@ -13,7 +13,7 @@ from tidelog.broker.security.access import Access
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import MetadataView
     from tidelog.broker.requests.request import RequestContext, RequestSource
 
 OnDenied = Callable[["RequestContext", AclOperation, ResourceType, str], None]

@@ -24,8 +24,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from tidelog.broker.cluster.current_settings import CurrentSettings
-    from tidelog.broker.cluster.metadata_view import MetadataView
+    from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.requests.request import EncodedBody, Reply, RequestCharge, RequestContext
     from tidelog.broker.security.client_quotas import ClientQuotas
     from tidelog.broker.security.security_snapshot import SecuritySnapshot

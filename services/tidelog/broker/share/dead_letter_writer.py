@@ -20,8 +20,7 @@ from typing import Final, cast
 
 import structlog
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.net.socket_io import BufferPool

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import MetadataView
 from tidelog.broker.requests.request import RequestContext
 from tidelog.broker.security.acl_index import AclIndex, Address
 from tidelog.broker.security.authorizer import Authorizer

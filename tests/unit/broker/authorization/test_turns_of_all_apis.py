@@ -9,8 +9,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.coordination.coordination import NamedRequest
 from tidelog.broker.requests.apis import APIS
 from tidelog.broker.requests.chain import guarded

@@ -11,8 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import CurrentSettings, MetadataView
 from tidelog.broker.net import authentication
 from tidelog.broker.net.authentication import Authenticator, ConnectionAuthentication, Phase, Step
 from tidelog.broker.net.connection import CLOSED_GATE

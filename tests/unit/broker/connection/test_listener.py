@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.broker.net import connection as connection_module
 from tidelog.broker.net import listener as listener_module
 from tidelog.broker.net.connection import Connection

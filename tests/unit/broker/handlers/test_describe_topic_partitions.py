@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import OTHER_BROKER_ID, InMemoryBroker
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import MetadataView
 from tidelog.broker.security.judging import TOPIC_OPERATIONS
 from tidelog.model.errors import ErrorCode
 from tidelog.rpc.broker_commands import DeletedTopic, TopicState, UpdateMetadata

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.broker.cluster.metadata_view import MetadataView
+from tidelog.broker.cluster.view import MetadataView
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions, Role
 from tidelog.broker.hosting.hosting_state import STATES, HostingState
 from tidelog.broker.hosting.replica import Replica

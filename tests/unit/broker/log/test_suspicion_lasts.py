@@ -9,8 +9,7 @@ from typing import cast
 import pytest
 
 from tidelog.broker.cluster.controller_connection import ControllerConnection
-from tidelog.broker.cluster.current_settings import CurrentSettings
-from tidelog.broker.cluster.metadata_view import BrokerIdentity
+from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings
 from tidelog.broker.hosting import life as life_module
 from tidelog.broker.hosting.life import BrokerLife
 from tidelog.broker.log import log_directory as log_directory_module

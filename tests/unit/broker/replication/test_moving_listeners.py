@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import make_context
-from tidelog.broker.cluster.current_settings import CurrentSettings
+from tidelog.broker.cluster.view import CurrentSettings
 from tidelog.broker.handlers.fetch import FetchHandler
 from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 from tidelog.model.brokers import BrokerRegistration, Endpoint

@@ -7,7 +7,7 @@ import uuid
 from typing import Any, cast
 
 from brokerlab.replicating_brokers import until
-from tidelog.broker.cluster.metadata_view import BrokerIdentity, MetadataView
+from tidelog.broker.cluster.view import BrokerIdentity, MetadataView
 from tidelog.broker.hosting.readiness import BrokerReadiness
 from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.metadata.store import KeyValue, MetadataStore, StoreUnavailableError
