@@ -22,10 +22,10 @@ from tidelog.broker.log.segment_indexes import aborted_transaction
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
 from tidelog.log_format.directory import MetaProperties
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.log_format.leader_epochs import LeaderEpochs
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import end_transaction_marker
 

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from tidelog.log_format.directory import CorruptFileError
+from tidelog.records.aborted import AbortedTransaction
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
 TIME_ENTRY: Final = struct.Struct(">qi")
@@ -30,18 +31,6 @@ _HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 """The fields of a SnapshotEntry, in its order."""
-
-
-class AbortedTransaction(NamedTuple):
-    """An entry of the index. `last_offset` is the offset of the marker.
-
-    Every transaction that began below `last_stable_offset` had ended when the marker was written.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
 
 
 def encode_aborted_transactions(entries: Iterable[AbortedTransaction]) -> bytes:

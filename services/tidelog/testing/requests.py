@@ -8,7 +8,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.requests.apis import APIS
 from tidelog.client.handshake import api_key_of
@@ -16,10 +16,10 @@ from tidelog.client.partitioners import partition_for_key
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.protocol_values import READ_COMMITTED
-from tidelog.records.batch import iterate_headers
+from tidelog.records.aborted import visible_batches
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record as BatchRecord
-from tidelog.records.record import end_transaction_marker, iterate_records
+from tidelog.records.record import iterate_records
 from tidelog.settings.setting_description import ConfigSource
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
@@ -566,17 +566,11 @@ def _committed(
     """Returns the records from `offset` on, without markers and aborted transactions, and the offset after
     the batches.
     """
-    raw: Any = data.records or b""  # decoded responses hold views
-    aborted = sorted((row.first_offset, row.producer_id) for row in data.aborted_transactions or ())
-    open_aborts: set[int] = set()
+    raw = memoryview(data.records or b"")  # type: ignore[arg-type]  # decoded responses hold views
+    aborted = [(row.first_offset, row.producer_id) for row in data.aborted_transactions or ()]
     records: list[Record] = []
-    for position, header in iterate_headers(raw):
-        while aborted and aborted[0][0] <= header.last_offset:
-            open_aborts.add(aborted.pop(0)[1])
-        if header.is_control:
-            if end_transaction_marker(raw, position) is not None:
-                open_aborts.discard(header.producer_id)
-        elif not (header.is_transactional and header.producer_id in open_aborts):
+    for position, header, is_visible in visible_batches(raw, aborted, checks_crc=False):
+        if is_visible:
             records.extend(
                 Record(topic, partition, record.offset, record.timestamp, *record[2:5])
                 for record in iterate_records(raw, position)

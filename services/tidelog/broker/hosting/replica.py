@@ -65,11 +65,11 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
 from tidelog.broker.partition.roles import FetchState
 from tidelog.kernel.instants import MonotonicMs, WallMs
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import (
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,

@@ -44,8 +44,8 @@ from tidelog.log_format.directory import (
     CorruptFileError,
     is_orphan,
 )
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.log_format.leader_epochs import LeaderEpochs
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader, EndTransactionMarker, known_max_timestamp
 from tidelog.records.record import end_transaction_marker
 

@@ -38,9 +38,9 @@ from tidelog.log_format.entries import (
     ABORTED_VERSION,
     OFFSET_ENTRY,
     TIME_ENTRY,
-    AbortedTransaction,
     decode_aborted_transactions,
 )
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import NO_TIMESTAMP
 
 SPILL_ENTRIES: Final = 512

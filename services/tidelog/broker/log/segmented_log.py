@@ -33,8 +33,8 @@ from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.batches import TornLogError
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader, known_max_timestamp
 
 PLACES_REMEMBERED: Final = 64

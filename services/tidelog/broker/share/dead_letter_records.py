@@ -20,12 +20,11 @@ from tidelog.broker.hosting.replica import Replica
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.share.deliveries import DeadLetters
-from tidelog.broker.share.log_reader import AbortedByProducer
 from tidelog.kernel.instants import WallMs
 from tidelog.log_format.batches import TornLogError
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model import dead_letters
 from tidelog.model.protocol_values import READ_COMMITTED
+from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     BatchHeader,
@@ -134,7 +133,7 @@ async def read_letters(
                 if shorter is None:
                     break
                 file_range = shorter
-            aborted = AbortedByProducer(found)
+            aborted = AbortedBatches(found)
             read = await loop.run_in_executor(
                 record_walks, _decode, file_range, left, aborted, max_bytes - size_bytes, copies
             )
@@ -153,7 +152,7 @@ async def read_letters(
 def _decode(
     file_range: FileRange,
     wanted: Sequence[DeadLetters],
-    aborted: AbortedByProducer,
+    aborted: AbortedBatches,
     max_bytes: int,
     copies: bool,
 ) -> ReadLetters:
@@ -169,7 +168,7 @@ def _decode(
         while at < len(wanted) and wanted[at].last < header.base_offset:
             at += 1
         in_batch = list(takewhile(partial(_begins_in, header), islice(wanted, at, None)))
-        if not in_batch or header.is_control or aborted.has(header):
+        if not in_batch or header.is_control or header in aborted:
             continue
         for letter in _letters(data[position : position + header.size_bytes], header, in_batch, copies):
             letters.append(letter)

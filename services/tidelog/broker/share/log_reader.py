@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from tidelog.broker.hosting.replica import Replica
@@ -22,9 +20,8 @@ from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBa
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.kernel.instants import MonotonicMs
 from tidelog.log_format.batches import TornLogError, scan_headers
-from tidelog.log_format.entries import AbortedTransaction
 from tidelog.model.protocol_values import READ_COMMITTED
-from tidelog.records.batch import BatchHeader
+from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 
 MAX_BATCHES: Final = 1_000
 """The most batches whose headers one read looks at, about 10 ms of work."""
@@ -91,7 +88,7 @@ def acquire(
                     return None
                 file_range = shorter
             batches = _Batches(
-                file_range, AbortedByProducer(found), max_bytes, at_least_one_batch=at_least_one_batch
+                file_range, AbortedBatches(found), max_bytes, at_least_one_batch=at_least_one_batch
             )
             acquired = core.acquire(wanted, batches, now_ms, limits)
             if acquired:
@@ -109,30 +106,6 @@ def acquire(
     return None
 
 
-class AbortedByProducer:
-    """Aborted transactions, to find the one of a batch without a look at all of them."""
-
-    __slots__ = ("_by_producer",)
-
-    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        self._by_producer: dict[int, list[AbortedTransaction]] = {}
-        for found in aborted:  # those of one producer follow each other, so their markers are in order
-            self._by_producer.setdefault(found.producer_id, []).append(found)
-
-    def has(self, header: BatchHeader) -> bool:
-        """Returns whether the batch belongs to one of the transactions."""
-        if not header.is_transactional:
-            return False
-        of_producer = self._by_producer.get(header.producer_id)
-        if of_producer is None:
-            return False
-        at = bisect_left(of_producer, header.base_offset, key=_LAST_OFFSET)
-        return at < len(of_producer) and of_producer[at].first_offset <= header.base_offset
-
-
-_LAST_OFFSET: Final = attrgetter("last_offset")
-
-
 class _Batches:
     """The batches of a range, at most `max_bytes`. Iterating walks over their headers."""
 
@@ -141,7 +114,7 @@ class _Batches:
     def __init__(
         self,
         file_range: FileRange,
-        aborted: AbortedByProducer,
+        aborted: AbortedBatches,
         max_bytes: int,
         *,
         at_least_one_batch: bool,
@@ -160,7 +133,7 @@ class _Batches:
             end = position + header.size_bytes
             if end - begin > self._max_bytes and (self.placed or not self._at_least_one_batch):
                 return
-            is_deliverable = not header.is_control and not self._aborted.has(header)
+            is_deliverable = not header.is_control and header not in self._aborted
             batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
             self.placed.append(_PlacedBatch(position, end, batch))
             yield batch

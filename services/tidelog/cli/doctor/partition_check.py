@@ -41,11 +41,11 @@ from tidelog.log_format.directory import (
 from tidelog.log_format.entries import (
     OFFSET_ENTRY,
     TIME_ENTRY,
-    AbortedTransaction,
     decode_aborted_transactions,
     decode_snapshot,
 )
 from tidelog.log_format.leader_epochs import LeaderEpochs
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     NO_PRODUCER_ID,

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.core.consuming.records import iterate_visible
 from tidelog.console.core.decoded import Decode, DecodedRecord
 from tidelog.console.core.record_query import RecordFilter
 from tidelog.console.core.record_text import ShownRecord, show_record
 from tidelog.kernel.instants import MonotonicMs
+from tidelog.records.aborted import visible_batches
 from tidelog.records.record import Record, iterate_records
 
 MIB: Final = 1024 * 1024
@@ -146,7 +146,7 @@ class RecordScan:
     ) -> None:
         share = len(self.found) + self._share
         skipped = 0
-        for start, header, is_visible in iterate_visible(raw, list(reversed(aborted))):
+        for start, header, is_visible in visible_batches(raw, aborted):
             if is_visible:
                 for record in iterate_records(raw, start, max_headers=MAX_HEADERS):
                     if record.offset < self.positions[index]:

@@ -8,7 +8,6 @@ end in zeros or within an entry, so everything after the last valid entry is ign
 from __future__ import annotations
 
 import struct
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
@@ -33,6 +32,7 @@ from tidelog.log_format.entries import OFFSET_ENTRY, TIME_ENTRY
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.storage import FileEntry, Storage, is_local
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BatchHeader
 
 READ_COMMITTED: Final = "read_committed"
@@ -68,17 +68,6 @@ class SegmentFile:
 
 
 @dataclass(frozen=True, slots=True)
-class AbortedRange:
-    """Transactional batches of this producer with a base offset in the range, including both ends, are
-    aborted. `last_offset` is the marker's offset.
-    """
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartitionLog:
     """The readable part of one replica's log: from `start_offset` to before `end_offset`.
 
@@ -97,7 +86,7 @@ class PartitionLog:
     last_stable_offset: int
     leader_epochs: tuple[tuple[int, int], ...]
     segments: tuple[SegmentFile, ...]
-    aborted: tuple[AbortedRange, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
     isolation_level: str = READ_COMMITTED
     is_compacted: bool = field(default=False, compare=False)
 
@@ -119,7 +108,7 @@ class PartitionLog:
             and (segment.next_base_offset is None or segment.next_base_offset > start)
         )
 
-    def aborted_in(self, start: int, end: int) -> tuple[AbortedRange, ...]:
+    def aborted_in(self, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         return tuple(
             aborted for aborted in self.aborted if aborted.first_offset < end and aborted.last_offset >= start
         )
@@ -153,24 +142,6 @@ class OffsetsMissingError(PipelineError):
 
 def by_name(logs: Iterable[PartitionLog]) -> dict[tuple[str, int], PartitionLog]:
     return {(log.topic, log.partition): log for log in logs}
-
-
-class AbortedBatches:
-    """Ranges of aborted batches. Ranges of one producer do not overlap. Markers are not included, because
-    they are not records.
-    """
-
-    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
-        self._ranges: dict[int, list[AbortedRange]] = {}
-        for one in sorted(ranges, key=lambda one: one.first_offset):
-            self._ranges.setdefault(one.producer_id, []).append(one)
-
-    def __contains__(self, header: BatchHeader) -> bool:
-        if not header.is_transactional or header.is_control:
-            return False
-        ranges = self._ranges.get(header.producer_id, [])
-        at = bisect_right(ranges, header.base_offset, key=lambda one: one.first_offset) - 1
-        return at >= 0 and header.base_offset <= ranges[at].last_offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ import pyarrow as pa
 from tidelog.log_format.batches import header_problem
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.log_files import (
-    AbortedBatches,
-    AbortedRange,
     Longs,
     OffsetsMissingError,
     PartitionLog,
@@ -24,6 +22,7 @@ from tidelog.pipeline.segments.log_files import (
     time_entries,
 )
 from tidelog.pipeline.segments.storage import Storage, is_local
+from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     BatchHeader,
@@ -57,7 +56,7 @@ class Slice:
     size_bytes: int
     is_newest: bool
     is_last: bool = True
-    aborted: tuple[AbortedRange, ...] = ()
+    aborted: tuple[AbortedTransaction, ...] = ()
 
     @property
     def length_bytes(self) -> int:

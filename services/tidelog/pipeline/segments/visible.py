@@ -44,7 +44,6 @@ from tidelog.pipeline.segments.log_files import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     UNKNOWN_HIGH_WATERMARK,
-    AbortedRange,
     PartitionLog,
     ReplicaDirectory,
     SegmentFile,
@@ -54,6 +53,7 @@ from tidelog.pipeline.segments.log_files import (
     scan_batches,
 )
 from tidelog.pipeline.segments.storage import FileEntry, Storage
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BatchHeader, EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
@@ -72,7 +72,7 @@ class OpenTransactions:
             for producer_id, first_offset in {e.producer_id: e.txn_first_offset for e in snapshot}.items()
             if first_offset >= 0
         }
-        self.aborted: list[AbortedRange] = []
+        self.aborted: list[AbortedTransaction] = []
 
     def copy(self) -> OpenTransactions:
         same = OpenTransactions()
@@ -87,7 +87,15 @@ class OpenTransactions:
                 return
             first_offset = self._first_offsets.pop(header.producer_id, None)
             if first_offset is not None and not marker.is_commit:
-                self.aborted.append(AbortedRange(header.producer_id, first_offset, header.last_offset))
+                marker_offset = header.last_offset
+                self.aborted.append(
+                    AbortedTransaction(
+                        header.producer_id,
+                        first_offset,
+                        marker_offset,
+                        min(self._first_offsets.values(), default=marker_offset + 1),
+                    )
+                )
         elif header.is_transactional:
             self._first_offsets.setdefault(header.producer_id, header.base_offset)
 
@@ -285,7 +293,7 @@ def _leader_epochs(storage: Storage, entry: FileEntry | None) -> tuple[tuple[int
 class _End(NamedTuple):
     high_watermark: int
     last_stable_offset: int
-    aborted: tuple[AbortedRange, ...]
+    aborted: tuple[AbortedTransaction, ...]
 
 
 def _uncommitted_end(storage: Storage, segments: Sequence[SegmentFile], high_watermark: int) -> _End:
@@ -337,9 +345,9 @@ def _committed_end(
     _seen[identity[0]] = _Seen(identity, end, transactions.copy())
     first_open = transactions.first_offset()
     last_stable_offset = end if first_open is None else min(end, first_open)
-    aborted = set(_indexed_aborts(storage, segments)) | set(transactions.aborted)
+    aborted = {one.last_offset: one for one in (*_indexed_aborts(storage, segments), *transactions.aborted)}
     visible = sorted(
-        (one for one in aborted if one.first_offset < last_stable_offset),
+        (one for one in aborted.values() if one.first_offset < last_stable_offset),
         key=lambda one: (one.first_offset, one.producer_id),
     )
     return _End(end, last_stable_offset, tuple(visible))
@@ -386,19 +394,18 @@ def _replay(
     return reached if is_last else end
 
 
-def _indexed_aborts(storage: Storage, segments: Sequence[SegmentFile]) -> list[AbortedRange]:
-    found: list[AbortedRange] = []
+def _indexed_aborts(storage: Storage, segments: Sequence[SegmentFile]) -> list[AbortedTransaction]:
+    found: list[AbortedTransaction] = []
     for segment in segments:
         if segment.transaction_index_path is None:
             continue
         data = storage.read(segment.transaction_index_path)
         whole = len(data) - len(data) % ABORTED_ENTRY.size  # the writer may be within an entry
         try:
-            entries = decode_aborted_transactions(data[:whole], segment.base_offset)
+            found += decode_aborted_transactions(data[:whole], segment.base_offset)
         except CorruptFileError as error:
             raise PipelineError(
                 f"{segment.transaction_index_path} cannot be read ({error}): copy the directory again, or"
                 f" start its broker, which rebuilds the index"
             ) from error
-        found += [AbortedRange(one.producer_id, one.first_offset, one.last_offset) for one in entries]
     return found

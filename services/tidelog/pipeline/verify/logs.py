@@ -21,7 +21,6 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.log_files import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    AbortedBatches,
     PartitionLog,
     SegmentFile,
     batch_position,
@@ -31,8 +30,7 @@ from tidelog.pipeline.segments.log_files import (
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.verify.log_reader import Epochs, LogExtent, Partition, SeenBatch, Span
-from tidelog.records.batch import iterate_headers
-from tidelog.records.record import end_transaction_marker
+from tidelog.records.aborted import AbortedBatches, visible_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -215,24 +213,12 @@ class BrokerBatches:
                     cluster, described, partition, offset, isolation_level=self.isolation_level
                 )
                 before = offset
-                for batch in _seen(page.data, list(page.aborted)):
-                    offset = max(offset, batch.header.last_offset + 1)
-                    yield batch
+                for position, header, is_visible in visible_batches(
+                    page.data, page.aborted, checks_crc=False
+                ):
+                    offset = max(offset, header.last_offset + 1)
+                    raw = page.data[position : position + header.size_bytes]
+                    is_aborted = not is_visible and not header.is_control
+                    yield SeenBatch(header, is_aborted, lambda raw=raw: raw)  # type: ignore[misc]
                 if offset == before:
                     return
-
-
-def _seen(data: memoryview, aborted: list[tuple[int, int]]) -> Iterator[SeenBatch]:
-    """Returns the batch as seen. A producer's aborted transaction ends with its marker."""
-    aborted.reverse()
-    producers: set[int] = set()
-    for position, header in iterate_headers(data):
-        while aborted and aborted[-1][0] <= header.last_offset:
-            producers.add(aborted.pop()[1])
-        is_aborted = header.is_transactional and header.producer_id in producers
-        if header.is_control:
-            if end_transaction_marker(data, position) is not None:
-                producers.discard(header.producer_id)
-            is_aborted = False
-        raw = data[position : position + header.size_bytes]
-        yield SeenBatch(header, is_aborted, lambda raw=raw: raw)  # type: ignore[misc]

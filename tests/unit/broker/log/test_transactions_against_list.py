@@ -19,7 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from brokerlab.logs import append, files, kill, make_batch, make_marker, open_log
 from tidelog.broker.log import segment_indexes
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.entries import decode_aborted_transactions
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import end_transaction_marker
 

@@ -18,7 +18,8 @@ from brokerlab.clients import create_topic
 from brokerlab.kafka_jars import PEER, JavaTools, PeerKafka
 from brokerlab.logs import OwnedLog, append, files, kill, make_batch, make_marker, open_log, read_all
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.entries import decode_aborted_transactions
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import parse_header
 from tidelog.records.record import iterate_records
 

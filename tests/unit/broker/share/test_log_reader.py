@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.share.log_reader import AbortedByProducer
-from tidelog.log_format.entries import AbortedTransaction
+from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -39,4 +38,4 @@ def test_a_batch_is_found_as_by_a_look_at_all_transactions(
         found.producer_id == producer_id and found.first_offset <= offset <= found.last_offset
         for found in aborted
     )
-    assert AbortedByProducer(aborted).has(parse_header(memoryview(batch))) == expected
+    assert (parse_header(memoryview(batch)) in AbortedBatches(aborted)) == expected

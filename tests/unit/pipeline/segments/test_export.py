@@ -20,9 +20,10 @@ from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.commands.export_segments import command
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.export import ExportSettings, ExportSummary, export_segments
-from tidelog.pipeline.segments.log_files import AbortedRange, OffsetsMissingError
+from tidelog.pipeline.segments.log_files import OffsetsMissingError
 from tidelog.pipeline.segments.storage import Storage, WritableStorage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.records.aborted import AbortedTransaction
 
 PLACE = TopicPartition("t", 0)
 TOPIC_ID = uuid.UUID(int=7)
@@ -95,7 +96,7 @@ def test_closed_segments_are_exported_unchanged_and_readable(source: Source, tmp
     assert all(there[name] == content for name, content in exported.items())
     [log] = visible_logs(Storage(), [str(tmp_path / "out")])
     assert (log.start_offset, log.end_offset) == (0, source.active_base)
-    assert log.aborted == (AbortedRange(9, 4, 5),)
+    assert log.aborted == (AbortedTransaction(9, 4, 5, 6),)
     assert log.topic_id is not None
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.log_files import AbortedRange, PartitionLog
+from tidelog.pipeline.segments.log_files import PartitionLog
 from tidelog.pipeline.segments.visible import choose_replicas
+from tidelog.records.aborted import AbortedTransaction
 
 
 def replica(
@@ -79,7 +80,7 @@ def test_without_any_checkpoint_it_is_refused_or_empty() -> None:
 
 def test_epochs_and_aborts_of_a_range() -> None:
     log = PartitionLog(
-        "t", None, 0, "d", 0, 100, 100, ((1, 0), (3, 40), (4, 90)), (), (AbortedRange(7, 10, 20),)
+        "t", None, 0, "d", 0, 100, 100, ((1, 0), (3, 40), (4, 90)), (), (AbortedTransaction(7, 10, 20, 21),)
     )
     assert log.epochs_of(0, 100) == [[1, 0], [3, 40], [4, 90]]
     assert log.epochs_of(45, 90) == [[3, 45]]

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.log_files import AbortedRange, OffsetsMissingError, PartitionLog, SegmentFile
+from tidelog.pipeline.segments.log_files import OffsetsMissingError, PartitionLog, SegmentFile
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, SliceReader, tasks
 from tidelog.pipeline.segments.storage import Storage
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BATCH_HEADER_BYTES, EndTransactionMarker, assemble_batch, iterate_headers
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.columns.rows import ALL_ROWS, RowBounds
@@ -290,7 +291,7 @@ def test_aborted_and_control_batches_are_dropped(tmp_path: Path) -> None:
         last_stable_offset=14,
         leader_epochs=(),
         segments=(SegmentFile(0, None, str(path), len(data), None, None),),
-        aborted=(AbortedRange(8, 2, 9), AbortedRange(7, 5, 10)),
+        aborted=(AbortedTransaction(8, 2, 9, 5), AbortedTransaction(7, 5, 10, 11)),
     )
     assert [offset for offset, _ in read(log)] == [0, 1, 7, 8, 11, 12]
     # A range of another producer does not match, and neither does one whose marker precedes the batch.

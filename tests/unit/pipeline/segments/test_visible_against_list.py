@@ -18,9 +18,10 @@ from tidelog.broker.log.directory_files import write_offsets, write_topic_id
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.log_format.directory import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.segments.log_files import READ_UNCOMMITTED, AbortedRange
+from tidelog.pipeline.segments.log_files import READ_UNCOMMITTED
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.records.aborted import AbortedTransaction
 
 PLACE = TopicPartition("t", 0)
 
@@ -46,7 +47,7 @@ STEPS = st.lists(
 
 class Story(NamedTuple):
     last_stable_offset: int
-    aborted: list[AbortedRange]
+    aborted: list[AbortedTransaction]
 
 
 def story_of(steps: list[tuple[int, Step]], high_watermark: int) -> Story:
@@ -60,7 +61,8 @@ def story_of(steps: list[tuple[int, Step]], high_watermark: int) -> Story:
         else:
             began = first.pop(step.producer_id, None)
             if began is not None and not step.ends:
-                aborted.append(AbortedRange(step.producer_id, began, offset))
+                stable = min(first.values(), default=offset + 1)
+                aborted.append(AbortedTransaction(step.producer_id, began, offset, stable))
     stable = min([high_watermark, *first.values()])
     return Story(
         stable, sorted((a for a in aborted if a.first_offset < stable), key=lambda a: a.first_offset)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidelog.log_format.directory import TRANSACTION_INDEX_SUFFIX, file_name
-from tidelog.log_format.entries import AbortedTransaction, decode_aborted_transactions
+from tidelog.log_format.entries import decode_aborted_transactions
+from tidelog.records.aborted import AbortedTransaction
 
 
 class AbortedTransactions:

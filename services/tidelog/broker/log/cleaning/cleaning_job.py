@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, NamedTuple
 
 from tidelog.kernel.instants import WallMs
-from tidelog.log_format.entries import AbortedTransaction
+from tidelog.records.aborted import AbortedTransaction
 
 
 class SourceSegment(NamedTuple):

@@ -24,9 +24,9 @@ from tidelog.log_format.directory import (
 from tidelog.log_format.entries import (
     OFFSET_ENTRY,
     TIME_ENTRY,
-    AbortedTransaction,
     encode_aborted_transactions,
 )
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
 
 _LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")

@@ -13,12 +13,12 @@ from tidelog.client.core.consuming.records import (
     RECORDS_A_CHUNK,
     BatchReader,
     ConsumerRecord,
-    iterate_visible,
     read_batch,
 )
 from tidelog.model.errors import KafkaError
 from tidelog.model.protocol_values import UNKNOWN_EPOCH
 from tidelog.model.topics import TopicPartition
+from tidelog.records.aborted import visible_batches
 from tidelog.records.batch import BatchHeader
 
 MAX_BUFFERED_FETCHES: Final = 2
@@ -71,7 +71,7 @@ class FetchedBatches:
         self.epoch: int = UNKNOWN_EPOCH
         self._place = place
         self._raw = raw
-        self._batches = iterate_visible(raw, aborted)
+        self._batches = visible_batches(raw, aborted)
         self._begun: BatchReader | None = None
         self.decoded: list[ConsumerRecord[Any, Any]] = []
         """Decoded records, the first one last."""

@@ -106,7 +106,9 @@ class FetchSession:
 
 
 class FetchedPartition(NamedTuple):
-    """The answer about one partition of a fetch. `aborted` has the earliest transaction last."""
+    """The answer about one partition of a fetch. `aborted` has the first offset and the producer id of each
+    aborted transaction.
+    """
 
     error_code: int
     records: memoryview

@@ -33,12 +33,13 @@ from tidelog.client.core.consuming.consumer_events import (
     TopicsMissing,
 )
 from tidelog.client.core.consuming.membership import ConsumerMembership, HeartbeatAnswered, MemberState
-from tidelog.client.core.consuming.records import iterate_visible, read_batch
+from tidelog.client.core.consuming.records import read_batch
 from tidelog.client.core.settings import ShareConsumerSettings
 from tidelog.client.errors import request_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition
+from tidelog.records.aborted import visible_batches
 
 _SESSION_ERRORS: Final = frozenset(
     {
@@ -416,7 +417,7 @@ class ShareConsumerCore:
         try:
             found = {
                 record.offset: record
-                for position, header, is_visible in iterate_visible(answer.records, [])
+                for position, header, is_visible in visible_batches(answer.records, ())
                 if is_visible
                 for record in read_batch(place, answer.records, position, header)
             }

@@ -67,7 +67,7 @@ def _fetched(data: PartitionData, isolation: int) -> FetchedPartition:
     aborted: list[tuple[int, int]] = []
     if isolation == READ_COMMITTED:
         rows = data.aborted_transactions or ()
-        aborted = sorted(((row.first_offset, row.producer_id) for row in rows), reverse=True)
+        aborted = [(row.first_offset, row.producer_id) for row in rows]
     leader = data.current_leader
     return FetchedPartition(
         data.error_code,

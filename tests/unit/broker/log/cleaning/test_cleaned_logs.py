@@ -22,7 +22,7 @@ from tidelog.broker.log.cleaning.cleaning_job import (
 from tidelog.broker.log.cleaning.offset_map import MAP_ENTRY_BYTES
 from tidelog.broker.log.cleaning.worker import clean
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.log_format.entries import AbortedTransaction
+from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 
