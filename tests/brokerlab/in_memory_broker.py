@@ -72,6 +72,21 @@ class ScriptedController:
         return ProducerIdBlock(0)
 
 
+class CopyingConnection(SimpleNamespace):
+    """The connection of a request. It counts the `kept` bytes of copies, and `drop` drops these."""
+
+    kept = 0
+
+    def keep_copy(self, size_bytes: int, drop: Callable[[], object]) -> Callable[[], object]:
+        self.kept += size_bytes
+        self.drop = drop
+
+        def forget() -> None:
+            self.kept -= size_bytes
+
+        return forget
+
+
 class _Context(SimpleNamespace):
     """The context of a request, without a connection's order of responses."""
 

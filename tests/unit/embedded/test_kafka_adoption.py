@@ -184,6 +184,21 @@ def test_settings_that_tidelog_lacks_are_named(kafka: Kafka) -> None:
     assert kafka.configs()["compacted"] == {"cleanup.policy": "compact"}
 
 
+def test_what_must_be_made_again_is_named_with_numbers(kafka: Kafka) -> None:
+    for number in range(3):
+        acl = kraft.AccessControlEntryRecord(uuid.UUID(int=number), 2, "t", 3, f"User:{number}", "*", 3, 3)
+        kafka.records.append(frame(acl))
+    for mechanism in (1, 2):
+        credential = kraft.UserScramCredentialRecord("ada", mechanism, b"s", b"k", b"v", 4096)
+        kafka.records.append(frame(credential))
+    entity = [kraft.EntityData("user", "ada")]
+    kafka.records.append(frame(kraft.ClientQuotaRecord(entity, "producer_byte_rate", 1000.0)))
+    kafka.write_metadata()
+    shown = kafka.adopt().output
+    for row in ("ACLs\t3\t", "SCRAM credentials\t2\t", "client quotas\t1\t"):
+        assert row in shown
+
+
 def test_partitions_on_other_brokers_keep_it_from_being_taken_over(kafka: Kafka) -> None:
     kafka.records.append(frame(kraft.PartitionRecord(1, IDS["plain"], [8], [8], leader_epoch=0), 2))
     kafka.write_metadata()

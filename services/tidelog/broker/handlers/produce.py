@@ -33,6 +33,7 @@ from tidelog.broker.handlers.transaction_verification import (
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Appended, Replica
 from tidelog.broker.net.connection import ClosedByProtocolError
+from tidelog.broker.net.socket_io import CAUTIOUS_ALLOCATION_BYTES
 from tidelog.broker.partition.batch_validation import (
     WALK_ON_LOOP_BYTES,
     LongWalkError,
@@ -271,7 +272,7 @@ class ProduceHandler:
         if (
             transactional_id is not None
             and authorizer is not None
-            and produce.has_transactional_batch
+            and _has_transactional_batch(request)
             and not authorizer.may(context, WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         ):
             return produce.refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -289,6 +290,7 @@ class Produce:
         "_context",
         "_epochs",
         "_failed",
+        "_forget_copies",
         "_handler",
         "_leaders",
         "_long_walks",
@@ -315,6 +317,8 @@ class Produce:
         self._long_walks: list[LongWalk] | None = None
         """The batches that are appended after a thread has walked over their records."""
         self._failed: PartitionProduceResponse | None = None
+        self._forget_copies: Callable[[], object] | None = None
+        """Ends the count of the copies of records that a coroutine keeps, if they are large."""
         self._leaders: set[int] = set()
         """The leaders that the response names."""
         self._verification: TransactionVerification | None = None
@@ -334,15 +338,16 @@ class Produce:
             if self._acks == 0:
                 raise ClosedByProtocolError("a transactional request with acks=0 must be verified first")
             self._keep_records()
-            return self._append_later()
-        elif self._has_many_batches:
+            return self._finish_later(is_appended=False)
+        elif _has_many_batches(request):
             self._keep_records()
-            return self._append_later()
+            return self._finish_later(is_appended=False)
         else:
             self._response = self._append_all()
         if self._long_walks is not None or self._unflushed:
+            self._count_copies(sum(len(walk.records) for walk in self._long_walks or ()))
             self._remember_epochs()
-            return self._finish_later()
+            return self._finish_later(is_appended=True)
         return self._finish()
 
     def verify(self, transactional_id: str) -> None:
@@ -355,7 +360,29 @@ class Produce:
             is_enabled=self._handler.settings.broker.transaction_partition_verification_enable,
         )
 
-    async def _append_later(self) -> Reply:
+    async def _finish_later(self, *, is_appended: bool) -> Reply:
+        """Appends the batches, unless `respond` has, and then those whose records need a long walk. Waits for
+        the disk: with `flush.messages`, the batches are there before they are acknowledged.
+        """
+        try:
+            if not is_appended:
+                await self._append_in_slices()
+            for walk in self._long_walks or ():
+                await self._append_walked(walk)
+                self._remember_epochs()
+            for replica, answer in self._unflushed:
+                try:
+                    await replica.flush(self._now_ms)
+                except KafkaError as error:
+                    answer.error_code = error.code
+            self._refuse_moved()
+            return self._finish(is_later=True)
+        finally:
+            self._drop_copies()
+            if self._forget_copies is not None:
+                self._forget_copies()
+
+    async def _append_in_slices(self) -> None:
         """Appends the batches after the coordinator has answered, many without holding the event loop for
         long.
         """
@@ -363,22 +390,6 @@ class Produce:
         if verification is not None and verification.is_pending:
             await verification.ask(self._handler.coordinator, self._request.timeout_ms)
         self._response = await run_in_slices(self._append_steps())
-        return await self._finish_later()
-
-    async def _finish_later(self) -> Reply:
-        """Appends the batches whose records need a long walk, and waits for the disk: with `flush.messages`,
-        the batches are there before they are acknowledged.
-        """
-        for walk in self._long_walks or ():
-            await self._append_walked(walk)
-            self._remember_epochs()
-        for replica, answer in self._unflushed:
-            try:
-                await replica.flush(self._now_ms)
-            except KafkaError as error:
-                answer.error_code = error.code
-        self._refuse_moved()
-        return self._finish(is_later=True)
 
     def _finish(self, *, is_later: bool = False) -> Reply:
         """Ends the request: now, or when the replicas have acknowledged its batches. `is_later` says that a
@@ -432,19 +443,32 @@ class Produce:
             ]
         return response
 
-    @property
-    def _has_many_batches(self) -> bool:
-        count = 0
-        for topic in self._request.topic_data:
-            count += len(topic.partition_data)
-        return count > MAX_BATCHES_AT_ONCE
-
     def _keep_records(self) -> None:
         """Copies the records, because the buffer that holds the request is reused while it waits."""
+        size_bytes = 0
         for topic in self._request.topic_data:
             for data in topic.partition_data:
                 if data.records is not None:
                     data.records = memoryview(bytearray(data.records))
+                    size_bytes += len(data.records)
+        self._count_copies(size_bytes)
+
+    def _count_copies(self, size_bytes: int) -> None:
+        """Counts copies of records in the memory for requests, as the buffers of incomplete requests. Raises
+        NoMemoryForRequestError, which closes the connection.
+        """
+        if size_bytes > CAUTIOUS_ALLOCATION_BYTES:
+            self._forget_copies = self._context.connection.keep_copy(size_bytes, self._drop_copies)
+
+    def _drop_copies(self) -> None:
+        """Drops the records that are not appended yet. Their connection ends, or nothing needs them."""
+        request = self._request
+        if type(request) is ProduceRequest:
+            for topic in request.topic_data:
+                topic.partition_data.clear()
+            request.topic_data.clear()
+        if self._long_walks is not None:
+            self._long_walks.clear()
 
     def _transactional_batches(self) -> Iterator[TransactionalBatch]:
         for topic in self._request.topic_data:
@@ -604,14 +628,6 @@ class Produce:
         if not authorizer.may(context, WRITE, ResourceType.TOPIC, topic):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
-    @property
-    def has_transactional_batch(self) -> bool:
-        return any(
-            transactional_header(data.records) is not None  # type: ignore[arg-type]  # the decoder leaves views
-            for topic in self._request.topic_data
-            for data in topic.partition_data
-        )
-
     def refuse_all(self, error: ErrorCode) -> Answer:
         """Returns the response that refuses every batch."""
         topics = []
@@ -657,6 +673,21 @@ class Produce:
         if known is not None:
             answer.current_leader = LeaderIdAndEpoch(*known)
             self._leaders.add(known[0])
+
+
+def _has_many_batches(request: ProduceRequest | OneBatch) -> bool:
+    count = 0
+    for topic in request.topic_data:
+        count += len(topic.partition_data)
+    return count > MAX_BATCHES_AT_ONCE
+
+
+def _has_transactional_batch(request: ProduceRequest | OneBatch) -> bool:
+    return any(
+        transactional_header(data.records) is not None  # type: ignore[arg-type]  # the decoder leaves views
+        for topic in request.topic_data
+        for data in topic.partition_data
+    )
 
 
 class DelayedProduce(DelayedRequest):

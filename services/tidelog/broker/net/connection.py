@@ -301,6 +301,13 @@ class Connection(RequestSource):
         self.listener.unread_answers.resize(self._large, self.budget_key, 0, monotonic())
         self._resume_soon()
 
+    def keep_copy(self, size_bytes: int, drop: Callable[[], object]) -> Callable[[], object]:
+        def evicted() -> None:
+            drop()
+            self.refuse("others need the memory that its request holds (queued.max.request.bytes)")
+
+        return self._frames.count_copy(size_bytes, evicted)
+
     def _evicted(self) -> None:
         self.refuse("others need the memory that its incomplete request holds (queued.max.request.bytes)")
 

@@ -50,6 +50,8 @@ size the clients announce. Buffers up to this size do not count in the budget of
 are served, and slowly read, whatever large ones hold.
 """
 
+_NO_MEMORY: Final = "other requests hold all memory (queued.max.request.bytes)"
+
 _unpack_size = struct.Struct(">i").unpack_from
 
 
@@ -213,12 +215,26 @@ class FrameReader:
         if self._start < self._end and self._own is None:
             left = self._end - self._start
             if not self._may_hold(left):
-                raise NoMemoryForRequestError("other requests hold all memory (queued.max.request.bytes)")
+                raise NoMemoryForRequestError(_NO_MEMORY)
             self._own = self._pool.take(left)
             self._own_filled = left
             self._own[: self._own_filled] = self._data[self._start : self._end]
             self._own_frame_end = 0
             self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
+
+    def count_copy(self, size_bytes: int, evict: Callable[[], object]) -> Callable[[], object]:
+        """Counts a copy of the frame that `next_frame` has returned. It takes the place of the frame, whose
+        buffer goes back to the pool, unless other frames follow there. Returns the call that ends the count.
+        Raises NoMemoryForRequestError.
+        """
+        budget, holding = self._pool.budget, Holding(self.holding.evict)
+        if self._own is not None and self._start == self._end > 0:
+            holding, self.holding = self.holding, holding
+            self._keep_rest()
+        holding.evict = evict
+        if not budget.resize(holding, self.key, size_bytes, monotonic()):
+            raise NoMemoryForRequestError(_NO_MEMORY)
+        return lambda: budget.forget(holding, monotonic())
 
     def close(self) -> None:
         """Gives the buffer back to the pool."""
@@ -258,7 +274,7 @@ class FrameReader:
             if not self._may_hold(frame_bytes):  # only what is here, until the whole frame has room
                 keep, needed, self.is_starved = None, left, True
                 if not self._may_hold(left):
-                    raise NoMemoryForRequestError("other requests hold all memory (queued.max.request.bytes)")
+                    raise NoMemoryForRequestError(_NO_MEMORY)
             if keep is None or len(keep) < needed:
                 keep = self._pool.take(needed)
             memoryview(keep)[:left] = data[start : start + left]

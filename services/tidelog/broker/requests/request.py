@@ -148,6 +148,13 @@ class RequestSource:
         """Sends the answer of a request that waited, once all answers before it are sent."""
         raise NotImplementedError
 
+    def keep_copy(self, size_bytes: int, drop: Callable[[], object]) -> Callable[[], object]:
+        """Counts the copy that a request has made of its frame, and releases the frame. Returns the call that
+        ends the count. If others need the memory, `drop` is called, and the connection is closed. Raises
+        NoMemoryForRequestError.
+        """
+        raise NotImplementedError
+
     def at_end_of_turn(self, call: Callable[[], None]) -> None:
         """Calls `call` when every socket that was readable has been read, before the answers are sent."""
         raise NotImplementedError

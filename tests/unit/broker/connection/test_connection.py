@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
@@ -84,8 +84,9 @@ class Transport:
 
 
 class Script:
-    """A dispatcher that obeys requests: `now:x`, `slow:x`, `park:x`, `describe:x`, `task:x`, `large:n`,
-    `bad`, `bug`, `close`. A slow request takes longer than a connection's turn.
+    """A dispatcher that obeys requests: `now:x`, `slow:x`, `park:x`, `describe:x`, `task:x`, `keep:x`,
+    `large:n`, `bad`, `bug`, `close`. A slow request takes longer than a connection's turn. `keep` is a task
+    that keeps a copy of its request.
     """
 
     def __init__(self) -> None:
@@ -93,6 +94,8 @@ class Script:
         self.started: list[str] = []
         self.now_s = 0.0
         self.abandoned: list[str] = []
+        self.kept: list[Callable[[], object]] = []
+        self.dropped: list[str] = []
         self.file = HeldFile()
         self.telemetry = RequestMetrics(0)
 
@@ -113,7 +116,9 @@ class Script:
         elif word in ("park", "describe"):
             context.park(lambda: self.abandoned.append(name))
             self.parked[name] = context
-        elif word == "task":
+        elif word in ("task", "keep"):
+            if word == "keep":
+                self.kept.append(connection.keep_copy(len(frame), lambda: self.dropped.append(name[:1])))
             context.park()
             connection.start_barrier()
             self.parked[name] = context
@@ -624,6 +629,65 @@ def test_a_client_that_holds_all_memory_does_not_delay_others(lab: Lab) -> None:
     for connection in others:
         lab.feed_bytes(b"!!", connection)
     assert len(lab.script.started) == len(others)
+
+
+def test_copies_of_requests_count_in_the_memory_for_requests(lab: Lab) -> None:
+    """Each counts once, also if its frame had a buffer of its own. Further requests wait for their end."""
+    budget = lab.pool.budget = FairBudget(1_000_000)
+    lab.feed("keep:a" + "a" * 600_000)
+    assert (budget.held, lab.pool.in_use_bytes) == (600_006, 0)
+    others = [lab.connect()[0] for _ in range(2)]
+    lab.feed("keep:b" + "b" * 200_000, connection=others[0])
+    request = b"keep:" + b"c" * 200_000
+    rest = lab.feed_bytes(struct.pack(">i", len(request)) + request, others[1])
+    assert rest and others[1].is_held_back
+    assert budget.held == 800_012
+    lab.script.kept[0]()
+    lab.turn()
+    assert not lab.feed_bytes(rest, others[1])
+    assert budget.held == 2 * 200_006 - 1
+    for forget in lab.script.kept[1:]:
+        forget()
+    assert budget.held == 0 and not any(connection.is_closed for connection in (lab.connection, *others))
+
+
+def test_a_copy_takes_the_place_of_its_request(lab: Lab) -> None:
+    """Its room goes to no request that waits."""
+    budget = lab.pool.budget = FairBudget(1_000_000)
+    lab.feed_bytes(struct.pack(">i", 700_006) + b"keep:a", lab.connection)
+    other = lab.connect()[0]
+    lab.feed_bytes(struct.pack(">i", 400_000) + b"now:b", other)
+    assert other.is_held_back
+    assert not lab.feed_bytes(b"a" * 700_000, lab.connection)
+    assert not lab.connection.is_closed and lab.script.kept
+    assert budget.held == 700_006
+
+
+def test_a_client_that_keeps_copies_loses_them_to_others(lab: Lab) -> None:
+    budget = lab.pool.budget = FairBudget(1_000_000)
+    lab.feed("keep:a" + "a" * 800_000)
+    other = lab.connect()[0]
+    other.principal = Principal("User:other")
+    other.limit_frames(1_000_000)
+    request = b"keep:" + b"b" * 300_000
+    assert not lab.feed_bytes(struct.pack(">i", len(request)) + request, other)
+    assert lab.script.dropped == ["a"] and lab.connection.is_closed
+    assert not other.is_closed
+    assert budget.held == 300_005
+
+
+def test_a_copy_counts_until_its_request_has_ended(lab: Lab) -> None:
+    """The end of the connection does not free it, and the request behind it is not lost."""
+    budget = lab.pool.budget = FairBudget(1_000_000)
+    lab.feed("keep:a" + "a" * 100_000, "now:b")
+    (forget,) = lab.script.kept
+    lab.connection.end_barrier()
+    lab.turn()
+    assert lab.script.started[-1] == "b"
+    lab.connection.close()
+    assert budget.held == 100_006
+    forget()
+    assert budget.held == 0
 
 
 def test_answers_behind_one_that_waits_stop_further_requests(lab: Lab) -> None:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
+from brokerlab.in_memory_broker import (
+    BROKER_ID,
+    OTHER_BROKER_ID,
+    CopyingConnection,
+    InMemoryBroker,
+    make_context,
+)
 from brokerlab.replicating_brokers import until
 from tidelog.broker.log.directory_files import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
@@ -202,6 +209,22 @@ def test_a_thread_walks_over_long_records_before_the_append(lab: InMemoryBroker)
     assert log.log_end_offset == 0
     assert error_of(lab.runner.run(answer)) == 0
     assert log.log_end_offset == 1
+
+
+def test_the_records_of_a_long_walk_count_as_memory_until_it_ends(lab: InMemoryBroker) -> None:
+    """The wait for replicas comes after that."""
+    lab.add_topic("t", configs={"cleanup.policy": "compact"})
+    both = (BROKER_ID, OTHER_BROKER_ID)
+    wider = lab.broker.metadata.topics["t"].partitions[0]._replace(isr=both, replicas=both, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
+    batch = build_batch([Record(0, lab.clock.wall_ms(), b"k", random.Random(1).randbytes(500_000))])
+    data = PartitionProduceData(0, memoryview(batch))
+    request = ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=[data])])
+    connection = CopyingConnection(loop=lab.runner.get_loop())
+    answer: Any = lab.handle(ApiKey.PRODUCE, request, make_context(9, connection=connection))
+    assert connection.kept == len(batch)
+    assert lab.runner.run(answer) is PARKED
+    assert connection.kept == 0
 
 
 def test_what_the_walk_finds_refuses_the_batch(lab: InMemoryBroker) -> None:

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker, make_context
+from brokerlab.in_memory_broker import (
+    BROKER_ID,
+    OTHER_BROKER_ID,
+    CopyingConnection,
+    InMemoryBroker,
+    make_context,
+)
 from tidelog.broker.handlers import fetch as fetch_module
 from tidelog.broker.handlers.transaction_verification import refusal_for
 from tidelog.broker.partition.events import FollowerFetched
@@ -94,6 +100,18 @@ def produce(
     ]
 
 
+def first_of_transaction(lab: InMemoryBroker, value: bytes) -> ProduceRequest:
+    batch = build_batch(
+        [Record(0, lab.clock.wall_ms(), None, value)],
+        producer_id=PID,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    data = PartitionProduceData(0, memoryview(batch))
+    return ProduceRequest("x", -1, 1000, [TopicProduceData("t", partition_data=[data])])
+
+
 def end(lab: InMemoryBroker, *, is_commit: bool, epoch: int = 0, version: int = 0) -> None:
     marker = EndTransactionMarker(is_commit, 1)
     lab.broker.hosted.leader_replica("t", 0).append_marker(PID, epoch, marker, version, lab.clock.wall_ms())
@@ -128,16 +146,7 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     both = (BROKER_ID, OTHER_BROKER_ID)
     wider = lab.broker.metadata.topics["t"].partitions[0]._replace(isr=both, replicas=both, partition_epoch=2)
     lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
-    batch = build_batch(
-        [Record(0, lab.clock.wall_ms(), None, b"x")],
-        producer_id=PID,
-        producer_epoch=0,
-        base_sequence=0,
-        is_transactional=True,
-    )
-    data = PartitionProduceData(0, memoryview(batch))
-    request = ProduceRequest("x", -1, 1000, [TopicProduceData("t", partition_data=[data])])
-    context = make_context(11)
+    request, context = first_of_transaction(lab, b"x"), make_context(11)
     coroutine = lab.handle(ApiKey.PRODUCE, request, context)
     assert asyncio.iscoroutine(coroutine)
     assert lab.runner.run(coroutine) is PARKED
@@ -149,6 +158,29 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     (part,) = answer.responses[0].partition_responses
     assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
     assert context.on_abandoned is not None, "a connection that ends calls it"
+
+
+@pytest.mark.parametrize("are_dropped", [False, True])
+def test_records_count_as_memory_while_the_coordinator_is_asked(
+    lab: InMemoryBroker, coordination: ScriptedVerification, are_dropped: bool
+) -> None:
+    """If others need the memory, the connection ends, and nothing is appended."""
+    connection = CopyingConnection(loop=lab.runner.get_loop())
+    replica = lab.broker.hosted.leader_replica("t", 0)
+    counted: list[int] = []
+
+    def ask() -> None:
+        counted.append(connection.kept)
+        if are_dropped:
+            connection.drop()
+
+    coordination.meanwhile = ask
+    request = first_of_transaction(lab, bytes(100_000))
+    coroutine = lab.handle(ApiKey.PRODUCE, request, make_context(11, connection=connection))
+    assert asyncio.iscoroutine(coroutine)
+    lab.runner.run(coroutine)
+    assert counted[0] > 100_000 and connection.kept == 0
+    assert replica.core.log_end_offset == (0 if are_dropped else 1)
 
 
 def test_the_coordinator_is_asked_before_the_first_batch_only(
