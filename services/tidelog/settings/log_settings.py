@@ -1,6 +1,6 @@
 """Broker settings of the log: directories, segments, retention, flushing and compaction.
 
-Most of them are the defaults of a topic setting (see topic_settings.py).
+Most of them are the defaults of a topic setting, which topic_settings.py makes of the definition here.
 """
 
 from __future__ import annotations

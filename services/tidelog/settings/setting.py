@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
-from typing import Any, Final, TypeAlias, cast
+from types import SimpleNamespace
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from tidelog.model.errors import TidelogError
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
+T = TypeVar("T", bound=Value)
+S = TypeVar("S")
 Rule: TypeAlias = Callable[[Any], str | None]  # Any: each rule takes the type of its settings
 """A function that takes a parsed value and returns a sentence that states why it is invalid, or None."""
 
@@ -119,6 +122,8 @@ class Setting:
     update_mode: UpdateMode = READ_ONLY
     is_internal: bool = False
     name: str = ""
+    synonyms: tuple[str, ...] = ()
+    """The broker settings that provide the default. The first one that is set takes effect."""
 
     @property
     def attribute(self) -> str:
@@ -209,9 +214,6 @@ def _java_double(value: float) -> str:
     return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
-# --- rules ---
-
-
 def at_least(least: float) -> Rule:
     def rule(value: float | None) -> str | None:
         return f"Value must be at least {least}" if value is not None and value < least else None
@@ -263,103 +265,81 @@ def no_empty_entries(value: tuple[str, ...] | None) -> str | None:
     return "Values must not be empty" if value and not all(value) else None
 
 
-# --- fields ---
+def _field(definition: Setting) -> Any:  # as dataclasses.field does
+    return dataclasses.field(default=definition.default, metadata={_METADATA_KEY: definition})
 
 
-def _field(
-    type_: SettingType,
-    default: Value,
-    importance: Importance,
-    doc: str,
-    rules: tuple[Rule, ...],
-    mode: UpdateMode,
-    internal: bool = False,
-) -> Any:  # as dataclasses.field does
-    definition = Setting(type_, default, importance, doc, rules, mode, internal)
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: definition})
+class SettingFields(Generic[T]):
+    """Makes the fields of one type, as in `integer(1, HIGH, "Id of the broker.", at_least(0))`."""
+
+    def __init__(self, type_: SettingType, *rules: Rule) -> None:
+        self._type = type_
+        self._rules = rules
+
+    def __call__(
+        self,
+        default: T,
+        importance: Importance,
+        doc: str,
+        *rules: Rule,
+        mode: UpdateMode = READ_ONLY,
+        internal: bool = False,
+    ) -> T:
+        rules = (*self._rules, *rules)
+        return cast(T, _field(Setting(self._type, default, importance, doc, rules, mode, internal)))
 
 
-def boolean(
-    default: bool,
-    importance: Importance,
-    doc: str,
-    *,
-    mode: UpdateMode = READ_ONLY,
-    internal: bool = False,
-) -> bool:
-    return cast(bool, _field(SettingType.BOOLEAN, default, importance, doc, (), mode, internal))
+class OptionalFields(Generic[T]):
+    """Makes the fields of one type that have no default and may be unset."""
+
+    def __init__(self, type_: SettingType, *rules: Rule) -> None:
+        self._of_type = SettingFields[T | None](type_, *rules)
+
+    def __call__(
+        self,
+        importance: Importance,
+        doc: str,
+        *rules: Rule,
+        mode: UpdateMode = READ_ONLY,
+        internal: bool = False,
+    ) -> T | None:
+        return self._of_type(None, importance, doc, *rules, mode=mode, internal=internal)
 
 
-def integer(
-    default: int,
-    importance: Importance,
-    doc: str,
-    *rules: Rule,
-    mode: UpdateMode = READ_ONLY,
-    internal: bool = False,
-) -> int:
-    return cast(int, _field(SettingType.INT, default, importance, doc, rules, mode, internal))
+boolean: Final = SettingFields[bool](SettingType.BOOLEAN)
+integer: Final = SettingFields[int](SettingType.INT)
+short: Final = SettingFields[int](SettingType.SHORT)
+long: Final = SettingFields[int](SettingType.LONG)
+double: Final = SettingFields[float](SettingType.DOUBLE)
+string: Final = SettingFields[str](SettingType.STRING)
+strings: Final = SettingFields[tuple[str, ...]](SettingType.LIST, no_empty_entries)
+"""A LIST, whose entries are separated by commas."""
+optional_integer: Final = OptionalFields[int](SettingType.INT)
+optional_long: Final = OptionalFields[int](SettingType.LONG)
+optional_string: Final = OptionalFields[str](SettingType.STRING)
+optional_strings: Final = OptionalFields[tuple[str, ...]](SettingType.LIST, no_empty_entries)
+optional_password: Final = OptionalFields[str](SettingType.PASSWORD)
+"""Its values are of class `Password`, whose text `reveal` returns."""
 
 
-def optional_integer(
-    importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY, internal: bool = False
-) -> int | None:
-    return cast("int | None", _field(SettingType.INT, None, importance, doc, rules, mode, internal))
+def definitions(settings_class: type[S]) -> S:
+    """Returns an object whose attributes are the definitions of the settings instead of their values. It has
+    the type of the class, so that the type checker knows the types of fields that `like` makes.
+    """
+    hashable: type = settings_class
+    named = {definition.attribute: definition for definition in settings_of(hashable).values()}
+    return cast(S, SimpleNamespace(**named))
 
 
-def short(default: int, importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY) -> int:
-    return cast(int, _field(SettingType.SHORT, default, importance, doc, rules, mode))
+def definition_of(setting: object) -> Setting:
+    """Returns the definition that `setting` stands for: an attribute of `definitions`, or a field in the body
+    of its class.
+    """
+    found = setting.metadata[_METADATA_KEY] if isinstance(setting, dataclasses.Field) else setting
+    assert isinstance(found, Setting)
+    return found
 
 
-def long(
-    default: int,
-    importance: Importance,
-    doc: str,
-    *rules: Rule,
-    mode: UpdateMode = READ_ONLY,
-    internal: bool = False,
-) -> int:
-    return cast(int, _field(SettingType.LONG, default, importance, doc, rules, mode, internal))
-
-
-def optional_long(importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY) -> int | None:
-    return cast("int | None", _field(SettingType.LONG, None, importance, doc, rules, mode))
-
-
-def double(
-    default: float, importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
-) -> float:
-    return cast(float, _field(SettingType.DOUBLE, default, importance, doc, rules, mode))
-
-
-def string(default: str, importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY) -> str:
-    return cast(str, _field(SettingType.STRING, default, importance, doc, rules, mode))
-
-
-def optional_string(
-    importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
-) -> str | None:
-    return cast("str | None", _field(SettingType.STRING, None, importance, doc, rules, mode))
-
-
-def optional_password(
-    importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
-) -> str | None:
-    """Defines a PASSWORD that may be unset. Its value is a `Password`, whose text `reveal` returns."""
-    return cast("str | None", _field(SettingType.PASSWORD, None, importance, doc, rules, mode))
-
-
-def strings(
-    default: tuple[str, ...], importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
-) -> tuple[str, ...]:
-    """Defines a LIST, whose entries are separated by commas."""
-    rules = (no_empty_entries, *rules)
-    return cast("tuple[str, ...]", _field(SettingType.LIST, default, importance, doc, rules, mode))
-
-
-def optional_strings(
-    importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
-) -> tuple[str, ...] | None:
-    """Defines a LIST that may be unset."""
-    rules = (no_empty_entries, *rules)
-    return cast("tuple[str, ...] | None", _field(SettingType.LIST, None, importance, doc, rules, mode))
+def like(setting: T | None, **changes: Any) -> T:  # each of the type of its field in Setting
+    """Makes a field with the definition of another setting (see `definition_of`), except for `changes`."""
+    return cast(T, _field(dataclasses.replace(definition_of(setting), **changes)))

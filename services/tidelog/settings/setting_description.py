@@ -52,14 +52,10 @@ class SettingDescription(NamedTuple):
     synonyms: tuple[SettingSynonym, ...]
 
 
-# Groups of broker settings for the same value. The first one that is set takes effect.
-_BROKER_SYNONYM_GROUPS = (
-    ("log.roll.ms", "log.roll.hours"),
-    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-)
-_SYNONYMS_OF_BROKER_SETTING = {name: group for group in _BROKER_SYNONYM_GROUPS for name in group}
+_SYNONYMS_OF_BROKER_SETTING = {
+    name: names for names in BROKER_SYNONYMS.values() if len(names) > 1 for name in names
+}
+"""The broker settings for the same value, by each of their names. The first one that is set takes effect."""
 
 
 def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None) -> list[SettingDescription]:

@@ -10,38 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidelog.kernel.instants import DAY_MS, HOUR_MS, MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import SETTINGS_CONFIRMED
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.settings.log_settings import (
-    CLEANUP_POLICIES,
-    COMPRESSION_TYPES,
-    MAX_MESSAGE_BYTES_DEFAULT,
-    MIN_SEGMENT_BYTES,
-    TIMESTAMP_TYPES,
-)
 from tidelog.settings.other_kafka_settings import nearest_name, problem_of_value
 from tidelog.settings.setting import (
     LONG_MAX,
     LOW,
     MEDIUM,
+    READ_ONLY,
     Setting,
     SettingError,
+    T,
     Value,
     at_least,
-    between,
-    between_or,
     boolean,
-    double,
-    integer,
-    long,
-    one_of,
+    definition_of,
+    definitions,
+    like,
     optional_integer,
     settings_of,
-    string,
     strings,
 )
 
@@ -54,45 +45,43 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
     return "must be * or a list of partition:broker"
 
 
+_BROKER: Final = definitions(BrokerSettings)
+
+
+def _default_from(*origins: T | None, **changes: Any) -> T:  # each of the type of its field in Setting
+    """Makes a field whose default is the first of these broker settings that is set. It has the definition of
+    the first one, except for `changes`.
+    """
+    names = tuple(definition_of(origin).name for origin in origins)
+    kept = {"importance": MEDIUM, "update_mode": READ_ONLY, "synonyms": names}
+    return like(origins[0], **kept | changes)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """All settings as plain attributes: `retention.ms` is `retention_ms`."""
 
-    cleanup_policy: tuple[str, ...] = strings(
-        ("delete",),
-        MEDIUM,
-        "Treatment of old data: delete removes it, compact keeps the last record of each key; both "
-        "are possible. If empty, all data is kept.",
-        one_of(*CLEANUP_POLICIES),
+    cleanup_policy: tuple[str, ...] = _default_from(
+        _BROKER.log_cleanup_policy,
+        doc=f"{definition_of(_BROKER.log_cleanup_policy).doc} If empty, all data is kept.",
     )
-    compression_type: str = string(
-        "producer",
-        MEDIUM,
-        "Codec in which batches are stored. With producer, they are stored as the producer sent them.",
-        one_of(*COMPRESSION_TYPES),
-    )
-    compression_gzip_level: int = integer(
-        -1, MEDIUM, "Compression level if compression.type is gzip.", between_or(1, 9, -1)
-    )
-    compression_lz4_level: int = integer(
-        9, MEDIUM, "Compression level if compression.type is lz4.", between(1, 17)
-    )
-    compression_zstd_level: int = integer(
-        3, MEDIUM, "Compression level if compression.type is zstd.", between(-131072, 22)
-    )
-    delete_retention_ms: int = long(
-        DAY_MS, MEDIUM, "Time that a tombstone stays in a compacted topic.", at_least(0)
-    )
+    compression_type: str = _default_from(_BROKER.compression_type)
+    compression_gzip_level: int = _default_from(_BROKER.compression_gzip_level)
+    compression_lz4_level: int = _default_from(_BROKER.compression_lz4_level)
+    compression_zstd_level: int = _default_from(_BROKER.compression_zstd_level)
+    delete_retention_ms: int = _default_from(_BROKER.log_cleaner_delete_retention_ms)
     errors_deadletterqueue_group_enable: bool = boolean(
         False, MEDIUM, "Whether share groups may use the topic as their dead letter topic."
     )
-    file_delete_delay_ms: int = long(
-        MINUTE_MS, MEDIUM, "Time that the files of a deleted segment stay on disk.", at_least(0)
+    file_delete_delay_ms: int = _default_from(_BROKER.log_segment_delete_delay_ms)
+    flush_messages: int = _default_from(_BROKER.log_flush_interval_messages)
+    flush_ms: int = _default_from(
+        _BROKER.log_flush_interval_ms,
+        _BROKER.log_flush_scheduler_interval_ms,
+        default=LONG_MAX,
+        doc="Maximum time before a record is flushed to disk.",
+        rules=(at_least(0),),
     )
-    flush_messages: int = long(
-        LONG_MAX, MEDIUM, "Number of records after which a partition is flushed to disk.", at_least(1)
-    )
-    flush_ms: int = long(LONG_MAX, MEDIUM, "Maximum time before a record is flushed to disk.", at_least(0))
     follower_replication_throttled_replicas: tuple[str, ...] = strings(
         (),
         MEDIUM,
@@ -105,69 +94,27 @@ class TopicSettings:
         "Replicas whose fetches are throttled on the leader: a list of partition:broker, or * for all.",
         _throttled_replicas,
     )
-    index_interval_bytes: int = integer(
-        4096, MEDIUM, "Number of bytes of the log between two entries of the offset index.", at_least(0)
-    )
+    index_interval_bytes: int = _default_from(_BROKER.log_index_interval_bytes)
     internal_segment_bytes: int | None = optional_integer(
         MEDIUM, "Maximum size of a segment file below the minimum of segment.bytes; for tests.", internal=True
     )
-    local_retention_ms: int = long(
-        -2,
-        MEDIUM,
-        "Age at which the local copy of data in an object store is deleted; -2 uses retention.ms.",
-        at_least(-2),
+    local_retention_ms: int = _default_from(
+        _BROKER.log_local_retention_ms,
+        doc="Age at which the local copy of data in an object store is deleted; -2 uses retention.ms.",
     )
-    local_retention_bytes: int = long(
-        -2,
-        MEDIUM,
-        "Maximum local size of a partition whose data is in an object store; -2 uses retention.bytes.",
-        at_least(-2),
+    local_retention_bytes: int = _default_from(
+        _BROKER.log_local_retention_bytes,
+        doc="Maximum local size of a partition whose data is in an object store; -2 uses retention.bytes.",
     )
-    max_compaction_lag_ms: int = long(
-        LONG_MAX,
-        MEDIUM,
-        "Maximum age of a record before its log becomes eligible for compaction.",
-        at_least(1),
-    )
-    max_message_bytes: int = integer(
-        MAX_MESSAGE_BYTES_DEFAULT, MEDIUM, "Maximum size of a record batch, after compression.", at_least(0)
-    )
-    message_timestamp_after_max_ms: int = long(
-        HOUR_MS,
-        MEDIUM,
-        "Maximum time that a record's timestamp may be ahead of the broker's clock. Ignored with "
-        "LogAppendTime.",
-        at_least(0),
-    )
-    message_timestamp_before_max_ms: int = long(
-        LONG_MAX,
-        MEDIUM,
-        "Maximum time that a record's timestamp may be behind the broker's clock. Ignored with "
-        "LogAppendTime.",
-        at_least(0),
-    )
-    message_timestamp_type: str = string(
-        "CreateTime",
-        MEDIUM,
-        "Timestamp of a record: CreateTime is the producer's, LogAppendTime is the broker's time at "
-        "the append.",
-        one_of(*TIMESTAMP_TYPES),
-    )
-    min_cleanable_dirty_ratio: float = double(
-        0.5, MEDIUM, "Minimum share of uncompacted bytes in a log for compaction to start.", between(0, 1)
-    )
-    min_compaction_lag_ms: int = long(
-        0, MEDIUM, "Minimum age of a record before compaction may remove it.", at_least(0)
-    )
-    min_insync_replicas: int = integer(
-        1,
-        MEDIUM,
-        "Minimum size of the ISR, including the leader. Below it, the broker rejects requests with acks=all.",
-        at_least(1),
-    )
-    preallocate: bool = boolean(
-        False, MEDIUM, "Whether the whole space of a new segment is reserved on disk at once."
-    )
+    max_compaction_lag_ms: int = _default_from(_BROKER.log_cleaner_max_compaction_lag_ms)
+    max_message_bytes: int = _default_from(_BROKER.message_max_bytes)
+    message_timestamp_after_max_ms: int = _default_from(_BROKER.log_message_timestamp_after_max_ms)
+    message_timestamp_before_max_ms: int = _default_from(_BROKER.log_message_timestamp_before_max_ms)
+    message_timestamp_type: str = _default_from(_BROKER.log_message_timestamp_type)
+    min_cleanable_dirty_ratio: float = _default_from(_BROKER.log_cleaner_min_cleanable_ratio)
+    min_compaction_lag_ms: int = _default_from(_BROKER.log_cleaner_min_compaction_lag_ms)
+    min_insync_replicas: int = _default_from(_BROKER.min_insync_replicas)
+    preallocate: bool = _default_from(_BROKER.log_preallocate)
     remote_log_copy_disable: bool = boolean(
         False, MEDIUM, "Whether copying data to the object store is stopped."
     )
@@ -177,36 +124,33 @@ class TopicSettings:
     remote_storage_enable: bool = boolean(
         False, MEDIUM, "Whether closed segments are copied to the object store."
     )
-    retention_bytes: int = long(
-        -1, MEDIUM, "Maximum size of a partition, above which its oldest data is deleted; -1 sets no limit."
+    retention_bytes: int = _default_from(_BROKER.log_retention_bytes)
+    retention_ms: int = _default_from(
+        _BROKER.log_retention_ms,
+        _BROKER.log_retention_minutes,
+        _BROKER.log_retention_hours,
+        default=7 * DAY_MS,
+        doc="Age at which data is deleted; -1 keeps it forever.",
+        rules=(at_least(-1),),
     )
-    retention_ms: int = long(
-        7 * DAY_MS, MEDIUM, "Age at which data is deleted; -1 keeps it forever.", at_least(-1)
+    segment_bytes: int = _default_from(_BROKER.log_segment_bytes)
+    segment_index_bytes: int = _default_from(_BROKER.log_index_size_max_bytes)
+    segment_jitter_ms: int = _default_from(
+        _BROKER.log_roll_jitter_ms,
+        _BROKER.log_roll_jitter_hours,
+        default=0,
+        doc="Maximum random time that is subtracted from segment.ms, so that segments do not all roll at "
+        "once.",
+        rules=(at_least(0),),
     )
-    segment_bytes: int = integer(
-        1024**3, MEDIUM, "Maximum size of a segment file.", at_least(MIN_SEGMENT_BYTES)
+    segment_ms: int = _default_from(
+        _BROKER.log_roll_ms,
+        _BROKER.log_roll_hours,
+        default=7 * DAY_MS,
+        doc="Maximum age of an active segment; an older one is closed even if it is not full.",
+        rules=(at_least(1),),
     )
-    segment_index_bytes: int = integer(
-        10 * 1024**2, MEDIUM, "Maximum size of a segment's offset index.", at_least(4)
-    )
-    segment_jitter_ms: int = long(
-        0,
-        MEDIUM,
-        "Maximum random time that is subtracted from segment.ms, so that segments do not all roll at once.",
-        at_least(0),
-    )
-    segment_ms: int = long(
-        7 * DAY_MS,
-        MEDIUM,
-        "Maximum age of an active segment; an older one is closed even if it is not full.",
-        at_least(1),
-    )
-    unclean_leader_election_enable: bool = boolean(
-        False,
-        MEDIUM,
-        "Whether a replica outside the ISR may become leader if no other replica is available. "
-        "Records may be lost.",
-    )
+    unclean_leader_election_enable: bool = _default_from(_BROKER.unclean_leader_election_enable)
     tidelog_settings_confirmed: bool = boolean(
         True,
         MEDIUM,
@@ -215,12 +159,7 @@ class TopicSettings:
         "unless the topic's own settings allow it.",
         internal=True,
     )
-    tidelog_validate_records: bool = boolean(
-        False,
-        LOW,
-        "Whether the broker checks each record of a batch when it appends the batch, not only the "
-        "batch's header.",
-    )
+    tidelog_validate_records: bool = _default_from(_BROKER.tidelog_validate_records, importance=LOW)
 
     @classmethod
     def resolve(cls, broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
@@ -257,35 +196,7 @@ class TopicSettings:
 TOPIC_SETTINGS: Mapping[str, Setting] = settings_of(TopicSettings)
 
 BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
-    "cleanup.policy": ("log.cleanup.policy",),
-    "compression.gzip.level": ("compression.gzip.level",),
-    "compression.lz4.level": ("compression.lz4.level",),
-    "compression.type": ("compression.type",),
-    "compression.zstd.level": ("compression.zstd.level",),
-    "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
-    "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
-    "flush.messages": ("log.flush.interval.messages",),
-    "flush.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
-    "index.interval.bytes": ("log.index.interval.bytes",),
-    "local.retention.bytes": ("log.local.retention.bytes",),
-    "local.retention.ms": ("log.local.retention.ms",),
-    "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
-    "max.message.bytes": ("message.max.bytes",),
-    "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
-    "message.timestamp.before.max.ms": ("log.message.timestamp.before.max.ms",),
-    "message.timestamp.type": ("log.message.timestamp.type",),
-    "min.cleanable.dirty.ratio": ("log.cleaner.min.cleanable.ratio",),
-    "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
-    "min.insync.replicas": ("min.insync.replicas",),
-    "preallocate": ("log.preallocate",),
-    "retention.bytes": ("log.retention.bytes",),
-    "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-    "segment.bytes": ("log.segment.bytes",),
-    "segment.index.bytes": ("log.index.size.max.bytes",),
-    "segment.jitter.ms": ("log.roll.jitter.ms", "log.roll.jitter.hours"),
-    "segment.ms": ("log.roll.ms", "log.roll.hours"),
-    "unclean.leader.election.enable": ("unclean.leader.election.enable",),
-    "tidelog.validate.records": ("tidelog.validate.records",),
+    name: TOPIC_SETTINGS[name].synonyms for name in sorted(TOPIC_SETTINGS) if TOPIC_SETTINGS[name].synonyms
 }
 """The broker settings that provide the default of a topic setting. The first one that is set takes effect."""
 
