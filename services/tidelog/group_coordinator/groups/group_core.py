@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
+from uuid import UUID
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
@@ -28,6 +29,7 @@ from tidelog.group_coordinator.groups.shared import (
     Groups,
     TimerKey,
     TimerOwner,
+    TopicsChange,
     answer,
     as_timer_key,
     merge,
@@ -181,6 +183,7 @@ class GroupCore:
         }
         self._admin = admin
         modern: tuple[ModernGroups[Any], ...] = (consumer, share, streams)
+        self._modern: dict[type[Any], ModernGroups[Any]] = {handler.GROUP: handler for handler in modern}
         self._replays = {kind: handler.replay for handler in modern for kind in handler.GROUP.FORMAT.types}
         self._timer_owners: dict[str, TimerOwner] = {
             "classic": classic,
@@ -295,10 +298,15 @@ class GroupCore:
 
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         before, self.groups.image = self.groups.image, image
-        decision = self.consumer.image_changed(before, now_ms)
-        merge(decision, self.share.image_changed(before, now_ms))
-        self.streams.mark_changed(before)
-        merge(decision, self.offsets.image_changed(before))
+        change = _change_of_topics(before, image)
+        decision = ShardDecision()
+        if change.changed:
+            for group in self.groups.by_id.values():
+                handler = self._modern.get(type(group))
+                if handler is not None:
+                    handler.topics_changed(group, change, decision, now_ms)
+        if change.deleted:
+            self.offsets.topics_deleted(change.deleted, decision)
         return decision
 
     def deactivate(self) -> list[Reply]:
@@ -306,8 +314,27 @@ class GroupCore:
         self._handlers.clear()
         self._timer_owners.clear()
         self._replays.clear()
+        self._modern.clear()
         self.groups.clear()
         return replies
+
+
+def _change_of_topics(before: ClusterImage, after: ClusterImage) -> TopicsChange:
+    """Compares the topics. A topic that has not changed is the same object in both images."""
+    changed = after.topics.keys() - before.topics.keys()
+    has_other_names = bool(changed)
+    deleted: dict[str, UUID] = {}
+    for name, topic in before.topics.items():
+        now = after.topics.get(name)
+        if now is topic:
+            continue
+        if now is None or now.topic_id != topic.topic_id:
+            deleted[name] = topic.topic_id
+            changed.add(name)
+            has_other_names = has_other_names or now is None
+        elif now[1:] != topic[1:]:
+            changed.add(name)
+    return TopicsChange(changed, deleted, has_other_names)
 
 
 class GroupAdmin:

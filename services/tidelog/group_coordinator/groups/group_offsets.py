@@ -6,7 +6,7 @@ commits by members), KIP-848.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -29,7 +29,6 @@ from tidelog.group_coordinator.groups.shared import (
     answer,
 )
 from tidelog.group_coordinator.shard_core import (
-    ClusterImage,
     EndMarker,
     Producer,
     ReplayedRecord,
@@ -325,19 +324,9 @@ class GroupOffsets:
             self._groups.new_simple_group(group_id, now_ms)
         self._table.date_producers(now_ms)
 
-    def image_changed(self, before: ClusterImage) -> ShardDecision:
+    def topics_deleted(self, topics: Collection[str], decision: ShardDecision) -> None:
         """Deletes the offsets of deleted topics, a part of them later if they are many."""
-        after = self._groups.image
-        deleted = {
-            name
-            for name, topic in before.topics.items()
-            if (now := after.topics.get(name)) is not topic
-            and (now is None or now.topic_id != topic.topic_id)
-        }
-        decision = ShardDecision()
-        if deleted:
-            self._deletions.topics_deleted(deleted, decision)
-        return decision
+        self._deletions.topics_deleted(topics, decision)
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         """Deletes more offsets of deleted topics and groups."""

@@ -512,13 +512,3 @@ def metadata_hash(names: Iterable[str], image: ClusterImage) -> int:
         racks = ";".join(",".join(sorted(of_partition)) for of_partition in topic.racks)
         digest.update(f"{len(name)}:{name}{topic.topic_id.hex}{topic.partition_count}:{racks}\n".encode())
     return int.from_bytes(digest.digest(), "big", signed=True)
-
-
-def changed_topics(before: ClusterImage, after: ClusterImage) -> frozenset[str]:
-    """Returns the names of topics that were created or deleted, grew, or moved to other racks."""
-    return frozenset(
-        name
-        for name in before.topics.keys() | after.topics.keys()
-        if before.topics.get(name) is not after.topics.get(name)
-        and before.topics.get(name) != after.topics.get(name)
-    )

@@ -15,7 +15,6 @@ from tidelog.group_coordinator.groups.modern_group import (
     RecordType,
     SizedMembers,
     T,
-    changed_topics,
     metadata_hash,
 )
 from tidelog.group_coordinator.groups.shared import (
@@ -23,12 +22,12 @@ from tidelog.group_coordinator.groups.shared import (
     GroupKind,
     Groups,
     TimerKey,
+    TopicsChange,
     answer,
     may_assign,
 )
 from tidelog.group_coordinator.shard_core import (
     CancelTimer,
-    ClusterImage,
     CoordinatorRecord,
     ReplayedRecord,
     Reply,
@@ -268,7 +267,9 @@ class ModernGroups(ABC, Generic[G]):
     def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and goes on with what an earlier owner has begun."""
         decision = ShardDecision()
-        for group in self._all():
+        for group in self._groups.by_id.values():
+            if not isinstance(group, self.GROUP):
+                continue
             changes = self.changes(group, decision, now_ms)
             for member in group.members.values():
                 changes.extend_session(member)
@@ -279,19 +280,10 @@ class ModernGroups(ABC, Generic[G]):
     def _resume(self, changes: Any) -> None:
         """Goes on with what an earlier owner of the group has begun."""
 
-    def mark_changed(self, before: ClusterImage) -> tuple[list[G], frozenset[str]]:
-        """Marks the groups whose topics changed, and returns all groups and the topics that changed. The next
-        heartbeat of a member decides what follows.
-        """
-        groups = self._all()
-        changed = changed_topics(before, self._groups.image) if groups else frozenset()
-        for group in groups:
-            if not changed.isdisjoint(group.subscribed_names()):
-                group.topics_changed = True
-        return groups, changed
-
-    def _all(self) -> list[G]:
-        return [group for group in self._groups.by_id.values() if isinstance(group, self.GROUP)]
+    def topics_changed(self, group: G, change: TopicsChange, decision: ShardDecision, now_ms: WallMs) -> None:
+        """Marks a group whose topics changed. The next heartbeat of a member decides what follows."""
+        if not group.subscribed_names().isdisjoint(change.changed):
+            group.topics_changed = True
 
 
 def invalid_request(message: str) -> KafkaError:

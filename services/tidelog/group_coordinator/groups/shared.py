@@ -71,6 +71,17 @@ class OffsetCommitter(NamedTuple):
         return self.api_key == ApiKey.OFFSET_COMMIT and self.api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
 
 
+class TopicsChange(NamedTuple):
+    """A change of the cluster's topics."""
+
+    changed: Collection[str]
+    """The topics that were created or deleted, grew, or moved to other racks."""
+    deleted: Mapping[str, UUID]
+    """The ids of the topics that were deleted. Another topic may have the name of one of them now."""
+    has_other_names: bool
+    """Whether the cluster has a topic with a new name, or none with one of the former names."""
+
+
 class Group(Protocol):
     """The interface of a group of either kind toward the rest of its shard."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -39,7 +39,7 @@ from tidelog.kernel.instants import Backoff, MonotonicMs, WallMs
 from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS, TaskSet, in_slices
 from tidelog.kernel.steps import Steps
 from tidelog.kernel.timer import LoopTimer
-from tidelog.metadata.entries import parse_partition_state_key
+from tidelog.metadata.entries import BROKER_PREFIX, parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.rpc.coordinator_session import (
@@ -73,6 +73,8 @@ STORE_TIMEOUT_MS: Final = 500
 CallSoon = Callable[[Callable[[], None]], object]
 MakeCore = Callable[[ShardId, int], ShardCore]
 """Makes the core of a shard, given its number and its shard epoch."""
+_OfAnAttachment: TypeAlias = ShardCommitted | ShardRecords | ShardAttached | ShardLost
+"""The items that a broker sends to a shard that is attached at it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -190,6 +192,7 @@ class CoordinatorRuntime:
         self._timer = timer
         self._call_soon = call_soon
         self.images = _ImageQueue(self, clock, call_soon)
+        self._shard_counts: list[int] = []
         self._by_attachment: dict[int, Shard] = {}
         self._attachments = 0
         self._retries: dict[ShardId, Cancellable] = {}
@@ -254,33 +257,45 @@ class CoordinatorRuntime:
             _log.warning("shards are closed before all their decisions are replicated")
 
     def cluster_listed(self) -> None:
-        self._brokers_or_topics_changed()
+        self._brokers_changed()
+        self._topics_changed()
         for shard in list(self.shards.values()):
             self._attend(shard)
 
     def cluster_changed(self, batch: WatchBatch) -> None:
-        is_general = False
+        are_brokers = are_topics = False
         led: list[ShardId] = []
         for event in batch.events:
             partition = parse_partition_state_key(event.key)
             if partition is None:
-                is_general = True
+                is_broker = event.key.startswith(BROKER_PREFIX)
+                are_brokers, are_topics = are_brokers or is_broker, are_topics or not is_broker
             elif partition.topic.startswith("__"):
                 led += [
                     ShardId(kind, partition.partition) for kind in ShardKind if kind.topic == partition.topic
                 ]
-        if is_general:
-            self._brokers_or_topics_changed()
+        if are_brokers:
+            self._brokers_changed()
+        if are_brokers or are_topics:
+            self._topics_changed()
         for shard_id in led:
             shard = self.shards.get(shard_id)
             if shard is not None:
                 self._attend(shard)
 
-    def _brokers_or_topics_changed(self) -> None:
+    def _brokers_changed(self) -> None:
         if not self._is_stopping:
             self.sessions.brokers_changed(self.view.brokers.values())
+
+    def _topics_changed(self) -> None:
+        """Compares the numbers of shards, and shows the topics to the cores, with the racks of brokers."""
+        if self._is_stopping:
+            return
+        counts = [self.view.shard_count(kind) for kind in ShardKind]
+        if counts != self._shard_counts:
+            self._shard_counts = counts
             self.claims.shards_changed()
-            self.images.changed()
+        self.images.changed()
 
     def claimed(self, shard_id: ShardId, shard_epoch: int) -> None:
         known = self.shards.pop(shard_id, None)
@@ -438,12 +453,10 @@ class CoordinatorRuntime:
     def _process(self, session: BrokerSession, item: Item) -> None:
         if isinstance(item, ForwardedToShard):
             self._forwarded(session, item)
-        elif isinstance(item, ShardCommitted):
-            self._committed(item)
-        elif isinstance(item, ShardRecords):
-            self._records_read(item)
-        elif isinstance(item, ShardAttached | ShardLost):
-            self._attachment_changed(item)
+        elif isinstance(item, _OfAnAttachment):
+            shard = self._by_attachment.get(item.attachment)
+            if shard is not None:
+                self._told(shard, item)
         else:
             self.calls.received(item)
 
@@ -458,23 +471,12 @@ class CoordinatorRuntime:
         else:
             shard.request(item, session.line)
 
-    def _committed(self, item: ShardCommitted) -> None:
-        shard = self._by_attachment.get(item.attachment)
-        if shard is not None:
+    def _told(self, shard: Shard, item: _OfAnAttachment) -> None:
+        if isinstance(item, ShardCommitted):
             shard.committed(item.high_watermark)
-
-    def _records_read(self, item: ShardRecords) -> None:
-        """Queues the replay of these records. After a failure of a broker, many shards load at once."""
-        shard = self._by_attachment.get(item.attachment)
-        if shard is None:
-            return
-        self._loads.add(shard.records_read(item))
-
-    def _attachment_changed(self, item: ShardAttached | ShardLost) -> None:
-        shard = self._by_attachment.get(item.attachment)
-        if shard is None:
-            return
-        if isinstance(item, ShardAttached):
+        elif isinstance(item, ShardRecords):
+            self._loads.add(shard.records_read(item))
+        elif isinstance(item, ShardAttached):
             shard.attached(item)
         else:
             shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)

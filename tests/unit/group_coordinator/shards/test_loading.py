@@ -26,6 +26,7 @@ from tidelog.kernel import slices
 from tidelog.kernel.instants import MonotonicMs, WallMs
 from tidelog.kernel.slices import SLICE_MS, STEPS_BETWEEN_READINGS
 from tidelog.kernel.steps import Steps
+from tidelog.metadata.store import Event, WatchBatch
 from tidelog.model.acl import ANONYMOUS
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
@@ -71,7 +72,10 @@ class Sessions:
             line=Line(), broker=SimpleNamespace(broker_id=BROKER), is_over=False
         )
 
-    def brokers_changed(self, brokers: object) -> None: ...
+        self.changes = 0
+
+    def brokers_changed(self, brokers: object) -> None:
+        self.changes += 1
 
     def get(self, broker_id: int) -> Any:
         return self.session
@@ -102,9 +106,10 @@ class Loads:
             leader=lambda partition: SimpleNamespace(broker_id=BROKER, leader_epoch=0),
             brokers={},
             image=lambda: self.image,
-            shard_count=lambda kind: 50,
+            shard_count=lambda kind: self.shard_count,
         )
-        claims: Any = SimpleNamespace(shards_changed=lambda: None)
+        self.shard_count, self.claim_rounds = 50, 0
+        claims: Any = SimpleNamespace(shards_changed=self._claim)
         sessions: Any = self.sessions
         timer: Any = SimpleNamespace(
             monotonic_ms=lambda: MonotonicMs(0),
@@ -138,6 +143,9 @@ class Loads:
 
         core.replay = counted  # type: ignore[method-assign]
         return core
+
+    def _claim(self) -> None:
+        self.claim_rounds += 1
 
     def receive(self, *items: Item) -> int:
         """Returns the records that were replayed at once."""
@@ -240,6 +248,23 @@ def test_shards_learn_of_new_topics_in_many_turns(monkeypatch: pytest.MonkeyPatc
     assert max(after - before for before, after in pairwise([0, *counts])) <= MOST_SHARDS_OF_A_TURN
     assert {shard.shard_id.partition for shard, _ in told} >= set(range(shards - 1))
     assert told[-1][1] == 3, "later shards receive the newest image"
+
+
+def test_claims_and_sessions_follow_only_what_concerns_them() -> None:
+    loads = Loads()
+
+    def changed(key: str) -> tuple[int, int]:
+        """Returns how often the sessions and the claims were looked at since the start."""
+        event = Event(key, b"", 1)
+        loads.runtime.cluster_changed(WatchBatch(1, (event,)))
+        return loads.sessions.changes, loads.claim_rounds
+
+    loads.runtime.cluster_listed()
+    assert (loads.sessions.changes, loads.claim_rounds) == (1, 1)
+    assert changed("/brokers/topics/new") == (1, 1)
+    assert changed("/brokers/ids/1") == (2, 1)
+    loads.shard_count += 1
+    assert changed("/brokers/topics/__consumer_offsets") == (2, 2)
 
 
 def test_a_turn_tells_fewer_shards_that_take_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,8 @@ from tidelog.group_coordinator.groups.modern_groups import (
     check_room,
     find_member,
 )
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, TopicsChange
 from tidelog.group_coordinator.shard_core import (
-    ClusterImage,
     Reply,
     ShardDecision,
     ShardRequest,
@@ -212,18 +211,16 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
             if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
                 changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
 
-    def image_changed(self, before: ClusterImage, now_ms: WallMs) -> ShardDecision:
-        """Marks the groups whose topics changed, and lets regular expressions be resolved again."""
-        decision = ShardDecision()
-        groups, changed = self.mark_changed(before)
-        if not changed or before.topics.keys() == self._groups.image.topics.keys():
-            return decision
-        for group in groups:
-            is_pending = group.regexes_are_due or group.is_regex_timer_running
-            if not is_pending and (group.regexes or group.regex_sweep is not None):
-                group.is_regex_timer_running = True
-                self.changes(group, decision, now_ms).set_timer(REGEX_TIMER, "", REGEX_INTERVAL_MS)
-        return decision
+    def topics_changed(
+        self, group: ConsumerGroup, change: TopicsChange, decision: ShardDecision, now_ms: WallMs
+    ) -> None:
+        """Marks a group whose topics changed, and lets its regular expressions be resolved again."""
+        super().topics_changed(group, change, decision, now_ms)
+        is_pending = group.regexes_are_due or group.is_regex_timer_running
+        has_regexes = group.regexes or group.regex_sweep is not None
+        if change.has_other_names and has_regexes and not is_pending:
+            group.is_regex_timer_running = True
+            self.changes(group, decision, now_ms).set_timer(REGEX_TIMER, "", REGEX_INTERVAL_MS)
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         """Removes a member whose session ended or which exceeded its rebalance timeout, or continues the

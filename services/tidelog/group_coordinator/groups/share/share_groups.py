@@ -40,11 +40,10 @@ from tidelog.group_coordinator.groups.share.share_group import (
     Shares,
     TopicShare,
 )
-from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, merge
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, TopicsChange, merge
 from tidelog.group_coordinator.shard_core import (
     AskEndOffsets,
     AskShareStates,
-    ClusterImage,
     Reply,
     ShardDecision,
     ShardRequest,
@@ -430,19 +429,16 @@ class ShareGroups(ModernGroups[ShareGroup]):
     def _resume(self, changes: ShareChanges) -> None:
         self._states.resume(changes)
 
-    def image_changed(self, before: ClusterImage, now_ms: WallMs) -> ShardDecision:
-        """Marks the groups whose topics changed, and forgets the share partitions of deleted topics, whose
-        states their owners delete.
+    def topics_changed(
+        self, group: ShareGroup, change: TopicsChange, decision: ShardDecision, now_ms: WallMs
+    ) -> None:
+        """Marks a group whose topics changed, and forgets the share partitions of deleted topics. The owners
+        of their states delete these.
         """
-        decision = ShardDecision()
-        groups, changed = self.mark_changed(before)
-        gone = before.topic_names.keys() - self._groups.image.topic_names.keys() if changed else frozenset()
-        for group in groups:
-            deleted = group.partitions.topic_ids() & gone
-            if deleted:
-                changes = self.changes(group, decision, now_ms)
-                changes.put_partitions(group.partitions.without(deleted))
-        return decision
+        super().topics_changed(group, change, decision, now_ms)
+        deleted = group.partitions.topic_ids().intersection(change.deleted.values())
+        if deleted:
+            self.changes(group, decision, now_ms).put_partitions(group.partitions.without(deleted))
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         """Removes a member whose session ended, or repeats questions about states."""
