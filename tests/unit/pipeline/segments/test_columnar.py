@@ -129,9 +129,16 @@ def test_damaged_bytes_are_refused_where_the_record_decoder_refuses(
         data[choice.draw(st.sampled_from(places))] = choice.draw(st.integers(0, 255))
     seen = outcome(decoded, data)
     if seen is not ValueError:
-        assert without_numbers(seen) == without_numbers(expected(data))
+        assert without_numbers(seen) == without_numbers([row for row in expected(data) if is_within(row)])
     else:
         assert outcome(expected, data) is ValueError
+
+
+def is_within(row: dict[str, Any]) -> bool:
+    """Returns whether an offset, which a damaged varint may have made too large or negative, lies within the
+    bounds of the decoder after it was cut to 64 bits.
+    """
+    return (row["offset"] + 2**63) % 2**64 - 2**63 in range(RowBounds().start_offset, RowBounds().end_offset)
 
 
 def without_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
