@@ -15,7 +15,6 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from tidelog.broker.log.cleaning.aborted_transactions import TransactionProgress
 from tidelog.broker.log.cleaning.cleaning_job import CleaningJob
 from tidelog.broker.log.cleaning.offset_map import (
     LONG_BATCH_LENGTH,
@@ -23,11 +22,11 @@ from tidelog.broker.log.cleaning.offset_map import (
     SHORT_BATCH_LENGTH,
     ZEROS,
     OffsetMap,
-    follow_marker,
     key_place,
     short_key,
 )
 from tidelog.broker.log.cleaning.segment_files import KeptBatch
+from tidelog.records.aborted import AbortedBatches, AbortedTransaction
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,
@@ -42,9 +41,10 @@ from tidelog.records.batch import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    EndTransactionMarker,
 )
 from tidelog.records.compression import compress, decompress
-from tidelog.records.record import CorruptRecordError
+from tidelog.records.record import CorruptRecordError, end_transaction_marker
 from tidelog.records.varint import append_varint, continue_varint
 
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
@@ -61,6 +61,45 @@ class _KeptRecord(NamedTuple):
     timestamp_delta: int
     rest: int
     is_tombstone: bool
+
+
+class TransactionProgress:
+    """The transactions at one point of a log, whose batches are passed to this object in order. It finds the
+    markers that are no longer needed, because the log has no batch of their transactions.
+
+    `kept_aborted` has the aborted transactions of which the log still had batches. They belong in the index
+    of the cleaned segment that receives their markers. Source: Kafka's `CleanedTransactionMetadata`.
+    """
+
+    def __init__(self, aborted: AbortedBatches) -> None:
+        self._aborted = aborted
+        self._seen_aborted: set[AbortedTransaction] = set()  # those with a batch in the log
+        self._ongoing_committed: set[int] = set()
+        self.kept_aborted: list[AbortedTransaction] = []
+
+    def is_aborted(self, header: BatchHeader) -> bool:
+        """Takes a transactional batch into account. Returns whether its transaction is aborted."""
+        transaction = self._aborted.transaction_at(header.producer_id, header.base_offset)
+        if transaction is None:
+            self._ongoing_committed.add(header.producer_id)
+            return False
+        self._seen_aborted.add(transaction)
+        return True
+
+    def is_marker_needless(self, header: BatchHeader, marker: EndTransactionMarker | None) -> bool:
+        """Takes a control batch into account. `marker` is None if it is of another type."""
+        if marker is None:
+            return False
+        if marker.is_commit:
+            was_ongoing = header.producer_id in self._ongoing_committed
+            self._ongoing_committed.discard(header.producer_id)
+            return not was_ongoing
+        transaction = self._aborted.transaction_at(header.producer_id, header.base_offset)
+        if transaction is None or transaction not in self._seen_aborted:
+            return True
+        self._seen_aborted.discard(transaction)
+        self.kept_aborted.append(transaction)
+        return False
 
 
 class BatchFilter:
@@ -142,21 +181,14 @@ class BatchFilter:
         """Returns None if the batch stays as it is, else the new batch, or no bytes if nothing remains."""
         is_control = header.is_control
         if is_control:
-            is_needless = follow_marker(
-                chunk,
-                at,
-                header.base_offset,
-                header.attributes,
-                header.producer_id,
-                header.record_count,
-                self._progress,
+            # An earlier cleaning has emptied a control batch without a record.
+            is_needless = not header.record_count or self._progress.is_marker_needless(
+                header, end_transaction_marker(chunk, at)
             )
             has_horizon = header.attributes & DELETE_HORIZON_BIT
             drops_records = bool(is_needless and has_horizon and header.base_timestamp <= self._now_ms)
         else:
-            is_needless = header.is_transactional and self._progress.is_aborted(
-                header.producer_id, header.last_offset
-            )
+            is_needless = header.is_transactional and self._progress.is_aborted(header)
             drops_records = is_needless
         stays_empty = header.last_offset + 1 == self._end_offset or self._is_last_of_producer(header)
         kept: list[_KeptRecord] = []

@@ -12,16 +12,15 @@ from collections.abc import Callable
 from hashlib import md5
 from typing import Final
 
-from tidelog.broker.log.cleaning.aborted_transactions import AbortedTransactions, TransactionProgress
 from tidelog.broker.log.cleaning.cleaning_job import CleaningJob, SourceSegment
 from tidelog.broker.log.cleaning.segment_files import SegmentReader
+from tidelog.records.aborted import AbortedBatches
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,
     CONTROL_BIT,
     LOG_OVERHEAD_BYTES,
     TRANSACTIONAL_BIT,
-    ControlType,
 )
 from tidelog.records.compression import decompress
 from tidelog.records.record import CorruptRecordError
@@ -36,8 +35,6 @@ _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
 
 # base offset, batch length, magic, attributes, last offset delta, producer id, record count
 _HEADER: Final = struct.Struct(">qi4xb4xhi16xq6xi")
-_CONTROL_TYPE: Final = struct.Struct(">h")
-
 
 SHORT_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 1 + 64
 LONG_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 2 + 8191
@@ -91,9 +88,7 @@ class OffsetMap:
         self.newest = bytes(flags)
 
 
-def build_offset_map(
-    job: CleaningJob, aborted: AbortedTransactions, throttle: Callable[[int], None]
-) -> OffsetMap:
+def build_offset_map(job: CleaningJob, aborted: AbortedBatches, throttle: Callable[[int], None]) -> OffsetMap:
     """Reads the dirty segments, oldest first, until the map is full. Ignores records of aborted transactions.
 
     Raises OSError, and ValueError for damaged data.
@@ -101,11 +96,9 @@ def build_offset_map(
     start, end = job.first_dirty_offset, job.first_uncleanable_offset
     max_entries = int(job.dedupe_buffer_bytes * job.dedupe_buffer_load_factor) // MAP_ENTRY_BYTES
     found = OffsetMap(start, max(2, max_entries))
-    progress = TransactionProgress()
-    progress.expect(aborted.between(start, end))
     dirty = [segment for segment in job.segments if segment.next_offset > start]
     for number, segment in enumerate(dirty):
-        if not _take_in_segment(job, segment, found, progress, throttle):
+        if not _take_in_segment(job, segment, found, aborted, throttle):
             break
         # The end of the segment may lack offsets.
         found.latest_offset = (dirty[number + 1].base_offset if number + 1 < len(dirty) else end) - 1
@@ -117,7 +110,7 @@ def _take_in_segment(
     job: CleaningJob,
     segment: SourceSegment,
     found: OffsetMap,
-    progress: TransactionProgress,
+    aborted: AbortedBatches,
     throttle: Callable[[int], None],
 ) -> bool:
     """Returns False if the map is full."""
@@ -125,7 +118,7 @@ def _take_in_segment(
         for chunk in reader:
             throttle(len(chunk))
             try:
-                used = _take_in_chunk(chunk, found, progress)
+                used = _take_in_chunk(chunk, found, aborted)
             except IndexError as error:
                 raise CorruptRecordError(f"{reader.path}: a record is cut off") from error
             if used < 0:
@@ -134,7 +127,7 @@ def _take_in_segment(
     return True
 
 
-def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress) -> int:
+def _take_in_chunk(chunk: bytes, found: OffsetMap, aborted: AbortedBatches) -> int:
     """Returns the size of the whole batches in the chunk, -1 if the map is full.
 
     A batch with one plain record is parsed here, because such batches dominate the cost.
@@ -170,9 +163,9 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress
                 latest = base_offset
         else:
             last_offset = base_offset + delta
-            if attributes & CONTROL_BIT:
-                follow_marker(chunk, at, base_offset, attributes, producer_id, count, progress)
-            elif not (attributes & TRANSACTIONAL_BIT and progress.is_aborted(producer_id, last_offset)):
+            if not attributes & CONTROL_BIT and not (
+                attributes & TRANSACTIONAL_BIT and aborted.transaction_at(producer_id, base_offset)
+            ):
                 codec = attributes & COMPRESSION_MASK
                 if codec:
                     body = bytes(decompress(codec, chunk[at + BATCH_HEADER_BYTES : stop]))
@@ -251,32 +244,3 @@ def _take_in_some(body: bytes, place: int, count: int, base_offset: int, found: 
             found.entries[key] = offset
         place = behind + (size >> 1)
     return True
-
-
-def follow_marker(
-    chunk: bytes,
-    at: int,
-    base_offset: int,
-    attributes: int,
-    producer_id: int,
-    count: int,
-    progress: TransactionProgress,
-) -> bool:
-    """Takes a control batch into account. Returns whether it is a marker that is no longer needed."""
-    if not count:  # emptied by an earlier cleaning
-        return True
-    codec = attributes & COMPRESSION_MASK
-    place = at + BATCH_HEADER_BYTES
-    if codec:
-        length = _HEADER.unpack_from(chunk, at)[1]
-        chunk, place = bytes(decompress(codec, chunk[place : at + length + LOG_OVERHEAD_BYTES])), 0
-    for _ in range(5):  # length, attributes, timestamp delta, offset delta, key length
-        while chunk[place] > 127:
-            place += 1
-        place += 1
-    control_type = _CONTROL_TYPE.unpack_from(chunk, place + 2)[0]
-    if control_type == ControlType.ABORT:
-        return progress.is_abort_needless(producer_id, base_offset)
-    if control_type == ControlType.COMMIT:
-        return progress.is_commit_needless(producer_id, base_offset)
-    return False

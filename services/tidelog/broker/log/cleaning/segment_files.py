@@ -1,12 +1,13 @@
-"""The files of a cleaning: segments that are read in chunks of whole batches, and a cleaned segment that is
-written with its indexes as `.cleaned` files, which are durable before they are used.
+"""The files of a cleaning: segments that are read in chunks of whole batches, their transaction indexes, and
+a cleaned segment. It is written with its indexes as `.cleaned` files, which are durable before they are used.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -24,12 +25,25 @@ from tidelog.log_format.directory import (
 from tidelog.log_format.entries import (
     OFFSET_ENTRY,
     TIME_ENTRY,
+    decode_aborted_transactions,
     encode_aborted_transactions,
 )
 from tidelog.records.aborted import AbortedTransaction
 from tidelog.records.batch import BATCH_HEADER_BYTES, LOG_OVERHEAD_BYTES, NO_TIMESTAMP
 
 _LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
+
+
+def indexed_aborts(directory: str, segments: Iterable[SourceSegment]) -> list[AbortedTransaction]:
+    """Returns the aborted transactions whose markers are in the segments. Raises OSError,
+    CorruptFileError.
+    """
+    found: list[AbortedTransaction] = []
+    for segment in segments:
+        with suppress(FileNotFoundError):
+            content = Path(directory, file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX)).read_bytes()
+            found += decode_aborted_transactions(content, segment.base_offset)
+    return found
 
 
 class SegmentReader:

@@ -17,8 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tidelog.broker.log.cleaning.aborted_transactions import AbortedTransactions, TransactionProgress
-from tidelog.broker.log.cleaning.batch_filter import BatchFilter
+from tidelog.broker.log.cleaning.batch_filter import BatchFilter, TransactionProgress
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningAnswer,
@@ -29,7 +28,8 @@ from tidelog.broker.log.cleaning.cleaning_job import (
     encode_answer,
 )
 from tidelog.broker.log.cleaning.offset_map import build_offset_map
-from tidelog.broker.log.cleaning.segment_files import CleanedSegmentWriter, SegmentReader
+from tidelog.broker.log.cleaning.segment_files import CleanedSegmentWriter, SegmentReader, indexed_aborts
+from tidelog.records.aborted import AbortedBatches
 
 MAX_OFFSETS_A_SEGMENT: Final = 2**31 - 1
 NICENESS: Final = 5
@@ -89,11 +89,10 @@ def clean(
     `throttle` is called with the number of bytes read and written. Raises OSError, and ValueError for a
     damaged log.
     """
-    bases = [segment.base_offset for segment in job.segments]
-    aborted = AbortedTransactions(job.directory, bases, job.later_aborted)
+    aborted = AbortedBatches([*indexed_aborts(job.directory, job.segments), *job.later_aborted])
     offset_map = build_offset_map(job, aborted, throttle)
     clean_offset = offset_map.latest_offset + 1
-    progress = TransactionProgress()
+    progress = TransactionProgress(aborted)
     filter_ = BatchFilter(job, offset_map, progress)
     bytes_read = bytes_kept = 0
     reached = [segment for segment in job.segments if segment.base_offset < clean_offset]
@@ -101,7 +100,7 @@ def clean(
         reached, job.segment_bytes, job.segment_index_bytes, job.first_uncleanable_offset
     ):
         progress.kept_aborted = []
-        cleaned = _clean_group(job, group, filter_, progress, aborted, throttle)
+        cleaned = _clean_group(job, group, filter_, progress, throttle)
         bytes_read += sum(segment.size_bytes for segment in group)
         bytes_kept += cleaned.size_bytes
         yield cleaned
@@ -148,13 +147,11 @@ def _clean_group(
     group: Sequence[SourceSegment],
     filter_: BatchFilter,
     progress: TransactionProgress,
-    aborted: AbortedTransactions,
     throttle: Callable[[int], None],
 ) -> CleanedSegment:
     writer = CleanedSegmentWriter(job.directory, group, job.index_interval_bytes)
     try:
         for segment in group:
-            progress.expect(aborted.between(segment.base_offset, segment.next_offset))
             with SegmentReader(job.directory, segment, job.io_buffer_bytes) as reader:
                 for chunk in reader:
                     reader.consumed(filter_.take(chunk))
