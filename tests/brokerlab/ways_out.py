@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import tidelog.client as threads
 from tidelog.aio import Producer
-from tidelog.client.core.settings import Properties
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.exceptions import ClosedError, KafkaError, RecordTooLargeError
 from tidelog.testing import Cluster
 

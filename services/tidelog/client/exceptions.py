@@ -7,7 +7,7 @@ connect. `tidelog.aio.exceptions` has the same names.
 
 from __future__ import annotations
 
-from tidelog.client.core.settings import SettingsError
+from tidelog.client.core.connection_settings import SettingsError
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
     AuthenticationFailedError,

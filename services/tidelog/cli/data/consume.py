@@ -35,14 +35,9 @@ from tidelog.cli.tool_command import (
 )
 from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.connection_settings import BOOTSTRAP, SECURITY_PREFIXES, Properties, SettingsError
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
-from tidelog.client.core.settings import (
-    BOOTSTRAP,
-    SECURITY_PREFIXES,
-    Properties,
-    SettingsError,
-    parse_consumer_settings,
-)
+from tidelog.client.core.settings import parse_consumer_settings
 from tidelog.client.errors import StaleMemberError
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.topic_reader import POLL_S, TopicReader, consumer_of, reading, sound_records

@@ -10,7 +10,7 @@ from tidelog.client.admin import groups as coordinators
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.topics import ConfigEntry
 from tidelog.client.cluster import ClusterView, Topic
-from tidelog.client.core.settings import Properties
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.threads.admin import Admin as ThreadAdmin
 from tidelog.model.protocol_values import LATEST_TIMESTAMP
 from tidelog.model.topics import TopicPartition

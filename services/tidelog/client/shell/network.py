@@ -16,7 +16,7 @@ from tidelog.client.core.cluster_view import (
     TopicView,
     in_parts,
 )
-from tidelog.client.core.settings import BOOTSTRAP, ConnectionSettings, Properties, security_texts
+from tidelog.client.core.connection_settings import BOOTSTRAP, ConnectionSettings, Properties, security_texts
 from tidelog.client.errors import ClientError, ClosedError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
 from tidelog.client.shell.connection import AsyncConnection

@@ -13,7 +13,7 @@ from tidelog.client.admin import topics as configs
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets
 from tidelog.client.admin.topics import ConfigChange, ConfigEntry, ConfigResource
 from tidelog.client.cluster import Cluster, ClusterView, Topic
-from tidelog.client.core.settings import (
+from tidelog.client.core.connection_settings import (
     BOOTSTRAP,
     ConnectionSettings,
     Properties,

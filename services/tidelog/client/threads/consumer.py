@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from tidelog.client.address import Address
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.client.core.consuming.consumer_events import AcknowledgeType
 from tidelog.client.core.consuming.records import ConsumerRecord, SharedRecord
-from tidelog.client.core.settings import Properties
 from tidelog.client.errors import ClosedError
 from tidelog.client.security import ClientSecurity
 from tidelog.client.serializers import Deserializer

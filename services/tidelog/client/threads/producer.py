@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, TypeVar
 
-from tidelog.client.core.settings import Properties
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.errors import ClosedError
 from tidelog.client.partitioners import Partitioner, by_key
 from tidelog.client.security import ClientSecurity

@@ -12,9 +12,9 @@ from typing import Final
 
 from tidelog.client.admin.topics import list_offsets
 from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
 from tidelog.client.core.consuming.records import ConsumerRecord
-from tidelog.client.core.settings import Properties
 from tidelog.client.errors import ClientError, ConnectionLostError, CorruptFetchError, UnreachableError
 from tidelog.client.threads.consumer import Consumer
 from tidelog.client.threads.producer import Producer

@@ -13,8 +13,8 @@ import pytest
 from tidelog.cli.cluster import check
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.consumer_batch import ConsumerBatch
-from tidelog.client.core.settings import Properties
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.core.settings import ConsumerSettings, ProducerSettings, SettingsError, parse_settings
+from tidelog.client.core.connection_settings import SettingsError, parse_settings
+from tidelog.client.core.settings import ConsumerSettings, ProducerSettings
 from tidelog.records.compression import Compression
 
 

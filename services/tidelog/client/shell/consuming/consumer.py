@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.address import Address
 from tidelog.client.calls import NO_MEMBER_EPOCH
+from tidelog.client.core.connection_settings import Properties
 from tidelog.client.core.consuming.classic_membership import (
     ClassicRequest,
     GroupHeartbeat,
@@ -55,12 +56,7 @@ from tidelog.client.core.consuming.consumer_events import (
 )
 from tidelog.client.core.consuming.membership import Heartbeat, HeartbeatAnswered, LeaveHeartbeat, MemberState
 from tidelog.client.core.consuming.records import ConsumerRecord, deserialize
-from tidelog.client.core.settings import (
-    ConsumerSettings,
-    Properties,
-    most_records,
-    parse_consumer_settings,
-)
+from tidelog.client.core.settings import ConsumerSettings, most_records, parse_consumer_settings
 from tidelog.client.errors import (
     ClientError,
     ClosedError,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 from tidelog.client import calls
 from tidelog.client.calls import GROUP, NO_MEMBER_EPOCH
 from tidelog.client.core.cluster_view import ClusterView, EpochEnd, in_parts, partitions_by_topic
+from tidelog.client.core.connection_settings import ConnectionSettings
 from tidelog.client.core.consuming.assignors import PROTOCOL_TYPE
 from tidelog.client.core.consuming.classic_membership import (
     ClassicAnswer,
@@ -32,7 +33,7 @@ from tidelog.client.core.consuming.membership import (
     HeartbeatAnswered,
     LeaveHeartbeat,
 )
-from tidelog.client.core.settings import ConnectionSettings, ConsumerSettings
+from tidelog.client.core.settings import ConsumerSettings
 from tidelog.client.errors import (
     AuthenticationFailedError,
     ClientError,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
+from tidelog.client.core.connection_settings import Properties, parse_settings
 from tidelog.client.core.consuming.consumer_events import (
     AcknowledgeType,
     GroupRequestFailed,
@@ -30,12 +31,7 @@ from tidelog.client.core.consuming.share_consumer import (
     ShareConsumerCore,
     ShareRequestFailed,
 )
-from tidelog.client.core.settings import (
-    Properties,
-    ShareConsumerSettings,
-    most_records,
-    parse_settings,
-)
+from tidelog.client.core.settings import ShareConsumerSettings, most_records
 from tidelog.client.errors import ClientError, ClosedError, NetworkError, RequestTimeoutError
 from tidelog.client.serializers import Deserializer
 from tidelog.client.shell.consuming.group_calls import PERMANENT_ERRORS, is_temporary, refusal_code

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from tidelog.client.core.connection_settings import Properties, parse_settings
 from tidelog.client.core.producing.producer import ProducerCore
 from tidelog.client.core.producing.producer_batch import (
     CompleteBatch,
@@ -33,11 +34,7 @@ from tidelog.client.core.producing.producer_batch import (
     RequestProducerId,
     SendProduce,
 )
-from tidelog.client.core.settings import (
-    ProducerSettings,
-    Properties,
-    parse_settings,
-)
+from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import (
     BufferFullError,
     ClientError,

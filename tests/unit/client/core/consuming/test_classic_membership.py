@@ -13,6 +13,7 @@ from tidelog.client.core.cluster_view import (
     PartitionLeader,
     TopicView,
 )
+from tidelog.client.core.connection_settings import SettingsError
 from tidelog.client.core.consuming.assignors import decode_assignment, encode_subscription
 from tidelog.client.core.consuming.classic_membership import (
     ClassicMembership,
@@ -26,7 +27,7 @@ from tidelog.client.core.consuming.classic_membership import (
     SyncGroup,
 )
 from tidelog.client.core.consuming.membership import MemberState
-from tidelog.client.core.settings import ConsumerSettings, SettingsError, parse_consumer_settings
+from tidelog.client.core.settings import ConsumerSettings, parse_consumer_settings
 from tidelog.kernel.instants import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
