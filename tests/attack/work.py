@@ -11,7 +11,7 @@ from typing import Final
 from brokerlab.batches import build_batch
 from brokerlab.raw_client import PayloadClient
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection, PendingAnswer
+from tidelog.client.cluster import BrokerConnection, PendingAnswer
 from tidelog.metrics.generated.metrics_pb2 import MetricsData
 from tidelog.wire.messages import fetch, metadata, share_fetch
 from tidelog.wire.messages import get_telemetry_subscriptions as subscribing
@@ -114,7 +114,7 @@ def work(bootstrap: str, topic: str, *, pushes: bool) -> tuple[Job, ...]:
 
 
 def open_connection(bootstrap: str) -> BrokerConnection:
-    return BrokerConnection(parse_bootstrap(bootstrap)[0], client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
+    return BrokerConnection.open(parse_bootstrap(bootstrap)[0], client_id=CLIENT_ID, timeout_s=TIMEOUT_S)
 
 
 def topic_id(connection: BrokerConnection, topic: str) -> uuid.UUID:

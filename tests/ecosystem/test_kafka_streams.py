@@ -20,7 +20,7 @@ from brokerlab.kafka_jars import JavaTools
 from clusterlab.java_systems import STREAMS_SETTINGS, JavaProcess, await_true
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.messages.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -148,7 +148,7 @@ def set_standbys_of_group(server: str, count: int) -> None:
     setting = AlterableConfig("streams.num.standby.replicas", 0, str(count))
     resource = AlterConfigsResource(GROUP_RESOURCE, APPLICATION, [setting])
     request = IncrementalAlterConfigsRequest([resource])
-    with BrokerConnection(parse_bootstrap(server)[0]) as connection:
+    with BrokerConnection.open(parse_bootstrap(server)[0]) as connection:
         answer = connection.call(request, IncrementalAlterConfigsResponse)
     assert [found.error_code for found in answer.responses] == [0]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol  # Any: generated messages have no common base
 
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.codec import record_codec, response_class
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
 from tidelog.wire.messages.describe_groups import DescribeGroupsRequest
@@ -60,7 +60,7 @@ class TcpBroker:
 
     def _await_coordinator(self) -> None:
         while True:
-            with BrokerConnection(self._address) as connection:
+            with BrokerConnection.open(self._address) as connection:
                 asked = FindCoordinatorRequest(coordinator_keys=["any"])
                 found = connection.call(asked, FindCoordinatorResponse, at_least=4).coordinators[0]
                 beat = connection.call(HeartbeatRequest("any", 1, "nobody"), HeartbeatResponse)
@@ -70,7 +70,7 @@ class TcpBroker:
 
     def send(self, request: Any, version: int) -> Callable[[], Any]:
         """Sends the request on its own connection, because a connection serves one request at a time."""
-        connection = BrokerConnection(self._address, client_id=CLIENT_ID, timeout_s=60)
+        connection = BrokerConnection.open(self._address, client_id=CLIENT_ID, timeout_s=60)
         pending = connection.send(request, at_least=version, at_most=version)
 
         def receive() -> Any:

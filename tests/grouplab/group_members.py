@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tidelog.client.address import Address, parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.describe_groups import (
@@ -74,7 +74,7 @@ def describe(bootstrap: str, group: str) -> DescribedGroup:
     """Returns the group's description by its current coordinator; without a state if there is none."""
     try:
         coordinator = _find_coordinator(parse_bootstrap(bootstrap)[0], group)
-        with BrokerConnection(coordinator) as broker:
+        with BrokerConnection.open(coordinator) as broker:
             request = DescribeGroupsRequest(groups=[group])
             return broker.call(request, DescribeGroupsResponse, at_most=5).groups[0]
     except ClientError as error:
@@ -82,7 +82,7 @@ def describe(bootstrap: str, group: str) -> DescribedGroup:
 
 
 def _find_coordinator(address: Address, group: str) -> Address:
-    with BrokerConnection(address) as broker:
+    with BrokerConnection.open(address) as broker:
         request = FindCoordinatorRequest(coordinator_keys=[group])
         found = broker.call(request, FindCoordinatorResponse, at_least=4).coordinators[0]
     if found.error_code:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import describe_share_group_offsets as offsets
@@ -34,11 +34,11 @@ class ShareGroupClient:
         for server in self._servers:
             host, _, port = server.rpartition(":")
             try:
-                with BrokerConnection(Address(host, int(port))) as connection:
+                with BrokerConnection.open(Address(host, int(port))) as connection:
                     asked = FindCoordinatorRequest(coordinator_keys=[self._group])
                     found = connection.call(asked, FindCoordinatorResponse, at_least=4).coordinators[0]
                 if not found.error_code:
-                    with BrokerConnection(Address(found.host, found.port)) as connection:
+                    with BrokerConnection.open(Address(found.host, found.port)) as connection:
                         return connection.call(request, response)
             except ClientError:
                 continue

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final  # Any: generated messages have no common base
 
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import consumer_group_heartbeat as consuming
 from tidelog.wire.messages import (
@@ -52,7 +52,7 @@ class Script:
         self._address = parse_bootstrap(bootstrap)[0]
 
     def _call(self, request: Any, response: Any, **how: int) -> Any:
-        with BrokerConnection(self._address) as connection:
+        with BrokerConnection.open(self._address) as connection:
             return connection.call(request, response, **how)
 
     # -- requests

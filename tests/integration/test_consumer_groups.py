@@ -17,7 +17,7 @@ from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JAVA_OPTIONS, JavaTools
 from grouplab.group_members import MemberProcess, await_true
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -96,13 +96,13 @@ def offsets(rounds: int) -> set[tuple[int, int]]:
 
 
 def describe(bootstrap: str, group: str) -> DescribedGroup:
-    with BrokerConnection(parse_bootstrap(bootstrap)[0]) as broker:
+    with BrokerConnection.open(parse_bootstrap(bootstrap)[0]) as broker:
         request = ConsumerGroupDescribeRequest(group_ids=[group])
         return broker.call(request, ConsumerGroupDescribeResponse, at_least=1).groups[0]
 
 
 def listed(bootstrap: str, group: str) -> tuple[str, str]:
-    with BrokerConnection(parse_bootstrap(bootstrap)[0]) as broker:
+    with BrokerConnection.open(parse_bootstrap(bootstrap)[0]) as broker:
         answer = broker.call(ListGroupsRequest(), ListGroupsResponse, at_least=5)
     return next((g.group_type, g.group_state) for g in answer.groups if g.group_id == group)
 

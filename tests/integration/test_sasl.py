@@ -30,7 +30,7 @@ from brokerlab.clients import poll_messages
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.raw_client import RawClient
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.security import ClientSecurity
 from tidelog.model.errors import ErrorCode
 from tidelog.pipeline.commands.session import client_settings_of
@@ -431,7 +431,7 @@ def test_our_client_authenticates_again_before_its_session_ends(secured: Secured
     host, port = secured.bootstrap.split(":")
     login = SaslLogin("SCRAM-SHA-256", USER, PASSWORD)
     security = ClientSecurity(login=login)
-    with BrokerConnection(Address(host, int(port)), security=security) as connection:
+    with BrokerConnection.open(Address(host, int(port)), security=security) as connection:
         deadline = time.monotonic() + 4
         while time.monotonic() < deadline:
             assert connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers

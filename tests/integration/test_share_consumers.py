@@ -18,7 +18,7 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, connection
 from brokerlab.kafka_jars import JavaTools
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.messages.describe_share_group_offsets import (
     DescribeShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequestGroup,
@@ -314,7 +314,7 @@ def test_a_read_committed_group_gets_no_aborted_record(bootstrap: str, topic: st
 def has_start_offset(bootstrap: str, topic: str, group: str) -> bool:
     """Returns whether the leader has chosen the first record of the group."""
     request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, None)])
-    with BrokerConnection(parse_bootstrap(bootstrap)[0]) as broker:
+    with BrokerConnection.open(parse_bootstrap(bootstrap)[0]) as broker:
         (found,) = broker.call(request, DescribeShareGroupOffsetsResponse).groups
     return any(
         partition.start_offset >= 0

@@ -15,7 +15,7 @@ from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import await_true
 from grouplab.share_script import ANSWERS_OF_KAFKA, Script
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.group_coordinator.share_state_core import MIN_TRIM_RECORDS
 from tidelog.model.coordinator_shards import share_partition_key
 from tidelog.model.errors import ErrorCode
@@ -69,7 +69,7 @@ def group(broker: BrokerProcess) -> str:
 
 
 def call(broker: BrokerProcess, request: Any, response: Any) -> Any:
-    with BrokerConnection(parse_bootstrap(broker.bootstrap)[0]) as connection:
+    with BrokerConnection.open(parse_bootstrap(broker.bootstrap)[0]) as connection:
         return connection.call(request, response)
 
 

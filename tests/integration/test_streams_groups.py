@@ -20,7 +20,7 @@ from grouplab.classic_script import TcpBroker
 from grouplab.group_members import await_true
 from grouplab.streams_script import ANSWERS_OF_KAFKA, SETTINGS, answers, create
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.model.acl import AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
@@ -42,7 +42,7 @@ PARTITIONS = 3
 
 
 def call(broker: BrokerProcess, request: Any, response: Any) -> Any:
-    with BrokerConnection(parse_bootstrap(broker.bootstrap)[0]) as connection:
+    with BrokerConnection.open(parse_bootstrap(broker.bootstrap)[0]) as connection:
         return connection.call(request, response)
 
 
@@ -99,7 +99,7 @@ class Thread:
             )
         ]
         request = OffsetCommitRequest(self.group, self.epoch, "member", topics=topics)
-        with BrokerConnection(parse_bootstrap(self._broker.bootstrap)[0]) as connection:
+        with BrokerConnection.open(parse_bootstrap(self._broker.bootstrap)[0]) as connection:
             pending = connection.send(request, at_least=9, at_most=9)
             answer = connection.receive(pending, OffsetCommitResponse)
         assert {found.error_code for found in answer.topics[0].partitions} == {ErrorCode.NONE}

@@ -20,7 +20,7 @@ from brokerlab.raw_client import request_header
 from brokerlab.secured_broker import Authority, new_authority, put_identity
 from clusterlab.metrics import METRICS_LISTENER, metrics_url, scrape
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.client.shell.connection import AsyncConnection
@@ -298,7 +298,7 @@ def test_both_sides_must_use_tls(start_broker: StartBroker, certificates: Certif
 
         found = set()
         for attempt in (
-            lambda: BrokerConnection(address, timeout_s=20, security=security),
+            lambda: BrokerConnection.open(address, timeout_s=20, security=security),
             lambda: asyncio.run(open_one()),
         ):
             with pytest.raises(ClientError) as caught:

@@ -15,7 +15,7 @@ import pytest
 from brokerlab.batches import build_batch
 from brokerlab.clients import consume_messages
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -56,7 +56,7 @@ class TransactionalClient:
 
     def __init__(self, bootstrap: str, topic: str, version: int) -> None:
         host, _, port = bootstrap.rpartition(":")
-        self._connection = BrokerConnection(Address(host, int(port)))
+        self._connection = BrokerConnection.open(Address(host, int(port)))
         self._topic, self._version = topic, version
         self._name = f"scenario-{uuid.uuid4().hex[:8]}"
 

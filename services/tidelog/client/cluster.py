@@ -1,88 +1,51 @@
-"""Connections to the brokers of a cluster, and the locations of its topics."""
+"""The blocking face of the client: a cluster and its brokers, for callers in other threads than its loop.
+
+Admin functions, commands and the console use it. The connections and the Metadata request are those of
+`Network`, which producers and consumers use as well. They work in one thread of the process.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from tidelog.client.address import Address, parse_bootstrap
-from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
+from tidelog.client.address import Address
+from tidelog.client.calls import Call
 from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.core.connection_settings import ConnectionSettings
 from tidelog.client.errors import (
     AdvertisedUnreachableError,
-    AuthenticationFailedError,
     BrokerGoneError,
-    ClientError,
     LeaderNotAvailableError,
-    TopicExistsError,
-    UnknownTopicError,
     UnreachableError,
-    error_with,
-    request_error,
+    raise_on_error,
+    topic_error_of,
 )
+from tidelog.client.handshake import Reply, VersionRange, choose_version
 from tidelog.client.security import NO_SECURITY, ClientSecurity
+from tidelog.client.shell.connection import AsyncConnection
+from tidelog.client.shell.network import Network
+from tidelog.client.threads.loop_thread import LoopThread
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
-from tidelog.model.topics import topic_name_problem
 from tidelog.wire.messages.metadata import (
-    MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
+from tidelog.wire.schema import Message
 
-
-def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
-    """Returns the exception for a topic. The most frequent errors have messages of their own."""
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return UnknownTopicError(f"topic '{name}' does not exist")
-    if code == ErrorCode.TOPIC_ALREADY_EXISTS:
-        return TopicExistsError(f"topic '{name}' already exists")
-    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
-        message = message or topic_name_problem(name)
-    return request_error(code, f"topic '{name}'", message)
-
-
-_OF_A_GROUP: Final[Mapping[int, str]] = {
-    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
-    ErrorCode.NON_EMPTY_GROUP: "has members",
-    ErrorCode.INVALID_GROUP_ID: "has an invalid name",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not accessible to this user: no ACL allows it",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "has no coordinator at present",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "is still being loaded by its coordinator",
-    ErrorCode.NOT_COORDINATOR: "has moved to another coordinator",
-}
-
-
-def group_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
-    """Returns the exception for a group. The most frequent errors have messages of their own."""
-    sentence = _OF_A_GROUP.get(code)
-    if sentence is not None:
-        return error_with(ErrorCode(code), f"group '{name}' {sentence}")
-    return request_error(code, f"group '{name}'", message)
-
-
-def raise_on_group_error(code: int, name: str, message: str | None = None) -> None:
-    if code != ErrorCode.NONE:
-        raise group_error_of(code, name, message)
-
-
-def raise_on_error(code: int, subject: str, message: str | None = None) -> None:
-    if code != ErrorCode.NONE:
-        raise request_error(code, subject, message)
-
-
-def raise_on_topic_error(code: int, name: str, message: str | None) -> None:
-    if code != ErrorCode.NONE:
-        raise topic_error_of(code, name, message)
-
-
+DEFAULT_TIMEOUT_S: Final = 30.0
 RETRY_BACKOFF_S: Final = 0.1
 CREATION_WAIT_S: Final = 3.0
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +117,20 @@ class Cluster:
 
         `timeout_s` limits a connection attempt, the wait for each response, and all retries of one call.
         """
-        self._addresses = parse_bootstrap(bootstrap)
         self.bootstrap = bootstrap
         self.client_id = client_id
         self.security = security
         self.timeout_s = timeout_s
-        self._connections: dict[int, BrokerConnection] = {}
-        self._brokers: dict[int, Broker] = {}
-        # The addresses at which brokers have answered. They are at most those of all brokers there have been.
-        self._reached: set[Address] = set()
-        self._seed = self._connect_first()
+        timeout_ms = max(1, round(timeout_s * 1000))
+        settings = ConnectionSettings(
+            client_id=client_id,
+            request_timeout_ms=timeout_ms,
+            socket_connection_setup_timeout_ms=timeout_ms,
+            reconnect_backoff_ms=0,  # a caller who tries again does not wait
+        )
+        self._network = Network(bootstrap, settings, security)
+        self._thread = thread_of_calls(os.getpid())
+        self._thread.call(self._network.start())
 
     def __enter__(self) -> Cluster:
         return self
@@ -174,51 +141,46 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        for connection in self._connections.values():
-            connection.close()
-        self._connections.clear()
-        self._seed.close()
+        if self._thread.home.is_current:
+            self._thread.call(self._network.close())
 
     def any_broker(self) -> BrokerConnection:
         """Returns a connection for requests that any broker can answer."""
-        if self._seed.is_closed:
-            self._seed = self._connect_first()
-        return self._seed
+        return self._face(self._thread.call(self._network.any_broker()))
 
     def broker(self, broker_id: int) -> BrokerConnection:
         """Returns the connection to a broker. Raises KafkaError BROKER_NOT_AVAILABLE, ClientError."""
-        connection = self._connections.get(broker_id)
-        if connection is not None and not connection.is_closed:
-            return connection
-        if broker_id not in self._brokers:
+        if broker_id not in self._network.nodes:
             self.describe()
-        broker = self._brokers.get(broker_id)
-        if broker is None:
+        node = self._network.nodes.get(broker_id)
+        if node is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
+        address = Address(node.host, node.port)
         try:
-            connection = self._connect(broker.address)
+            return self._face(self._thread.call(self._network.broker(broker_id)))
         except UnreachableError as error:
-            if broker.address in self._reached:
+            if address in self._network.reached:
                 raise BrokerGoneError(f"broker {broker_id} no longer answers: {error}") from error
             raise AdvertisedUnreachableError(
-                f"broker {broker_id} advertises {broker.address}, which can't be reached: {error}"
+                f"broker {broker_id} advertises {address}, which can't be reached: {error}"
             ) from error
-        self._connections[broker_id] = connection
-        return connection
+
+    def _face(self, connection: AsyncConnection) -> BrokerConnection:
+        return BrokerConnection(self._thread, connection, self.timeout_s)
 
     def controller(self) -> BrokerConnection:
         """Returns a connection for the controller's requests: to the broker in Metadata, or else to any."""
         controller_id = self.describe().controller_id
-        return self.broker(controller_id) if controller_id in self._brokers else self.any_broker()
+        return self.broker(controller_id) if controller_id in self._network.nodes else self.any_broker()
 
     def describe(self) -> ClusterView:
         """Returns the current brokers and controller."""
-        return self._view_of(self._ask(()))
+        return _view_of(self._ask(()))
 
     def describe_with_topics(self) -> tuple[ClusterView, dict[str, Topic]]:
         """Returns the current brokers, the controller and all topics by name, with one request."""
         answer = self._ask(None)
-        return self._view_of(answer), _topics_of(answer)
+        return _view_of(answer), _topics_of(answer)
 
     def topics(self, names: Iterable[str] | None = None, *, seen_by: int | None = None) -> dict[str, Topic]:
         """Returns the existing ones of the named topics, by name; `names` None means all topics.
@@ -226,10 +188,10 @@ class Cluster:
         The request goes to the broker `seen_by`, or to any broker. It never creates topics.
         """
         if names is None:
-            return _topics_of(self._ask(None, asked=seen_by))
+            return _topics_of(self._ask(None, seen_by=seen_by))
         found: dict[str, Topic] = {}
         for part in list(in_parts(names)) or [[]]:
-            found |= _topics_of(self._ask(tuple(part), asked=seen_by))
+            found |= _topics_of(self._ask(part, seen_by=seen_by))
         return dict(sorted(found.items()))
 
     def topic(self, name: str, *, creates: bool = False) -> Topic:
@@ -257,48 +219,22 @@ class Cluster:
 
     def note_reached(self, addresses: Iterable[Address]) -> None:
         """Notes that brokers have answered another client of this process at these addresses."""
-        self._reached.update(addresses)
-
-    # -- connections and metadata
-
-    def _connect(self, address: Address) -> BrokerConnection:
-        connection = BrokerConnection(
-            address, client_id=self.client_id, timeout_s=self.timeout_s, security=self.security
-        )
-        self._reached.add(address)
-        return connection
-
-    def _connect_first(self) -> BrokerConnection:
-        failures: list[ClientError] = []
-        for address in self._addresses:
-            try:
-                return self._connect(address)
-            except AuthenticationFailedError:  # as in Kafka's clients, the next broker is not asked
-                raise
-            except ClientError as error:
-                failures.append(error)
-        if len(failures) == 1:
-            raise failures[0]
-        raise UnreachableError("no broker answers: " + "; ".join(map(str, failures)))
+        self._network.reached.update(addresses)
 
     def _ask(
-        self, names: tuple[str, ...] | None, *, creates: bool = False, asked: int | None = None
+        self, names: Sequence[str] | None, *, creates: bool = False, seen_by: int | None = None
     ) -> MetadataResponse:
-        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-        request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
-        # Before version 4, a Metadata request could always create the topic.
-        connection = self.any_broker() if asked is None else self.broker(asked)
-        answer = connection.call(request, MetadataResponse, at_least=4)
-        if answer.error_code:
-            raise request_error(answer.error_code, "metadata")
-        self._brokers = {
-            row.node_id: Broker(row.node_id, Address(row.host, row.port), row.rack)
-            for row in sorted(answer.brokers, key=lambda row: row.node_id)
-        }
+        if seen_by is not None:
+            self.broker(seen_by)  # its errors name the broker
+        answer = self._thread.call(self._network.ask_metadata(names, creates=creates, node_id=seen_by))
+        raise_on_error(answer.error_code, "metadata")
         return answer
 
-    def _view_of(self, answer: MetadataResponse) -> ClusterView:
-        return ClusterView(answer.cluster_id, answer.controller_id, tuple(self._brokers.values()))
+
+def _view_of(answer: MetadataResponse) -> ClusterView:
+    rows = sorted(answer.brokers, key=lambda row: row.node_id)
+    brokers = tuple(Broker(row.node_id, Address(row.host, row.port), row.rack) for row in rows)
+    return ClusterView(answer.cluster_id, answer.controller_id, brokers)
 
 
 def _topics_of(answer: MetadataResponse) -> dict[str, Topic]:
@@ -331,3 +267,138 @@ def _topic_of(topic: MetadataResponseTopic) -> Topic:
             for row in sorted(topic.partitions, key=lambda row: row.partition_index)
         ),
     )
+
+
+class PendingAnswer(NamedTuple):
+    """A request whose response has not been read."""
+
+    request: Message
+    version: int
+    reply: asyncio.Future[Reply]
+
+
+class BrokerConnection:
+    """A connection. A ClientError of `call` or `receive` closes it, except UnsupportedApiError."""
+
+    def __init__(self, thread: LoopThread, connection: AsyncConnection, timeout_s: float) -> None:
+        self.address = connection.address
+        self._thread = thread
+        self._connection = connection
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def open(
+        cls,
+        address: Address,
+        *,
+        client_id: str = "tidelog",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        security: ClientSecurity = NO_SECURITY,
+    ) -> BrokerConnection:
+        """Connects outside of a pool, requests the broker's versions and authenticates. `timeout_s` limits
+        these and every later response.
+
+        Raises UnreachableError, NotTrustedError, NoAnswerError, ConnectionLostError, NotKafkaError,
+        AuthenticationFailedError.
+        """
+        thread = thread_of_calls(os.getpid())
+        opened = AsyncConnection.open(address, client_id=client_id, security=security, timeout_s=timeout_s)
+        return cls(thread, thread.call(opened), timeout_s)
+
+    def __enter__(self) -> BrokerConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        async def work() -> None:
+            self._connection.close()
+
+        if self._thread.home.is_current and not self.is_closed:
+            self._thread.call(work())
+
+    @property
+    def is_closed(self) -> bool:
+        return self._connection.is_closed
+
+    @property
+    def served(self) -> Mapping[int, VersionRange]:
+        """The versions that the broker serves, by API key."""
+        return self._connection.served.versions
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The broker's certificate in DER, None if the connection is not encrypted."""
+        return self._connection.peer_certificate
+
+    def version_for(self, api_key: int, *, at_least: int = 0, at_most: int | None = None) -> int:
+        """Returns the newest version within the bounds that both sides know. Raises UnsupportedApiError."""
+        return choose_version(self.served, self.address, api_key, at_least=at_least, at_most=at_most)
+
+    def call(
+        self,
+        request: Message,
+        answer: type[R],
+        *,
+        at_least: int = 0,
+        at_most: int | None = None,
+        wait_ms: int = 0,
+        timeout_s: float | None = None,
+    ) -> R:
+        """Sends a request and returns the response. Raises ClientError.
+
+        `wait_ms` is added to the connection's timeout, because the broker may wait that long. `timeout_s`
+        replaces the connection's timeout. The caller has to check error codes in the response.
+        """
+        limit_s = (self._timeout_s if timeout_s is None else timeout_s) + wait_ms / 1000
+
+        async def work() -> Any:
+            await self._connection.renew_login(self._timeout_s)
+            return await self._connection.call(request, limit_s, at_least=at_least, at_most=at_most)
+
+        return self._run(work(), answer)
+
+    def send(
+        self, request: Message, *, at_least: int = 0, at_most: int | None = None, wait_ms: int = 0
+    ) -> PendingAnswer:
+        """Sends a request that has a response, and does not wait for it. Raises ClientError."""
+
+        async def work() -> PendingAnswer:
+            connection = self._connection
+            await connection.renew_login(self._timeout_s)
+            version = connection.version_for(request, at_least=at_least, at_most=at_most)
+            reply = connection.send(request, version, self._timeout_s + wait_ms / 1000)
+            return PendingAnswer(request, version, reply)
+
+        return self._thread.call(work())
+
+    def receive(self, pending: PendingAnswer, answer: type[R]) -> R:
+        """Returns the response to a request of `send`. Raises ClientError."""
+
+        async def work() -> Any:
+            return self._connection.decode(pending.request, pending.version, await pending.reply)
+
+        return self._run(work(), answer)
+
+    def _run(self, work: Coroutine[Any, Any, Any], answer: type[R]) -> R:
+        message = self._thread.call(work)
+        assert isinstance(message, answer)
+        return message
+
+
+def answer_of(connection: BrokerConnection, call: Call[T]) -> T:
+    """Sends a request and returns what the response means. Raises KafkaError, ClientError."""
+    answer = connection.call(call.request, call.answer, at_least=call.at_least, at_most=call.at_most)
+    return call.read(answer)
+
+
+@functools.cache
+def thread_of_calls(process_id: int) -> LoopThread:
+    """Returns the thread in which the blocking calls of a process wait for their responses. A forked child
+    does not have its parent's thread. Two threads that ask first at the same time may make one each, which
+    harms nothing.
+    """
+    return LoopThread("tidelog-calls")

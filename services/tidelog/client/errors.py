@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError, TidelogError, known_code, meaning_of
+from tidelog.model.topics import topic_name_problem
 
 
 class ClientError(TidelogError):
@@ -247,3 +249,48 @@ def error_with(code: ErrorCode, text: str) -> KafkaError:
     """Returns the exception of an error code, of the code's class if it has one, with this message."""
     found = _BY_CODE.get(code)
     return KafkaError(code, text) if found is None else found(text)
+
+
+def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
+    """Returns the exception for a topic. The most frequent errors have messages of their own."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UnknownTopicError(f"topic '{name}' does not exist")
+    if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return TopicExistsError(f"topic '{name}' already exists")
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = message or topic_name_problem(name)
+    return request_error(code, f"topic '{name}'", message)
+
+
+_OF_A_GROUP: Final[Mapping[int, str]] = {
+    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "has members",
+    ErrorCode.INVALID_GROUP_ID: "has an invalid name",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "is not accessible to this user: no ACL allows it",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "has no coordinator at present",
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "is still being loaded by its coordinator",
+    ErrorCode.NOT_COORDINATOR: "has moved to another coordinator",
+}
+
+
+def group_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
+    """Returns the exception for a group. The most frequent errors have messages of their own."""
+    sentence = _OF_A_GROUP.get(code)
+    if sentence is not None:
+        return error_with(ErrorCode(code), f"group '{name}' {sentence}")
+    return request_error(code, f"group '{name}'", message)
+
+
+def raise_on_group_error(code: int, name: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise group_error_of(code, name, message)
+
+
+def raise_on_error(code: int, subject: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise request_error(code, subject, message)
+
+
+def raise_on_topic_error(code: int, name: str, message: str | None) -> None:
+    if code != ErrorCode.NONE:
+        raise topic_error_of(code, name, message)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from clusterlab.processes import cpu_s
 from tidelog.client.address import Address, parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -66,7 +66,7 @@ _SIZE = struct.Struct(">i")
 
 
 def call(address: Address, request: Any, response: Any) -> Any:
-    with BrokerConnection(address) as connection:
+    with BrokerConnection.open(address) as connection:
         return connection.call(request, response)
 
 
@@ -96,7 +96,7 @@ class Place:
         if answer.responses[0].error_code:
             raise RuntimeError(f"the group's settings: {answer.responses[0]}")
         deadline_s = time.monotonic() + JOIN_LIMIT_S
-        with BrokerConnection(self._coordinator(deadline_s)) as coordinator:
+        with BrokerConnection.open(self._coordinator(deadline_s)) as coordinator:
             epochs = dict.fromkeys(members, 0)
             waiting = set(members)
             while waiting:
@@ -111,7 +111,7 @@ class Place:
                 time.sleep(JOIN_PAUSE_S if waiting else 0)
 
     def leave(self, members: list[str]) -> None:
-        with BrokerConnection(self._coordinator(time.monotonic() + JOIN_LIMIT_S)) as coordinator:
+        with BrokerConnection.open(self._coordinator(time.monotonic() + JOIN_LIMIT_S)) as coordinator:
             for member in members:
                 self._beat(coordinator, member, -1)
 
@@ -401,7 +401,7 @@ def release(bootstrap: str, topic: str, rounds: int, seconds: float, size: int) 
     waits_ms: list[float] = []
     batch = batch_of(1, size)
     answers: dict[Consumer, Any] = {}
-    with selectors.DefaultSelector() as selector, BrokerConnection(place.leader) as producer:
+    with selectors.DefaultSelector() as selector, BrokerConnection.open(place.leader) as producer:
         one, two = (Consumer(place, member, selector) for member in members)
 
         def await_answer(consumer: Consumer) -> Any:
@@ -441,7 +441,7 @@ def release(bootstrap: str, topic: str, rounds: int, seconds: float, size: int) 
 def fill(bootstrap: str, topic: str, messages: int, size: int, batch: int) -> dict[str, float]:
     """Fills partition 0 of the topic with batches of `batch` records."""
     place = Place(bootstrap, topic, "")
-    with BrokerConnection(place.leader) as connection:
+    with BrokerConnection.open(place.leader) as connection:
         produce(connection, topic, [batch_of(batch, size)] * (messages // batch))
     return {"bytes": float(messages * size), "messages": float(messages)}
 

@@ -12,7 +12,7 @@ from brokerlab.clients import produce_values
 from clusterlab.tidelog_cluster import TidelogCluster
 from grouplab.group_members import MemberProcess, await_true
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.wire.messages.consumer_group_describe import (
     ConsumerGroupDescribeRequest,
@@ -71,7 +71,7 @@ def produce(cluster: TidelogCluster, topic: str) -> None:
 def coordinator(cluster: TidelogCluster) -> Coordinator:
     """Returns the leader of the group's shard. Raises ClientError."""
     host, _, port = cluster.live_addresses()[0].rpartition(":")
-    with BrokerConnection(Address(host, int(port))) as connection:
+    with BrokerConnection.open(Address(host, int(port))) as connection:
         request = FindCoordinatorRequest(coordinator_keys=[GROUP])
         found = connection.call(request, FindCoordinatorResponse, at_least=4).coordinators[0]
     if found.error_code:
@@ -82,7 +82,7 @@ def coordinator(cluster: TidelogCluster) -> Coordinator:
 def describe(cluster: TidelogCluster) -> DescribedGroup | None:
     try:
         found = coordinator(cluster)
-        with BrokerConnection(Address(found.host, found.port)) as connection:
+        with BrokerConnection.open(Address(found.host, found.port)) as connection:
             request = ConsumerGroupDescribeRequest(group_ids=[GROUP])
             return connection.call(request, ConsumerGroupDescribeResponse, at_least=1).groups[0]
     except ClientError:

@@ -14,7 +14,7 @@ import pytest
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.offset_commit import (
@@ -91,12 +91,12 @@ class Committer(threading.Thread):
     def _coordinator(self) -> BrokerConnection:
         if self._connection is None or self._connection.is_closed:
             host, _, port = self._servers.split(",")[0].rpartition(":")
-            with BrokerConnection(Address(host, int(port))) as connection:
+            with BrokerConnection.open(Address(host, int(port))) as connection:
                 request = FindCoordinatorRequest(coordinator_keys=[self.group])
                 found = connection.call(request, FindCoordinatorResponse, at_least=4).coordinators[0]
             if found.error_code:
                 raise ClientError(f"no coordinator: error {found.error_code}")
-            self._connection = BrokerConnection(Address(found.host, found.port))
+            self._connection = BrokerConnection.open(Address(found.host, found.port))
         return self._connection
 
 

@@ -12,7 +12,7 @@ import pytest
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from tidelog.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -84,7 +84,7 @@ def test_a_request_to_a_frozen_coordinator_is_refused(
         groups=[OffsetFetchRequestGroup("g", topics=[OffsetFetchRequestTopics("t", partition_indexes=[0])])]
     )
     host, _, port = cluster.bootstrap.rpartition(":")
-    with BrokerConnection(Address(host, int(port)), timeout_s=40) as connection:
+    with BrokerConnection.open(Address(host, int(port)), timeout_s=40) as connection:
         asked = FindCoordinatorRequest(coordinator_keys=["g"])
         deadline_s = time.monotonic() + 30
         while True:

@@ -15,7 +15,7 @@ import pytest
 
 from brokerlab.secured_broker import ALICE, MALLORY, PASSWORD, TOPIC, SecuredBroker
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.security import parse_security
 from tidelog.console.login import MAX_TOKEN_CHARACTERS
 from tidelog.wire.messages.create_delegation_token import (
@@ -184,7 +184,9 @@ def test_tokens_are_not_logged(
 
 def new_token(broker: SecuredBroker) -> CreateDelegationTokenResponse:
     (address,) = parse_bootstrap(broker.bootstrap("SSL"))
-    with BrokerConnection(address, security=parse_security(broker.certificate_properties())) as connection:
+    with BrokerConnection.open(
+        address, security=parse_security(broker.certificate_properties())
+    ) as connection:
         made = connection.call(
             CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=-1), CreateDelegationTokenResponse
         )

@@ -18,7 +18,7 @@ import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker, served_apis
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.core.settings import ProducerSettings
 from tidelog.client.errors import (
     AuthenticationFailedError,
@@ -47,7 +47,7 @@ ASKS: list[Callable[[Network], Awaitable[Any]]] = [
 
 
 def connect(broker: ScriptedBroker, timeout_s: float = 10.0) -> BrokerConnection:
-    return BrokerConnection(Address("127.0.0.1", broker.port), timeout_s=timeout_s)
+    return BrokerConnection.open(Address("127.0.0.1", broker.port), timeout_s=timeout_s)
 
 
 def test_a_broker_that_ends_during_the_tls_handshake_is_not_called_untrusted() -> None:
@@ -66,7 +66,7 @@ def test_a_broker_that_ends_during_the_tls_handshake_is_not_called_untrusted() -
     security = ClientSecurity(ssl.create_default_context())
     address = Address("127.0.0.1", server.getsockname()[1])
     with contextlib.closing(server), pytest.raises(ConnectionLostError, match="during the TLS handshake"):
-        BrokerConnection(address, security=security)
+        BrokerConnection.open(address, security=security)
 
 
 def test_the_newest_common_version_is_used() -> None:
@@ -112,7 +112,7 @@ def test_a_refused_connection() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(UnreachableError, match=rf"127\.0\.0\.1:{port}: connection refused"):
-        BrokerConnection(Address("127.0.0.1", port))
+        BrokerConnection.open(Address("127.0.0.1", port))
 
 
 def test_a_name_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_name_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("socket.getaddrinfo", fail)
     monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_BACKOFF_S", 0.001)
     with pytest.raises(UnreachableError, match="connection refused"):
-        BrokerConnection(Address("broker-1", 9092))
+        BrokerConnection.open(Address("broker-1", 9092))
     assert len(look_ups) == 3
 
 
@@ -143,12 +143,12 @@ def test_a_silent_name_server_is_named_in_the_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_AGAIN_FOR_S", 0.02)
     monkeypatch.setattr("tidelog.client.shell.connection.LOOK_UP_BACKOFF_S", 0.001)
     with pytest.raises(UnreachableError, match="broker-1:9092: the name server does not answer"):
-        BrokerConnection(Address("broker-1", 9092))
+        BrokerConnection.open(Address("broker-1", 9092))
 
 
 def test_an_unknown_host() -> None:
     with pytest.raises(UnreachableError, match=r"no-such-host\.invalid:9092: the host name is unknown"):
-        BrokerConnection(Address("no-such-host.invalid", 9092))
+        BrokerConnection.open(Address("no-such-host.invalid", 9092))
 
 
 @pytest.mark.parametrize(

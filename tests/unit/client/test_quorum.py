@@ -7,8 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from tidelog.client.admin.brokers import Quorum, describe_quorum
-from tidelog.client.cluster import Cluster
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection, Cluster
 from tidelog.client.errors import ConnectionLostError, NoAnswerError, UnsupportedApiError
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.describe_quorum import (

@@ -32,6 +32,7 @@ from tidelog.client.core.producing.producer_batch import ProducerIdReceived, Sen
 from tidelog.client.core.settings import ProducerSettings, ShareConsumerSettings
 from tidelog.client.shell.consuming.consumer import Consumer
 from tidelog.client.shell.consuming.group_calls import Coordinator, Member
+from tidelog.client.shell.network import Network
 from tidelog.client.shell.producing.produce_requests import produce_request
 from tidelog.client.shell.producing.transactions import GroupMetadata, TransactionCalls
 from tidelog.model.topics import TopicPartition
@@ -67,6 +68,17 @@ class Broker:
     def call(self, request: Any, answer: object, **options: object) -> Any:
         assert elements(request) <= max_elements(request.API_KEY), type(request).__name__
         raise SentError
+
+
+class Line:
+    """A connection to this broker."""
+
+    async def call(self, request: Any, *asked: object, **options: object) -> Any:
+        return Broker().call(request, None)
+
+
+async def line(*asked: object) -> Line:
+    return Line()
 
 
 class ManyTopics(Cluster):
@@ -117,9 +129,8 @@ def test_calls_of_the_tools(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_metadata_of_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = cast("Any", Cluster.__new__(Cluster))
-    monkeypatch.setattr(cluster, "any_broker", Broker, raising=False)
-    with pytest.raises(SentError):
+    monkeypatch.setattr(Network, "any_broker", line)
+    with Cluster("127.0.0.1:1") as cluster, pytest.raises(SentError):
         cluster.topics(f"t{number}" for number in range(20_000))
 
 
@@ -150,18 +161,8 @@ def test_calls_of_the_consumer(name: str, monkeypatch: pytest.MonkeyPatch) -> No
     views = tuple(TopicView(place.topic, uuid.UUID(int=1), (PartitionLeader(1, 0),)) for place in PLACES)
     shell.core.view.update(MetadataReceived((Node(1, "h", 1),), views))
 
-    class Line:
-        async def call(self, request: Any, *asked: object, **options: object) -> Any:
-            return Broker().call(request, None)
-
-    async def line(*asked: object) -> Line:
-        return Line()
-
-    async def call_any(request: Any, **options: object) -> Any:
-        return Broker().call(request, None)
-
     monkeypatch.setattr(shell.network, "broker", line)
-    monkeypatch.setattr(shell.network, "call_any", call_any)
+    monkeypatch.setattr(shell.network, "any_broker", line)
     monkeypatch.setattr(Coordinator, "connection", line)
     with pytest.raises(SentError):
         asyncio.run(ASKED[name](shell))

@@ -12,7 +12,7 @@ import pytest
 
 from brokerlab.secured_broker import Authority, new_authority, put_identity
 from tidelog.client.address import Address
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import NotTrustedError
 from tidelog.client.security import (
     NO_SECURITY,
@@ -214,7 +214,7 @@ def _connect(server: TlsServer, **properties: str) -> BrokerConnection:
     named = {name.replace("_", "."): text for name, text in properties.items()}
     security = parse_security({"security.protocol": "SSL", "ssl.truststore.type": "PEM", **named})
     assert security.protocol == "SSL"
-    return BrokerConnection(server.address, timeout_s=10, security=security)
+    return BrokerConnection.open(server.address, timeout_s=10, security=security)
 
 
 @pytest.mark.parametrize("is_inline", [False, True])

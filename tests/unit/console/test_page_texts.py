@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.client.cluster import group_error_of
-from tidelog.client.errors import request_error
+from tidelog.client.errors import group_error_of, request_error
 from tidelog.console.core.record_text import visible
 from tidelog.console.readings import denial_text, is_denial, unless_denied
 from tidelog.console.rendering import HERE, Renderer

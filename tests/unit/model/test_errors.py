@@ -9,8 +9,7 @@ import re
 import pytest
 from kio.schema.errors import ErrorCode as OracleCode
 
-from tidelog.client.cluster import group_error_of, topic_error_of
-from tidelog.client.errors import request_error
+from tidelog.client.errors import group_error_of, request_error, topic_error_of
 from tidelog.model.errors import RETRIABLE_ERRORS, ErrorCode, KafkaError, meaning_of
 
 CODE_NAME = re.compile(r"\b[A-Z]+_[A-Z_]+\b")

@@ -52,7 +52,8 @@ from tidelog.client.admin.offsets import (
     plan_reset,
 )
 from tidelog.client.admin.topics import list_offsets
-from tidelog.client.cluster import Cluster, topic_error_of
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import topic_error_of
 from tidelog.model.errors import ErrorCode, KafkaError, meaning_of
 from tidelog.model.protocol_values import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, UNKNOWN_OFFSET
 from tidelog.model.topics import TopicPartition

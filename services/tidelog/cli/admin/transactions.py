@@ -37,7 +37,8 @@ from tidelog.client.admin.transactions import (
     describe_producers,
     find_hanging,
 )
-from tidelog.client.cluster import Cluster, topic_error_of
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import topic_error_of
 from tidelog.kernel.instants import MINUTE_MS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition

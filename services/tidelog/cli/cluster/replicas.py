@@ -48,7 +48,8 @@ from tidelog.client.admin.reassignments import (
     running_moves,
     standing_of,
 )
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, topic_error_of
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
+from tidelog.client.errors import topic_error_of
 from tidelog.model.errors import ErrorCode, meaning_of
 from tidelog.model.topics import TopicPartition
 from tidelog.settings.setting import INT_MAX

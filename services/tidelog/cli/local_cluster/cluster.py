@@ -45,7 +45,7 @@ from tidelog.cli.local_cluster.processes import EtcdNotFoundError, ProcessTable,
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.address import parse_bootstrap
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection
 from tidelog.client.errors import ClientError
 from tidelog.client.security import ClientSecurity, environment_security, read_security
 from tidelog.kernel.instants import WallMs
@@ -334,7 +334,7 @@ def brokers_known_to(address: str, security: ClientSecurity) -> set[int]:
     """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer."""
     (place,) = parse_bootstrap(address)
     try:
-        with BrokerConnection(place, timeout_s=ANSWER_TIMEOUT_S, security=security) as connection:
+        with BrokerConnection.open(place, timeout_s=ANSWER_TIMEOUT_S, security=security) as connection:
             answer = connection.call(MetadataRequest(topics=[]), MetadataResponse, at_least=4)
     except ClientError:
         return set()

@@ -6,9 +6,9 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from tidelog.client.cluster import Cluster, raise_on_error
+from tidelog.client.cluster import Cluster
 from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import request_error
+from tidelog.client.errors import raise_on_error, request_error
 from tidelog.model.acl import (
     AclBinding,
     AclFilter,

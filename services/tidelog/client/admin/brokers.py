@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.admin.reassignments import PartitionKey
-from tidelog.client.cluster import Cluster, Topic, raise_on_error
+from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
-from tidelog.client.errors import ClientError, NoAnswerError, UnsupportedApiError
+from tidelog.client.errors import ClientError, NoAnswerError, UnsupportedApiError, raise_on_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER
 from tidelog.model.topics import TopicPartition

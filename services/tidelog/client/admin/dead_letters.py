@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from tidelog.client.admin.groups import CommittedOffset, commit_offsets, committed_offsets
 from tidelog.client.admin.topics import ConfigResource, describe_configs, list_offsets
-from tidelog.client.cluster import Cluster, Topic, raise_on_error
-from tidelog.client.errors import ClientError, UnknownTopicError
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.errors import ClientError, UnknownTopicError, raise_on_error
 from tidelog.client.threads.producer import Producer
 from tidelog.client.threads.topic_reader import batch_producer_of, plain_record, reading, sound_records
 from tidelog.model import dead_letters

@@ -11,16 +11,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from tidelog.client import calls
 from tidelog.client.calls import GROUP, TRANSACTION, Call
-from tidelog.client.cluster import (
-    RETRY_BACKOFF_S,
-    Cluster,
+from tidelog.client.cluster import RETRY_BACKOFF_S, BrokerConnection, Cluster, answer_of
+from tidelog.client.core.cluster_view import in_parts
+from tidelog.client.errors import (
+    ClientError,
+    UnsupportedApiError,
     group_error_of,
     raise_on_error,
     raise_on_group_error,
 )
-from tidelog.client.connection import BrokerConnection, answer_of
-from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import ClientError, UnsupportedApiError
 from tidelog.client.handshake import api_key_of
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import UNKNOWN_OFFSET

@@ -8,10 +8,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tidelog.client import calls
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition, Topic, raise_on_error
-from tidelog.client.connection import answer_of
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Partition, Topic, answer_of
 from tidelog.client.core.cluster_view import EpochEnd, in_parts
-from tidelog.client.errors import ConnectionLostError, UnknownTopicError, UnreachableError, request_error
+from tidelog.client.errors import (
+    ConnectionLostError,
+    UnknownTopicError,
+    UnreachableError,
+    raise_on_error,
+    request_error,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import CONSUMER_REPLICA_ID, READ_COMMITTED, UNKNOWN_EPOCH
 from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition

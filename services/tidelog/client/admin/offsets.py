@@ -11,10 +11,9 @@ from tidelog.client.admin.groups import coordinator_of, until_loaded
 from tidelog.client.admin.reassignments import PartitionKey
 from tidelog.client.admin.topics import OffsetAt
 from tidelog.client.calls import GROUP
-from tidelog.client.cluster import Cluster, Topic, raise_on_error, raise_on_group_error
-from tidelog.client.connection import answer_of
+from tidelog.client.cluster import Cluster, Topic, answer_of
 from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, raise_on_error, raise_on_group_error
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED
 from tidelog.model.topics import TopicPartition

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from tidelog.client.cluster import Cluster, raise_on_error
+from tidelog.client.cluster import Cluster
 from tidelog.client.core.cluster_view import in_parts, partitions_by_topic
-from tidelog.client.errors import UnknownTopicError
+from tidelog.client.errors import UnknownTopicError, raise_on_error
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.alter_partition_reassignments import (

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client import calls
-from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic, raise_on_error, raise_on_topic_error
-from tidelog.client.connection import BrokerConnection, answer_of
+from tidelog.client.cluster import RETRY_BACKOFF_S, BrokerConnection, Cluster, Topic, answer_of
 from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import LeaderNotAvailableError, UnknownTopicError, request_error
+from tidelog.client.errors import (
+    LeaderNotAvailableError,
+    UnknownTopicError,
+    raise_on_error,
+    raise_on_topic_error,
+    request_error,
+)
 from tidelog.model.configs import ConfigOperation, ConfigResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.protocol_values import NO_LEADER, READ_UNCOMMITTED

@@ -16,10 +16,9 @@ from tidelog.client.admin.groups import (
 )
 from tidelog.client.admin.topics import places_by_leader
 from tidelog.client.calls import TRANSACTION
-from tidelog.client.cluster import Cluster, Topic, raise_on_error
-from tidelog.client.connection import BrokerConnection
+from tidelog.client.cluster import BrokerConnection, Cluster, Topic
 from tidelog.client.core.cluster_view import in_parts
-from tidelog.client.errors import ClientError, request_error
+from tidelog.client.errors import ClientError, raise_on_error, request_error
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.protocol_values import ACKS_ALL, NO_LEADER

@@ -1,6 +1,4 @@
-"""The settings of connections, which all clients have, and how clients get their settings from properties with
-Kafka's names.
-"""
+"""The settings of connections, which all clients have, and the reading of settings from properties."""
 
 from __future__ import annotations
 

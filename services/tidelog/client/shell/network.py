@@ -1,11 +1,14 @@
-"""The connections of one client to the brokers of a cluster."""
+"""The connections of one client to the brokers of a cluster, and its Metadata request.
+
+`tidelog.client.cluster` is its face for blocking callers.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from tidelog.client.address import Address, parse_bootstrap
@@ -17,7 +20,7 @@ from tidelog.client.core.cluster_view import (
     in_parts,
 )
 from tidelog.client.core.connection_settings import BOOTSTRAP, ConnectionSettings, Properties, security_texts
-from tidelog.client.errors import ClientError, ClosedError, UnreachableError
+from tidelog.client.errors import AuthenticationFailedError, ClientError, ClosedError, UnreachableError
 from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
 from tidelog.client.shell.connection import AsyncConnection
 from tidelog.client.shell.tasks import HomeProcess
@@ -26,6 +29,7 @@ from tidelog.wire.schema import Message
 
 IDLE_CHECK_S: Final = 1.0
 _METADATA_SINCE: Final = 4
+"""The first version in which a Metadata request says whether it may create topics."""
 
 
 class Network:
@@ -122,44 +126,40 @@ class Network:
                 try:
                     self._seed = await self._connect(address)
                     return self._seed
+                except AuthenticationFailedError:  # as in Kafka's clients, the next broker is not asked
+                    raise
                 except ClientError as error:
                     failures.append(error)
             if len(failures) == 1:
                 raise failures[0]
             raise UnreachableError("no broker answers: " + "; ".join(map(str, failures)))
 
-    async def call_any(self, request: Message, *, at_least: int = 0, at_most: int | None = None) -> Any:
+    async def call_any(self, request: Message) -> Any:
         """Sends a request to any broker and returns the response. Raises ClientError."""
         connection = await self.any_broker()
-        return await connection.call(request, self.timeout_s, at_least=at_least, at_most=at_most)
+        return await connection.call(request, self.timeout_s)
 
     async def metadata(self, topics: Iterable[str] | None, *, creates: bool = False) -> MetadataReceived:
         """Returns the metadata of these topics, None for all. Raises ClientError."""
         if topics is None:
-            return await self._ask_metadata(None, creates)
-        parts = [await self._ask_metadata(part, creates) for part in list(in_parts(topics)) or [[]]]
+            return _received(await self.ask_metadata(None, creates=creates))
+        answers = [await self.ask_metadata(part, creates=creates) for part in list(in_parts(topics)) or [[]]]
+        parts = [_received(answer) for answer in answers]
         return parts[-1]._replace(topics=tuple(topic for part in parts for topic in part.topics))
 
-    async def _ask_metadata(self, topics: list[str] | None, creates: bool) -> MetadataReceived:
+    async def ask_metadata(
+        self, topics: Sequence[str] | None, *, creates: bool = False, node_id: int | None = None
+    ) -> MetadataResponse:
+        """Requests the metadata of these topics, None for all, from a broker or from any, and takes the
+        brokers of the response. Raises ClientError.
+        """
         rows = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
-        request = MetadataRequest(rows, creates)
-        answer: MetadataResponse = await self.call_any(request, at_least=_METADATA_SINCE)
-        received = MetadataReceived(
-            tuple(Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers),
-            tuple(
-                TopicView(
-                    topic.name or "",
-                    topic.topic_id,
-                    tuple(PartitionLeader(row.leader_id, row.leader_epoch) for row in rows),
-                    topic.error_code,
-                    tuple(tuple(row.replica_nodes) for row in rows),
-                )
-                for topic in answer.topics
-                for rows in (sorted(topic.partitions, key=lambda row: row.partition_index),)
-            ),
+        connection = await (self.any_broker() if node_id is None else self.broker(node_id))
+        answer: MetadataResponse = await connection.call(
+            MetadataRequest(rows, creates), self.timeout_s, at_least=_METADATA_SINCE
         )
-        self._learn_nodes(received.nodes)
-        return received
+        self._learn_nodes(tuple(Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers))
+        return answer
 
     def learn_node(self, node_id: int, host: str, port: int) -> None:
         """Takes the address of a broker that a response names."""
@@ -222,3 +222,21 @@ class Network:
                     connection.close()
                 if connection.is_closed:
                     del self._connections[key]
+
+
+def _received(answer: MetadataResponse) -> MetadataReceived:
+    """Returns what producers and consumers read from the metadata: brokers, leaders and replicas."""
+    return MetadataReceived(
+        tuple(Node(row.node_id, row.host, row.port, row.rack) for row in answer.brokers),
+        tuple(
+            TopicView(
+                topic.name or "",
+                topic.topic_id,
+                tuple(PartitionLeader(row.leader_id, row.leader_epoch) for row in rows),
+                topic.error_code,
+                tuple(tuple(row.replica_nodes) for row in rows),
+            )
+            for topic in answer.topics
+            for rows in (sorted(topic.partitions, key=lambda row: row.partition_index),)
+        ),
+    )

@@ -147,7 +147,6 @@ class TopicReader:
         self._failing_since_s = self._failing_since_s or now_s
         if now_s - self._failing_since_s > self._cluster.timeout_s:
             raise error
-        self._cluster.close()  # responses may be outstanding, so open new connections
         with contextlib.suppress(ConnectionLostError, UnreachableError):  # the next check reports it
             self._described = self._cluster.topic(self._topic)
 
