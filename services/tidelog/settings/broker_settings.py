@@ -77,7 +77,7 @@ _NO_LAYERS = SettingLayers()
 class BrokerSettings(TracingSettings):
     """All settings as plain attributes: `log.retention.ms` is `log_retention_ms`."""
 
-    # --- identity and cluster ---
+    # Identity and cluster.
     node_id: int = integer(
         1, HIGH, "Id of the broker in the cluster. broker.id is another name for it.", at_least(0)
     )
@@ -114,7 +114,7 @@ class BrokerSettings(TracingSettings):
         between(0, 100),
     )
 
-    # --- authorization; super.users and allow.everyone.if.no.acl.found belong to Kafka's authorizer ---
+    # Authorization; super.users and allow.everyone.if.no.acl.found belong to Kafka's authorizer.
     authorizer_class_name: str = string(
         "",
         LOW,
@@ -131,7 +131,7 @@ class BrokerSettings(TracingSettings):
         "Whether everyone may use a resource for which no ACL exists. Only super users may, if false.",
     )
 
-    # --- throttles of reassignments; only dynamic in Kafka ---
+    # Throttles of reassignments; only dynamic in Kafka.
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
         MEDIUM,
@@ -147,7 +147,7 @@ class BrokerSettings(TracingSettings):
         mode=CLUSTER_WIDE,
     )
 
-    # --- tidelog's own ---
+    # Tidelog's own.
     tidelog_validate_records: bool = boolean(
         False,
         LOW,

@@ -42,7 +42,7 @@ def host_and_port(value: str) -> str | None:
 class ClusterSettings(TlsSettings):
     """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown. A base class of BrokerSettings."""
 
-    # --- etcd ---
+    # Etcd.
     tidelog_etcd_endpoints: tuple[str, ...] = strings(
         ("http://127.0.0.1:2379",),
         HIGH,
@@ -75,7 +75,7 @@ class ClusterSettings(TlsSettings):
         "loopback address. Anyone who reads the network then controls the cluster.",
     )
 
-    # --- calls between services ---
+    # Calls between services.
     tidelog_rpc_listener: str = string(
         "127.0.0.1:0",
         MEDIUM,
@@ -125,7 +125,7 @@ class ClusterSettings(TlsSettings):
         "certificates are set. Anyone who reaches the port then controls the service.",
     )
 
-    # --- stopping ---
+    # Stopping.
     controlled_shutdown_max_retries: int = integer(
         3,
         MEDIUM,

@@ -4,7 +4,9 @@ partitions (KIP-932, KIP-1071).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any, Final
 
 from tidelog.settings.log_settings import LogSettings
 from tidelog.settings.setting import (
@@ -13,10 +15,15 @@ from tidelog.settings.setting import (
     INT_MAX,
     LOW,
     MEDIUM,
+    SettingType,
+    T,
     at_least,
     between,
     boolean,
+    definition_of,
+    definitions,
     integer,
+    like,
     long,
     not_empty,
     one_of,
@@ -27,11 +34,16 @@ from tidelog.settings.setting import (
 )
 
 
+def _of_topic(topic: str, setting: T, **changes: Any) -> T:  # each of the type of its field in Setting
+    """Makes a field like one of another internal topic, whose name is replaced in the text."""
+    return like(setting, doc=re.sub(r"__[a-z_]+", topic, definition_of(setting).doc), **changes)
+
+
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings(LogSettings):
     """`group.*`, `offsets.*` and `transaction.*`. A base class of BrokerSettings."""
 
-    # --- classic groups ---
+    # Classic groups.
     group_min_session_timeout_ms: int = integer(
         6_000, MEDIUM, "Minimum session timeout of a member of a classic group."
     )
@@ -52,7 +64,7 @@ class CoordinatorSettings(LogSettings):
         one_of("consumer", "classic", "share", "streams"),
     )
 
-    # --- consumer groups (KIP-848) ---
+    # Consumer groups (KIP-848).
     group_consumer_session_timeout_ms: int = integer(
         45_000,
         MEDIUM,
@@ -100,7 +112,7 @@ class CoordinatorSettings(LogSettings):
         one_of_ignoring_case("DISABLED", "DOWNGRADE", "UPGRADE", "BIDIRECTIONAL"),
     )
 
-    # --- offsets ---
+    # Offsets.
     offset_metadata_max_bytes: int = integer(
         4096, HIGH, "Maximum size of the metadata of a committed offset."
     )
@@ -129,24 +141,16 @@ class CoordinatorSettings(LogSettings):
         104_857_600, HIGH, "Maximum size of the segments of __consumer_offsets.", at_least(1)
     )
 
-    # --- transactions ---
+    # Transactions.
     transaction_max_timeout_ms: int = integer(
         900_000, HIGH, "Maximum transaction timeout that a producer may request.", at_least(1)
     )
     transactional_id_expiration_ms: int = integer(
         604_800_000, HIGH, "Time without transactions after which a transactional id is removed.", at_least(1)
     )
-    transaction_state_log_num_partitions: int = integer(
-        50,
-        HIGH,
-        "Number of partitions of __transaction_state. It must not be changed after the topic exists.",
-        at_least(1),
-    )
-    transaction_state_log_replication_factor: int = short(
-        3,
-        HIGH,
-        "Number of replicas of __transaction_state; the number of brokers, if that is smaller.",
-        at_least(1),
+    transaction_state_log_num_partitions: int = _of_topic("__transaction_state", offsets_topic_num_partitions)
+    transaction_state_log_replication_factor: int = _of_topic(
+        "__transaction_state", offsets_topic_replication_factor
     )
     transaction_state_log_min_isr: int = integer(
         2,
@@ -154,9 +158,7 @@ class CoordinatorSettings(LogSettings):
         "min.insync.replicas of __transaction_state; at most the number of its replicas.",
         at_least(1),
     )
-    transaction_state_log_segment_bytes: int = integer(
-        104_857_600, HIGH, "Maximum size of the segments of __transaction_state.", at_least(1)
-    )
+    transaction_state_log_segment_bytes: int = _of_topic("__transaction_state", offsets_topic_segment_bytes)
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
         10_000, LOW, "Interval between two checks for transactions that have timed out.", at_least(1)
     )
@@ -171,45 +173,28 @@ class CoordinatorSettings(LogSettings):
     )
 
 
+_OF: Final = definitions(CoordinatorSettings)
+
+
+def _share(setting: T) -> T:
+    """Makes a setting of share groups like one of consumer groups."""
+    return like(setting, doc=definition_of(setting).doc.replace("consumer", "share"))
+
+
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ShareSettings(CoordinatorSettings):
     """Settings of share groups and of their dead letters. A base class of BrokerSettings."""
 
-    # --- members of share groups ---
-    group_share_session_timeout_ms: int = integer(
-        45_000,
-        MEDIUM,
-        "Time without a heartbeat after which a member of a share group is removed.",
-        at_least(1),
-    )
-    group_share_min_session_timeout_ms: int = integer(
-        45_000, MEDIUM, "Minimum session timeout that a share group may set.", at_least(1)
-    )
-    group_share_max_session_timeout_ms: int = integer(
-        60_000, MEDIUM, "Maximum session timeout that a share group may set.", at_least(1)
-    )
-    group_share_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Interval at which the members of a share group send heartbeats.", at_least(1)
-    )
-    group_share_min_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Minimum heartbeat interval that a share group may set.", at_least(1)
-    )
-    group_share_max_heartbeat_interval_ms: int = integer(
-        15_000, MEDIUM, "Maximum heartbeat interval that a share group may set.", at_least(1)
-    )
-    group_share_assignment_interval_ms: int = integer(
-        1_000,
-        MEDIUM,
-        "Minimum time between two assignments of a share group.",
-        at_least(0),
-        mode=CLUSTER_WIDE,
-    )
-    group_share_min_assignment_interval_ms: int = integer(
-        0, MEDIUM, "Minimum of share.assignment.interval.ms of a group.", at_least(0)
-    )
-    group_share_max_assignment_interval_ms: int = integer(
-        15_000, MEDIUM, "Maximum of share.assignment.interval.ms of a group.", at_least(0)
-    )
+    # Members of share groups.
+    group_share_session_timeout_ms: int = _share(_OF.group_consumer_session_timeout_ms)
+    group_share_min_session_timeout_ms: int = _share(_OF.group_consumer_min_session_timeout_ms)
+    group_share_max_session_timeout_ms: int = _share(_OF.group_consumer_max_session_timeout_ms)
+    group_share_heartbeat_interval_ms: int = _share(_OF.group_consumer_heartbeat_interval_ms)
+    group_share_min_heartbeat_interval_ms: int = _share(_OF.group_consumer_min_heartbeat_interval_ms)
+    group_share_max_heartbeat_interval_ms: int = _share(_OF.group_consumer_max_heartbeat_interval_ms)
+    group_share_assignment_interval_ms: int = _share(_OF.group_consumer_assignment_interval_ms)
+    group_share_min_assignment_interval_ms: int = _share(_OF.group_consumer_min_assignment_interval_ms)
+    group_share_max_assignment_interval_ms: int = _share(_OF.group_consumer_max_assignment_interval_ms)
     group_share_max_size: int = integer(
         200, MEDIUM, "Maximum number of members of a share group.", between(1, 1_000)
     )
@@ -224,7 +209,7 @@ class ShareSettings(CoordinatorSettings):
         internal=True,
     )
 
-    # --- records that share groups have acquired ---
+    # Records that share groups have acquired.
     group_share_partition_max_record_locks: int = integer(
         2_000, MEDIUM, "Maximum number of records in flight of a share partition.", between(100, 10_000)
     )
@@ -256,7 +241,7 @@ class ShareSettings(CoordinatorSettings):
         2_000, MEDIUM, "Maximum number of share sessions of a broker.", at_least(1)
     )
 
-    # --- dead letters of share groups (KIP-1191) ---
+    # Dead letters of share groups (KIP-1191).
     errors_deadletterqueue_auto_create_topics_enable: bool = boolean(
         False,
         MEDIUM,
@@ -270,27 +255,18 @@ class ShareSettings(CoordinatorSettings):
         mode=CLUSTER_WIDE,
     )
 
-    # --- __share_group_state ---
-    share_coordinator_state_topic_num_partitions: int = integer(
-        50,
-        HIGH,
-        "Number of partitions of __share_group_state. It must not be changed after the topic exists.",
-        at_least(1),
+    # The topic __share_group_state.
+    share_coordinator_state_topic_num_partitions: int = _of_topic(
+        "__share_group_state", _OF.offsets_topic_num_partitions
     )
-    share_coordinator_state_topic_replication_factor: int = short(
-        3,
-        HIGH,
-        "Number of replicas of __share_group_state; the number of brokers, if that is smaller.",
-        at_least(1),
+    share_coordinator_state_topic_replication_factor: int = _of_topic(
+        "__share_group_state", _OF.offsets_topic_replication_factor
     )
-    share_coordinator_state_topic_min_isr: int = short(
-        2,
-        HIGH,
-        "min.insync.replicas of __share_group_state; at most the number of its replicas.",
-        at_least(1),
+    share_coordinator_state_topic_min_isr: int = _of_topic(
+        "__share_group_state", _OF.transaction_state_log_min_isr, type=SettingType.SHORT
     )
-    share_coordinator_state_topic_segment_bytes: int = integer(
-        104_857_600, HIGH, "Maximum size of the segments of __share_group_state.", at_least(1)
+    share_coordinator_state_topic_segment_bytes: int = _of_topic(
+        "__share_group_state", _OF.offsets_topic_segment_bytes
     )
     share_coordinator_snapshot_update_records_per_snapshot: int = integer(
         500,
@@ -314,34 +290,22 @@ class ShareSettings(CoordinatorSettings):
     )
 
 
+def _streams(setting: T) -> T:
+    """Makes a setting of streams groups like one of consumer groups."""
+    return like(setting, doc=definition_of(setting).doc.replace("consumer", "streams"))
+
+
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class StreamsSettings(ShareSettings):
     """`group.streams.*`. A base class of BrokerSettings."""
 
-    group_streams_session_timeout_ms: int = integer(
-        45_000,
-        MEDIUM,
-        "Time without a heartbeat after which a member of a streams group is removed.",
-        at_least(1),
-    )
-    group_streams_min_session_timeout_ms: int = integer(
-        45_000, MEDIUM, "Minimum session timeout that a streams group may set.", at_least(1)
-    )
-    group_streams_max_session_timeout_ms: int = integer(
-        60_000, MEDIUM, "Maximum session timeout that a streams group may set.", at_least(1)
-    )
-    group_streams_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Interval at which the members of a streams group send heartbeats.", at_least(1)
-    )
-    group_streams_min_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Minimum heartbeat interval that a streams group may set.", at_least(1)
-    )
-    group_streams_max_heartbeat_interval_ms: int = integer(
-        15_000, MEDIUM, "Maximum heartbeat interval that a streams group may set.", at_least(1)
-    )
-    group_streams_max_size: int = integer(
-        INT_MAX, MEDIUM, "Maximum number of members of a streams group.", at_least(1)
-    )
+    group_streams_session_timeout_ms: int = _streams(_OF.group_consumer_session_timeout_ms)
+    group_streams_min_session_timeout_ms: int = _streams(_OF.group_consumer_min_session_timeout_ms)
+    group_streams_max_session_timeout_ms: int = _streams(_OF.group_consumer_max_session_timeout_ms)
+    group_streams_heartbeat_interval_ms: int = _streams(_OF.group_consumer_heartbeat_interval_ms)
+    group_streams_min_heartbeat_interval_ms: int = _streams(_OF.group_consumer_min_heartbeat_interval_ms)
+    group_streams_max_heartbeat_interval_ms: int = _streams(_OF.group_consumer_max_heartbeat_interval_ms)
+    group_streams_max_size: int = _streams(_OF.group_consumer_max_size)
     group_streams_num_standby_replicas: int = integer(
         0, MEDIUM, "Number of standby replicas of each stateful task.", at_least(0)
     )
@@ -354,16 +318,6 @@ class StreamsSettings(ShareSettings):
         "Time that a streams group without members waits for more members before its first assignment.",
         at_least(0),
     )
-    group_streams_assignment_interval_ms: int = integer(
-        1_000,
-        MEDIUM,
-        "Minimum time between two assignments of a streams group.",
-        at_least(0),
-        mode=CLUSTER_WIDE,
-    )
-    group_streams_min_assignment_interval_ms: int = integer(
-        0, MEDIUM, "Minimum of streams.assignment.interval.ms of a group.", at_least(0)
-    )
-    group_streams_max_assignment_interval_ms: int = integer(
-        15_000, MEDIUM, "Maximum of streams.assignment.interval.ms of a group.", at_least(0)
-    )
+    group_streams_assignment_interval_ms: int = _streams(_OF.group_consumer_assignment_interval_ms)
+    group_streams_min_assignment_interval_ms: int = _streams(_OF.group_consumer_min_assignment_interval_ms)
+    group_streams_max_assignment_interval_ms: int = _streams(_OF.group_consumer_max_assignment_interval_ms)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from tidelog.kernel.instants import DAY_MS
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
-from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.settings.setting import (
     LONG_MAX,
@@ -29,6 +29,8 @@ from tidelog.settings.setting import (
     at_least,
     between,
     boolean,
+    default_from,
+    definitions,
     double,
     integer,
     long,
@@ -45,6 +47,7 @@ _DURATION: Final = re.compile(
 )
 MAX_DURATION_CHARS: Final = 64
 BY_KEY: Final = "key"
+_BROKER: Final = definitions(BrokerSettings)
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 
@@ -81,38 +84,20 @@ def duration_ms(text: str) -> int | None:
 class GroupSettings:
     """All settings as plain attributes: `share.session.timeout.ms` is `share_session_timeout_ms`."""
 
-    consumer_session_timeout_ms: int = integer(
-        45_000,
-        MEDIUM,
-        "Time without a heartbeat after which a member of a consumer group is removed.",
-        at_least(1),
+    consumer_session_timeout_ms: int = default_from(_BROKER.group_consumer_session_timeout_ms)
+    consumer_heartbeat_interval_ms: int = default_from(_BROKER.group_consumer_heartbeat_interval_ms)
+    consumer_assignment_interval_ms: int = default_from(_BROKER.group_consumer_assignment_interval_ms)
+    share_session_timeout_ms: int = default_from(_BROKER.group_share_session_timeout_ms)
+    share_heartbeat_interval_ms: int = default_from(_BROKER.group_share_heartbeat_interval_ms)
+    share_assignment_interval_ms: int = default_from(_BROKER.group_share_assignment_interval_ms)
+    share_record_lock_duration_ms: int = default_from(
+        _BROKER.group_share_record_lock_duration_ms, rules=(at_least(1_000),)
     )
-    consumer_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Interval at which the members of a consumer group send heartbeats.", at_least(1)
+    share_delivery_count_limit: int = default_from(
+        _BROKER.group_share_delivery_count_limit, rules=(at_least(2),)
     )
-    consumer_assignment_interval_ms: int = integer(
-        1_000, MEDIUM, "Minimum time between two assignments of a consumer group.", at_least(0)
-    )
-    share_session_timeout_ms: int = integer(
-        45_000,
-        MEDIUM,
-        "Time without a heartbeat after which a member of a share group is removed.",
-        at_least(1),
-    )
-    share_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Interval at which the members of a share group send heartbeats.", at_least(1)
-    )
-    share_assignment_interval_ms: int = integer(
-        1_000, MEDIUM, "Minimum time between two assignments of a share group.", at_least(0)
-    )
-    share_record_lock_duration_ms: int = integer(
-        30_000, MEDIUM, "Time for which a consumer holds an acquired record.", at_least(1_000)
-    )
-    share_delivery_count_limit: int = integer(
-        5, MEDIUM, "Number of times that a record is delivered before it is archived.", at_least(2)
-    )
-    share_partition_max_record_locks: int = integer(
-        2_000, MEDIUM, "Maximum number of records in flight of a share partition.", at_least(100)
+    share_partition_max_record_locks: int = default_from(
+        _BROKER.group_share_partition_max_record_locks, rules=(at_least(100),)
     )
     share_auto_offset_reset: str = string(
         "latest",
@@ -129,29 +114,13 @@ class GroupSettings:
     share_renew_acknowledge_enable: bool = boolean(
         True, MEDIUM, "Whether consumers may renew the locks of their acquired records."
     )
-    streams_session_timeout_ms: int = integer(
-        45_000,
-        MEDIUM,
-        "Time without a heartbeat after which a member of a streams group is removed.",
-        at_least(1),
-    )
-    streams_heartbeat_interval_ms: int = integer(
-        5_000, MEDIUM, "Interval at which the members of a streams group send heartbeats.", at_least(1)
-    )
-    streams_num_standby_replicas: int = integer(
-        0, MEDIUM, "Number of standby replicas of each stateful task.", at_least(0)
-    )
-    streams_initial_rebalance_delay_ms: int = integer(
-        3_000,
-        MEDIUM,
-        "Time that a streams group without members waits for more members before its first assignment.",
-        at_least(0),
-    )
-    streams_assignment_interval_ms: int = integer(
-        1_000, MEDIUM, "Minimum time between two assignments of a streams group.", at_least(0)
-    )
+    streams_session_timeout_ms: int = default_from(_BROKER.group_streams_session_timeout_ms)
+    streams_heartbeat_interval_ms: int = default_from(_BROKER.group_streams_heartbeat_interval_ms)
+    streams_num_standby_replicas: int = default_from(_BROKER.group_streams_num_standby_replicas)
+    streams_initial_rebalance_delay_ms: int = default_from(_BROKER.group_streams_initial_rebalance_delay_ms)
+    streams_assignment_interval_ms: int = default_from(_BROKER.group_streams_assignment_interval_ms)
 
-    # --- beyond Kafka (ADR 0053) ---
+    # Beyond Kafka (ADR 0053).
     tidelog_share_retry_backoff_ms: int = integer(
         0,
         MEDIUM,
@@ -200,7 +169,7 @@ class GroupSettings:
         1, MEDIUM, "Number of deliveries that must succeed after a pause.", between(1, 1_000)
     )
 
-    # --- dead letters (KIP-1191, ADR 0052) ---
+    # Dead letters (KIP-1191, ADR 0052).
     errors_deadletterqueue_topic_name: str = string(
         "",
         MEDIUM,
@@ -217,35 +186,17 @@ class GroupSettings:
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = settings_of(GroupSettings)
 
 
-_NO_BOUND: Final = None
-
-
-def _min_and_max(name: str) -> tuple[str, str]:
-    """Returns the broker settings with the bounds of a group setting, as most of them are named."""
+def _bound(name: str, which: str) -> str | None:
+    """Returns the broker setting that bounds a group setting, or None. Its name has no `num`."""
     protocol, _, rest = name.partition(".")
-    return f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}"
+    bound = f"group.{protocol}.{which}.{rest.removeprefix('num.')}"
+    return bound if bound in BROKER_SETTINGS else None
 
 
 BOUNDS: Final[Mapping[str, tuple[str | None, str | None]]] = {
-    **{
-        name: _min_and_max(name)
-        for name in (
-            "consumer.session.timeout.ms",
-            "consumer.heartbeat.interval.ms",
-            "consumer.assignment.interval.ms",
-            "share.session.timeout.ms",
-            "share.heartbeat.interval.ms",
-            "share.assignment.interval.ms",
-            "share.record.lock.duration.ms",
-            "share.delivery.count.limit",
-            "share.partition.max.record.locks",
-            "streams.session.timeout.ms",
-            "streams.heartbeat.interval.ms",
-            "streams.assignment.interval.ms",
-        )
-    },
-    "streams.num.standby.replicas": (_NO_BOUND, "group.streams.max.standby.replicas"),
-    "streams.initial.rebalance.delay.ms": (_NO_BOUND, _NO_BOUND),
+    name: (_bound(name, "min"), _bound(name, "max"))
+    for name, definition in GROUP_SETTINGS.items()
+    if definition.synonyms
 }
 """The settings whose defaults are the broker's `group.*` settings, and the broker settings that bound them
 from below and above.
@@ -254,7 +205,7 @@ from below and above.
 
 def broker_synonym(name: str) -> str | None:
     """Returns the broker setting that gives the default of a group setting, or None if there is none."""
-    return f"group.{name}" if name in BOUNDS else None
+    return next(iter(GROUP_SETTINGS[name].synonyms), None)
 
 
 def _bounds(broker: BrokerSettings, name: str) -> tuple[int, int]:

@@ -42,7 +42,7 @@ MAX_MESSAGE_BYTES_DEFAULT = 1024 * 1024 + 12
 class LogSettings:
     """`log.*` and the settings of topics. A base class of BrokerSettings."""
 
-    # --- directories ---
+    # Directories.
     log_dir: tuple[str, ...] = strings(
         ("/tmp/kafka-logs",), HIGH, "Data directories; used if log.dirs is not set.", not_empty
     )
@@ -56,7 +56,7 @@ class LogSettings:
         at_least(1),
     )
 
-    # --- defaults of new topics, and the checks of their records ---
+    # Defaults of new topics, and the checks of their records.
     auto_create_topics_enable: bool = boolean(
         True,
         HIGH,
@@ -145,7 +145,7 @@ class LogSettings:
         mode=CLUSTER_WIDE,
     )
 
-    # --- rolling ---
+    # Rolling.
     log_segment_bytes: int = integer(
         1024**3, HIGH, "Maximum size of a segment file.", at_least(MIN_SEGMENT_BYTES), mode=CLUSTER_WIDE
     )
@@ -188,7 +188,7 @@ class LogSettings:
         mode=CLUSTER_WIDE,
     )
 
-    # --- retention ---
+    # Retention.
     log_cleanup_policy: tuple[str, ...] = strings(
         ("delete",),
         MEDIUM,
@@ -244,7 +244,7 @@ class LogSettings:
         mode=CLUSTER_WIDE,
     )
 
-    # --- flushing ---
+    # Flushing.
     log_flush_interval_messages: int = long(
         LONG_MAX,
         HIGH,
@@ -275,7 +275,7 @@ class LogSettings:
         internal=True,
     )
 
-    # --- idempotent producers ---
+    # Idempotent producers.
     producer_id_expiration_ms: int = integer(
         86_400_000,
         LOW,
@@ -287,7 +287,7 @@ class LogSettings:
         600_000, LOW, "Interval between two checks for expired producers.", at_least(1), internal=True
     )
 
-    # --- compaction ---
+    # Compaction.
     log_cleaner_enable: bool = boolean(True, MEDIUM, "Whether compaction runs.")
     log_cleaner_threads: int = integer(
         1, MEDIUM, "Number of compactions that run at a time.", at_least(0), mode=CLUSTER_WIDE

@@ -37,7 +37,7 @@ LEAST_CONNECTIONS = 10
 class NetworkSettings(StreamsSettings):
     """The settings of listeners and connections. A base class of BrokerSettings."""
 
-    # --- listeners ---
+    # Listeners.
     listeners: tuple[str, ...] = strings(
         ("PLAINTEXT://:9092",),
         HIGH,
@@ -71,7 +71,7 @@ class NetworkSettings(StreamsSettings):
         one_of(*SECURITY_PROTOCOLS),
     )
 
-    # --- connections ---
+    # Connections.
     socket_listen_backlog_size: int = integer(
         50, MEDIUM, "Minimum length of the queue of connections that wait to be accepted.", at_least(1)
     )
@@ -136,7 +136,7 @@ class NetworkSettings(StreamsSettings):
         2_000, MEDIUM, "Maximum number of partitions in one response to DescribeTopicPartitions.", at_least(1)
     )
 
-    # --- fetches ---
+    # Fetches.
     fetch_max_bytes: int = integer(
         57_671_680, MEDIUM, "Maximum number of bytes of records in one fetch response.", at_least(1024)
     )
@@ -156,7 +156,7 @@ class NetworkSettings(StreamsSettings):
         "consumers read from the leader.",
     )
 
-    # --- replication ---
+    # Replication.
     num_replica_fetchers: int = integer(
         1,
         HIGH,
@@ -202,7 +202,7 @@ class NetworkSettings(StreamsSettings):
         "Size of the receive buffer (SO_RCVBUF) of connections to leaders; -1 uses the system's default.",
     )
 
-    # --- quotas ---
+    # Quotas.
     quota_window_num: int = integer(11, LOW, "Number of samples of client quotas.", at_least(1))
     quota_window_size_seconds: int = integer(1, LOW, "Duration of each sample of client quotas.", at_least(1))
     controller_quota_window_num: int = integer(

@@ -48,7 +48,6 @@ MIN_RECEIVE_BYTES: Final = 1024
 class SaslSettings(NetworkSettings):
     """The settings of SASL. A base class of BrokerSettings."""
 
-    # --- SASL ---
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
         ("SCRAM-SHA-512",),
         MEDIUM,

@@ -343,3 +343,12 @@ def definition_of(setting: object) -> Setting:
 def like(setting: T | None, **changes: Any) -> T:  # each of the type of its field in Setting
     """Makes a field with the definition of another setting (see `definition_of`), except for `changes`."""
     return cast(T, _field(dataclasses.replace(definition_of(setting), **changes)))
+
+
+def default_from(*origins: T | None, **changes: Any) -> T:  # each of the type of its field in Setting
+    """Makes a field of a topic or group whose default is the first of these broker settings that is set. It
+    has the definition of the first one, except for `changes`.
+    """
+    names = tuple(definition_of(origin).name for origin in origins)
+    kept = {"importance": MEDIUM, "update_mode": READ_ONLY, "synonyms": names}
+    return like(origins[0], **kept | changes)

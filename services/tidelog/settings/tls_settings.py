@@ -37,7 +37,6 @@ _DEFAULT_RULE: Final = re.compile(r"DEFAULT\s*(?:,\s*|$)")
 class TlsSettings(SaslSettings):
     """The settings of TLS. A base class of BrokerSettings."""
 
-    # --- TLS ---
     ssl_client_auth: str = string(
         "none",
         MEDIUM,

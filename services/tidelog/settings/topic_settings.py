@@ -21,16 +21,14 @@ from tidelog.settings.setting import (
     LONG_MAX,
     LOW,
     MEDIUM,
-    READ_ONLY,
     Setting,
     SettingError,
-    T,
     Value,
     at_least,
     boolean,
+    default_from,
     definition_of,
     definitions,
-    like,
     optional_integer,
     settings_of,
     strings,
@@ -48,34 +46,25 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
 _BROKER: Final = definitions(BrokerSettings)
 
 
-def _default_from(*origins: T | None, **changes: Any) -> T:  # each of the type of its field in Setting
-    """Makes a field whose default is the first of these broker settings that is set. It has the definition of
-    the first one, except for `changes`.
-    """
-    names = tuple(definition_of(origin).name for origin in origins)
-    kept = {"importance": MEDIUM, "update_mode": READ_ONLY, "synonyms": names}
-    return like(origins[0], **kept | changes)
-
-
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
     """All settings as plain attributes: `retention.ms` is `retention_ms`."""
 
-    cleanup_policy: tuple[str, ...] = _default_from(
+    cleanup_policy: tuple[str, ...] = default_from(
         _BROKER.log_cleanup_policy,
         doc=f"{definition_of(_BROKER.log_cleanup_policy).doc} If empty, all data is kept.",
     )
-    compression_type: str = _default_from(_BROKER.compression_type)
-    compression_gzip_level: int = _default_from(_BROKER.compression_gzip_level)
-    compression_lz4_level: int = _default_from(_BROKER.compression_lz4_level)
-    compression_zstd_level: int = _default_from(_BROKER.compression_zstd_level)
-    delete_retention_ms: int = _default_from(_BROKER.log_cleaner_delete_retention_ms)
+    compression_type: str = default_from(_BROKER.compression_type)
+    compression_gzip_level: int = default_from(_BROKER.compression_gzip_level)
+    compression_lz4_level: int = default_from(_BROKER.compression_lz4_level)
+    compression_zstd_level: int = default_from(_BROKER.compression_zstd_level)
+    delete_retention_ms: int = default_from(_BROKER.log_cleaner_delete_retention_ms)
     errors_deadletterqueue_group_enable: bool = boolean(
         False, MEDIUM, "Whether share groups may use the topic as their dead letter topic."
     )
-    file_delete_delay_ms: int = _default_from(_BROKER.log_segment_delete_delay_ms)
-    flush_messages: int = _default_from(_BROKER.log_flush_interval_messages)
-    flush_ms: int = _default_from(
+    file_delete_delay_ms: int = default_from(_BROKER.log_segment_delete_delay_ms)
+    flush_messages: int = default_from(_BROKER.log_flush_interval_messages)
+    flush_ms: int = default_from(
         _BROKER.log_flush_interval_ms,
         _BROKER.log_flush_scheduler_interval_ms,
         default=LONG_MAX,
@@ -94,27 +83,27 @@ class TopicSettings:
         "Replicas whose fetches are throttled on the leader: a list of partition:broker, or * for all.",
         _throttled_replicas,
     )
-    index_interval_bytes: int = _default_from(_BROKER.log_index_interval_bytes)
+    index_interval_bytes: int = default_from(_BROKER.log_index_interval_bytes)
     internal_segment_bytes: int | None = optional_integer(
         MEDIUM, "Maximum size of a segment file below the minimum of segment.bytes; for tests.", internal=True
     )
-    local_retention_ms: int = _default_from(
+    local_retention_ms: int = default_from(
         _BROKER.log_local_retention_ms,
         doc="Age at which the local copy of data in an object store is deleted; -2 uses retention.ms.",
     )
-    local_retention_bytes: int = _default_from(
+    local_retention_bytes: int = default_from(
         _BROKER.log_local_retention_bytes,
         doc="Maximum local size of a partition whose data is in an object store; -2 uses retention.bytes.",
     )
-    max_compaction_lag_ms: int = _default_from(_BROKER.log_cleaner_max_compaction_lag_ms)
-    max_message_bytes: int = _default_from(_BROKER.message_max_bytes)
-    message_timestamp_after_max_ms: int = _default_from(_BROKER.log_message_timestamp_after_max_ms)
-    message_timestamp_before_max_ms: int = _default_from(_BROKER.log_message_timestamp_before_max_ms)
-    message_timestamp_type: str = _default_from(_BROKER.log_message_timestamp_type)
-    min_cleanable_dirty_ratio: float = _default_from(_BROKER.log_cleaner_min_cleanable_ratio)
-    min_compaction_lag_ms: int = _default_from(_BROKER.log_cleaner_min_compaction_lag_ms)
-    min_insync_replicas: int = _default_from(_BROKER.min_insync_replicas)
-    preallocate: bool = _default_from(_BROKER.log_preallocate)
+    max_compaction_lag_ms: int = default_from(_BROKER.log_cleaner_max_compaction_lag_ms)
+    max_message_bytes: int = default_from(_BROKER.message_max_bytes)
+    message_timestamp_after_max_ms: int = default_from(_BROKER.log_message_timestamp_after_max_ms)
+    message_timestamp_before_max_ms: int = default_from(_BROKER.log_message_timestamp_before_max_ms)
+    message_timestamp_type: str = default_from(_BROKER.log_message_timestamp_type)
+    min_cleanable_dirty_ratio: float = default_from(_BROKER.log_cleaner_min_cleanable_ratio)
+    min_compaction_lag_ms: int = default_from(_BROKER.log_cleaner_min_compaction_lag_ms)
+    min_insync_replicas: int = default_from(_BROKER.min_insync_replicas)
+    preallocate: bool = default_from(_BROKER.log_preallocate)
     remote_log_copy_disable: bool = boolean(
         False, MEDIUM, "Whether copying data to the object store is stopped."
     )
@@ -124,8 +113,8 @@ class TopicSettings:
     remote_storage_enable: bool = boolean(
         False, MEDIUM, "Whether closed segments are copied to the object store."
     )
-    retention_bytes: int = _default_from(_BROKER.log_retention_bytes)
-    retention_ms: int = _default_from(
+    retention_bytes: int = default_from(_BROKER.log_retention_bytes)
+    retention_ms: int = default_from(
         _BROKER.log_retention_ms,
         _BROKER.log_retention_minutes,
         _BROKER.log_retention_hours,
@@ -133,9 +122,9 @@ class TopicSettings:
         doc="Age at which data is deleted; -1 keeps it forever.",
         rules=(at_least(-1),),
     )
-    segment_bytes: int = _default_from(_BROKER.log_segment_bytes)
-    segment_index_bytes: int = _default_from(_BROKER.log_index_size_max_bytes)
-    segment_jitter_ms: int = _default_from(
+    segment_bytes: int = default_from(_BROKER.log_segment_bytes)
+    segment_index_bytes: int = default_from(_BROKER.log_index_size_max_bytes)
+    segment_jitter_ms: int = default_from(
         _BROKER.log_roll_jitter_ms,
         _BROKER.log_roll_jitter_hours,
         default=0,
@@ -143,14 +132,14 @@ class TopicSettings:
         "once.",
         rules=(at_least(0),),
     )
-    segment_ms: int = _default_from(
+    segment_ms: int = default_from(
         _BROKER.log_roll_ms,
         _BROKER.log_roll_hours,
         default=7 * DAY_MS,
         doc="Maximum age of an active segment; an older one is closed even if it is not full.",
         rules=(at_least(1),),
     )
-    unclean_leader_election_enable: bool = _default_from(_BROKER.unclean_leader_election_enable)
+    unclean_leader_election_enable: bool = default_from(_BROKER.unclean_leader_election_enable)
     tidelog_settings_confirmed: bool = boolean(
         True,
         MEDIUM,
@@ -159,7 +148,7 @@ class TopicSettings:
         "unless the topic's own settings allow it.",
         internal=True,
     )
-    tidelog_validate_records: bool = _default_from(_BROKER.tidelog_validate_records, importance=LOW)
+    tidelog_validate_records: bool = default_from(_BROKER.tidelog_validate_records, importance=LOW)
 
     @classmethod
     def resolve(cls, broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
