@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.coordination.markers import _MarkerWrite
+from tidelog.broker.coordination.questions import _MarkerWrite
 from tidelog.broker.handlers.delete_records import DelayedDeleteRecords
 from tidelog.broker.handlers.produce import DelayedProduce
 from tidelog.broker.handlers.share_requests import Acknowledgements, _DelayedAcknowledgements

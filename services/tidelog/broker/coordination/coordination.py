@@ -22,8 +22,7 @@ from tidelog.broker.cluster.controller_connection import ControllerConnection
 from tidelog.broker.cluster.view import BrokerIdentity, CurrentSettings, MetadataView
 from tidelog.broker.coordination.attachment import Attachment, ShardCall, ShardReads, size_bytes
 from tidelog.broker.coordination.internal_topics import InternalTopics
-from tidelog.broker.coordination.markers import MarkerWriter
-from tidelog.broker.coordination.offset_positions import OffsetPositions
+from tidelog.broker.coordination.questions import MarkerWriter, OffsetPositions
 from tidelog.broker.coordination.verification import Verification
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.requests.error_responses import refusal

@@ -5,7 +5,7 @@ metadata. acks=all waits in the purgatory until the high watermark has passed th
 requires it, the response also waits for the disk, except with acks=0. UNKNOWN_SERVER_ERROR is never sent,
 because clients would send the batch again.
 
-A transactional request may have to wait for its coordinator first (`transaction_verification.py`). Later
+A transactional request may have to wait for its coordinator first (`coordination/verification.py`). Later
 requests of the connection then wait until its batches are appended; in Kafka they wait for its response.
 Transactional batches in a request without a transactional id are refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
@@ -24,10 +24,10 @@ from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.cluster.view import CurrentSettings, MetadataView
-from tidelog.broker.coordination.verification import Verification
-from tidelog.broker.handlers.transaction_verification import (
+from tidelog.broker.coordination.verification import (
     TransactionalBatch,
     TransactionVerification,
+    Verification,
     transactional_header,
 )
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions

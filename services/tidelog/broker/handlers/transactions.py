@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tidelog.broker.cluster.controller_connection import ControllerConnection
     from tidelog.broker.cluster.view import CurrentSettings, MetadataView
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.coordination.markers import Errors
+    from tidelog.broker.coordination.questions import Errors
     from tidelog.broker.hosting.hosted_partitions import HostedPartitions
     from tidelog.broker.requests.request import Answer, RequestContext
     from tidelog.kernel.steps import Steps

@@ -227,9 +227,10 @@ class FrameReader:
         buffer goes back to the pool, unless other frames follow there. Returns the call that ends the count.
         Raises NoMemoryForRequestError.
         """
-        budget, holding = self._pool.budget, Holding(self.holding.evict)
+        budget, holding = self._pool.budget, Holding()
         if self._own is not None and self._start == self._end > 0:
-            holding, self.holding = self.holding, holding
+            holding = self.holding
+            self.holding = Holding(holding.evict)
             self._keep_rest()
         holding.evict = evict
         if not budget.resize(holding, self.key, size_bytes, monotonic()):

@@ -15,8 +15,8 @@ from brokerlab.in_memory_broker import (
     InMemoryBroker,
     make_context,
 )
+from tidelog.broker.coordination.verification import refusal_for
 from tidelog.broker.handlers import fetch as fetch_module
-from tidelog.broker.handlers.transaction_verification import refusal_for
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.broker.requests.request import PARKED
 from tidelog.model.errors import ErrorCode, KafkaError

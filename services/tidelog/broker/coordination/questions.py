@@ -1,11 +1,14 @@
-"""Writes transaction markers to the partitions that this broker leads (WriteTxnMarkers, KIP-98, KIP-890).
+"""Answers what coordinators ask about the partitions that this broker leads: writes transaction markers, and
+tells the offsets from which they compute consumer lag.
 
-Markers for `__consumer_offsets` are passed on to the owners of the shards, because only an owner writes to
-its shard's partition.
+Markers (WriteTxnMarkers, KIP-98, KIP-890) for `__consumer_offsets` are passed on to the owners of the shards,
+because only an owner writes to its shard's partition.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeAlias
 
@@ -14,6 +17,7 @@ import structlog
 from tidelog.broker.coordination.attachment import ShardCall
 from tidelog.broker.hosting.hosted_partitions import HostedPartitions
 from tidelog.broker.hosting.replica import Replica
+from tidelog.broker.log.segment import FileRange
 from tidelog.broker.requests.waiting import Purgatory, Waiter
 from tidelog.kernel.clock import Clock
 from tidelog.kernel.instants import MonotonicMs, WallMs
@@ -21,8 +25,8 @@ from tidelog.kernel.timer import Timer
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
-from tidelog.records.batch import EndTransactionMarker
-from tidelog.rpc.coordinator_session import Marker
+from tidelog.records.batch import BATCH_HEADER_BYTES, EndTransactionMarker, parse_header
+from tidelog.rpc.coordinator_session import Marker, PartitionOffsets
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.write_txn_markers import (
@@ -38,6 +42,11 @@ _AWAY: Final = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
+
+POSITIONS_AT_A_TIME: Final = 200
+"""The number of positions that are looked up in one turn of the event loop."""
+NOT_LED_HERE: Final = PartitionOffsets(-1, -1, -1, -1)
+UNKNOWN: Final = -1
 
 Errors: TypeAlias = tuple[tuple[ErrorCode, ...], ...]
 Place: TypeAlias = tuple[int, int]
@@ -216,3 +225,73 @@ class _MarkerWrite(Waiter):
 
     def on_complete(self) -> None:
         self._on_written(tuple(map(tuple, self.errors)))
+
+
+class OffsetPositions:
+    """Answers coordinators' AskOffsets."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    async def positions(
+        self, committed: Sequence[tuple[TopicPartition, int]]
+    ) -> tuple[PartitionOffsets, ...]:
+        """Returns the offsets of each partition, in the order of `committed`."""
+        told: list[PartitionOffsets] = []
+        for start in range(0, len(committed), POSITIONS_AT_A_TIME):
+            found = [self._find(*one) for one in committed[start : start + POSITIONS_AT_A_TIME]]
+            unread = [(place, offsets.last_stable_offset) for offsets, place in found if place is not None]
+            if unread:
+                try:
+                    timestamps = iter(await asyncio.to_thread(_timestamps, unread))
+                finally:
+                    for place, _ in unread:
+                        place.release()
+                told += [
+                    offsets if place is None else offsets._replace(first_unread_timestamp_ms=next(timestamps))
+                    for offsets, place in found
+                ]
+            else:
+                told += [offsets for offsets, _ in found]
+                await asyncio.sleep(0)
+        return tuple(told)
+
+    def _find(
+        self, partition: TopicPartition, committed_offset: int
+    ) -> tuple[PartitionOffsets, FileRange | None]:
+        """Returns the partition's offsets, and the place of the first unread batch if there is one."""
+        try:
+            replica = self._hosted.leader_replica(*partition)
+        except KafkaError:
+            return NOT_LED_HERE, None
+        core = replica.core
+        retention_ms = replica.settings.retention_ms if replica.settings.is_deleted else UNKNOWN
+        offsets = PartitionOffsets(
+            core.log_start_offset, core.high_watermark, core.last_stable_offset, UNKNOWN, retention_ms
+        )
+        first_unread = max(committed_offset, core.log_start_offset)
+        if committed_offset < 0 or first_unread >= core.high_watermark:
+            return offsets, None
+        try:
+            return offsets, replica.log.read(first_unread, 1, core.high_watermark, at_least_one_batch=True)
+        except KafkaError:
+            return offsets, None
+
+
+def _timestamps(places: list[tuple[FileRange, int]]) -> list[int]:
+    """Returns the timestamp of the first record of each batch, from its header. Runs in a thread, because it
+    may wait for the disk. A marker without readable records behind it does not count as an unread record,
+    although consumers stop before it.
+    """
+    timestamps = []
+    for place, last_stable_offset in places:
+        try:
+            header = parse_header(os.pread(place.fileno(), BATCH_HEADER_BYTES, place.position))
+            if header.is_control and header.last_offset + 1 >= last_stable_offset:
+                timestamps.append(UNKNOWN)
+                continue
+            first_ms = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+            timestamps.append(first_ms if first_ms > 0 else UNKNOWN)
+        except (OSError, ValueError):
+            timestamps.append(UNKNOWN)
+    return timestamps
